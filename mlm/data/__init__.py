@@ -1,0 +1,1 @@
+"""From documents to batches: corpus, tokenizer, packed rows, loader."""

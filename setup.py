@@ -1,0 +1,35 @@
+"""Installs mlm. Extras: `test` to run the suite, `tfds` to read TensorFlow Datasets."""
+import setuptools
+
+tfds = ["tensorflow-datasets>=4.9.9", "array_record>=0.7"]
+
+setuptools.setup(
+    name="mlm",
+    version="0.1.0",
+    description="A laboratory for masked language models in JAX and Flax",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["mlm", "mlm.*"]),
+    install_requires=[
+        # jax 0.11 dropped Python 3.11, and flax follows jax: each Python gets a pair made for one another.
+        "jax>=0.10.2,<0.11; python_version<'3.12'",
+        "flax>=0.12.8,<0.12.12; python_version<'3.12'",
+        "jax>=0.11; python_version>='3.12'",
+        "flax>=0.12.12; python_version>='3.12'",
+        "optax>=0.2.6",
+        "orbax-checkpoint>=0.12",
+        "grain>=0.2.15",
+        "sentencepiece>=0.2.1",
+        "tokenizers>=0.22",
+        "ml_collections>=1.1",
+        "absl-py>=2.3",
+        "numpy>=2.1",
+        "scipy>=1.15",
+        "tabulate>=0.9",
+        "tensorboardX>=2.6.4",
+        "tqdm>=4.67",
+    ],
+    extras_require={
+        "tfds": tfds,
+        "test": [*tfds, "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
+    },
+)
