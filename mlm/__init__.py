@@ -1,1 +1,1 @@
-"""A laboratory for masked language models: what changes when only the architecture, the size or the masking rate does?"""
+"""A laboratory for masked language models: what changes when only the architecture, size or masking rate does?"""

@@ -1,4 +1,4 @@
-"""Every knob of a run: typed fields with their unit and default, and the checks that a run makes before anything compiles."""
+"""Every knob of a run: typed fields with unit and default, and the checks made before anything compiles."""
 import dataclasses
 import difflib
 import hashlib
@@ -69,16 +69,18 @@ class Model:
     segment_types: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding
     dropout: float = 0.1                # of embeddings and of each sub-layer's output
     attention_dropout: float = 0.1      # transformer: of the attention weights
+    init_std: float = 0.02              # of the weights' truncated normal; 0: 1/sqrt(inputs) of each matrix
     dtype: str = "float32"              # of the computation: float32 | bfloat16; parameters stay float32
     unroll: int = 0                     # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
+    time_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Optim:
     learning_rate: float = 1e-3         # peak
-    schedule: str = "linear"            # linear | cosine | wsd (warmup-stable-decay) | constant, all after a linear warm-up
+    schedule: str = "linear"            # linear | cosine | wsd | constant, all after a linear warm-up
     warmup_fraction: float = 0.06       # of the steps
-    decay_fraction: float = 0.1         # wsd: of the steps, at the end
+    decay_fraction: float = 0.1         # wsd (warmup-stable-decay): of the steps, at the end
     final_fraction: float = 0.0         # of the peak, reached at the last step
     b1: float = 0.9
     b2: float = 0.98
@@ -216,7 +218,8 @@ def validate(config: Config) -> None:
     def number(name, low, high, low_open=False, high_open=False):
         value = flat[name]
         ok = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
-        expect(ok, f"config.{name}", value, f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}")
+        bounds = f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}"
+        expect(ok, f"config.{name}", value, bounds)
 
     def at_least(low, *names):
         for name in names:
@@ -225,7 +228,6 @@ def validate(config: Config) -> None:
     def choice(name, *names):
         one_of(f"config.{name}", flat[name], names)
 
-    choice("data.corpus", "text", "tfds", "docstrings")
     choice("tokenizer.kind", "unigram", "wordpiece", "words")
     choice("pack.mode", "full_sentences", "doc_sentences", "segment_pair")
     choice("mask.random_from", "unigram", "uniform")
@@ -233,12 +235,11 @@ def validate(config: Config) -> None:
     choice("model.positions", "learned", "sinusoidal")
     choice("model.dtype", "float32", "bfloat16")
     choice("optim.schedule", "linear", "cosine", "wsd", "constant")
-    choice("objective", "mlm", "nsp")
     choice("parallel.mode", "jit", "pmap")
     if config.data.corpus == "text":
         expect(bool(config.data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
     if config.data.corpus == "tfds":
-        expect(bool(config.data.tfds_name), "config.data.tfds_name", "", "the name of a data set, since the corpus is tfds")
+        expect(bool(config.data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
     number("data.validation_fraction", 0, 1, low_open=True, high_open=True)
     at_least(6, "tokenizer.vocab_size")
     at_least(8, "pack.length")
@@ -254,8 +255,9 @@ def validate(config: Config) -> None:
     for name in ("model.dropout", "model.attention_dropout", "optim.b1", "optim.b2"):
         number(name, 0, 1, high_open=True)
     at_least(1, "model.layers", "model.width", "model.hidden", "model.max_positions")
-    at_least(0, "model.segment_types", "model.unroll", "optim.weight_decay", "optim.clip", "train.eval_every",
-             "eval.max_rows", "seed", "eval.seed")
+    at_least(1, "model.time_unroll")
+    at_least(0, "model.segment_types", "model.unroll", "model.init_std", "optim.weight_decay", "optim.clip",
+             "train.eval_every", "eval.max_rows", "seed", "eval.seed")
     at_least(1, "train.steps", "train.batch_size", "train.accumulate", "train.checkpoint_every", "train.log_every",
              "eval.batch_size")
     for name in ("optim.learning_rate", "optim.eps"):
@@ -274,10 +276,19 @@ def validate(config: Config) -> None:
         expect(config.pack.mode == "segment_pair", "config.pack.mode", config.pack.mode,
                "segment_pair, since config.objective is nsp")
     if config.pack.mode == "segment_pair":
-        expect(config.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold segment pairs")
+        expect(config.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
 
 
 def fingerprint(config: Config) -> str:
     """Twelve hexadecimal digits that name a resolved config by the fields that can change its result."""
     flat = flatten(config, results_only=True)
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def check_same(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError, naming the fields that differ, unless `saved` (flattened) would give the same result."""
+    want, have = flatten(cfg, results_only=True), dict(saved)
+    differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
+                 for name, value in want.items() if have.get(name) != value]
+    if differing:
+        raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")

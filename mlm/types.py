@@ -25,7 +25,9 @@ class Knobs(NamedTuple):
     """Scalars of a run that are traced: changing one never recompiles."""
 
     seed: jax.Array           # uint32
-    mask_rate: jax.Array
+    mask_rate: jax.Array      # share of a row's eligible tokens
+    mask_share: jax.Array     # of those: replaced by [MASK]
+    random_share: jax.Array   # of those: replaced by a random token
     learning_rate: jax.Array
     weight_decay: jax.Array
 

@@ -1,0 +1,11 @@
+"""The base recipe: a tiny Transformer on the documentation of Python's standard library, 1,000 steps of 32 x 128.
+
+    python -m launch.run --config=configs/base.py --config.workdir=runs/base
+
+Every field and its default stand in mlm/config.py; a recipe says only what it changes.
+"""
+from mlm.config import Config
+
+
+def get_config() -> Config:
+    return Config()

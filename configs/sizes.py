@@ -1,0 +1,29 @@
+"""SIZES[cell, or family without cells][size]: shapes named after BERT's (Devlin et al. 2019; Turc et al. 2019).
+
+Every row of a size has the Transformer's embedding width and depth; `hidden` is what makes its non-embedding parameters
+equal the Transformer's within 3%, for recurrent cells in both directions and for a window of five. A test counts them.
+"""
+
+_STREAM = {
+    "tiny": {"layers": 2, "width": 128},
+    "mini": {"layers": 4, "width": 256},
+    "small": {"layers": 4, "width": 512},
+    "medium": {"layers": 8, "width": 512},
+    "base": {"layers": 12, "width": 768},
+    "large": {"layers": 24, "width": 1024},
+}
+
+
+def _rows(hidden: list[int], **fields) -> dict[str, dict[str, int]]:
+    return {size: stream | {"hidden": h} | fields for (size, stream), h in zip(_STREAM.items(), hidden, strict=True)}
+
+
+SIZES = {
+    "transformer": {size: row | {"heads": row["width"] // 64}
+                    for size, row in _rows([512, 1024, 2048, 2048, 3072, 4096]).items()},
+    "elman": _rows([212, 424, 848, 848, 1264, 1680]),
+    "gru": _rows([116, 232, 464, 464, 688, 912]),
+    "lstm": _rows([96, 192, 384, 384, 576, 768]),
+    "window": _rows([448, 1216, 2432, 2752, 4288, 5936], window=5),
+    "bag": _rows([736, 1504, 3008, 3040, 4576, 6128], window=5),
+}

@@ -1,0 +1,68 @@
+"""Which architecture makes the best masked language model when nothing else differs?
+
+Question   Feedforward (window, bag), recurrent (Elman, GRU, LSTM; both directions) and Transformer encoders: same rows,
+           masks, loss, optimiser, number of tokens, and non-embedding parameters within 3%.
+Source     No paper has this table at matched size: it is this project's own. The sizes are BERT's.
+Command    python -m launch.sweep run experiments/architectures.py --scale=laptop
+Scales     quick: three families, one seed, for a first look. laptop: all six, two seeds.
+           paper: all six at base size, three seeds, BERT's batch, for an accelerator.
+"""
+from collections.abc import Sequence
+
+from mlm.report.table import Column, estimate
+
+MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
+           "transformer": "transformer"}
+
+# Peak learning rates.
+RATES = {"window": 2e-3, "bag": 2e-3, "elman": 2e-3, "gru": 2e-3, "lstm": 2e-3, "transformer": 2e-3}
+
+SCALES = {
+    "quick": {"members": ("window", "lstm", "transformer"), "sizes": ("tiny",), "seeds": 1,
+              "fields": {"train.steps": 600, "model.dropout": 0.0, "model.attention_dropout": 0.0}},
+    "laptop": {"members": tuple(MEMBERS), "sizes": ("tiny",), "seeds": 2,
+               "fields": {"train.steps": 3000, "model.dropout": 0.0, "model.attention_dropout": 0.0}},
+    "paper": {"members": tuple(MEMBERS), "sizes": ("base",), "seeds": 3,
+              "fields": {"train.steps": 100_000, "train.batch_size": 256, "optim.learning_rate": 1e-4,
+                         "tokenizer.vocab_size": 30_522, "model.dtype": "bfloat16", "train.checkpoint_every": 5000}},
+}
+
+COLUMNS = (
+    Column("model", "model"), Column("size", "size"), Column("seeds", "seeds", ",d"),
+    Column("parameters", "parameters", ",d"), Column("non_embedding", "non-embedding", ",d"),
+    Column("flops", "training FLOPs", ".2e"), Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"),
+    Column("tokens_per_second", "tokens/s", ",.0f"), Column("loss", "loss (nats)", ".3f"),
+    Column("perplexity", "perplexity", ".2f"), Column("accuracy", "accuracy", ".3f"),
+    Column("below_unigram", "nats below unigram", ".2f"),
+)
+
+
+def sweep(scale: str) -> dict[str, dict]:
+    """Points by name, each the fields it sets."""
+    plan = SCALES[scale]
+    return {f"{member}-{size}-seed{seed}":
+            {"optim.learning_rate": RATES[member]} | plan["fields"]
+            | {"model.family": MEMBERS[member], "model.cell": "" if member == "transformer" else member,
+               "model.size": size, "seed": seed}
+            for size in plan["sizes"] for member in plan["members"] for seed in range(plan["seeds"])}
+
+
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """One row a group of seeds in the order they come, then the unigram baseline of the train split."""
+    groups = {}
+    for result in results:
+        model = result["config"]["model.cell"] or result["config"]["model.family"]
+        groups.setdefault((model, result["config"]["model.size"]), []).append(result)
+    rows = []
+    for (model, size), seeds in groups.items():
+        held_out = [result["evaluation"] for result in seeds]
+        rows.append({
+            "model": model, "size": size, "seeds": len(seeds),
+            **{name: seeds[0][name] for name in ("parameters", "non_embedding", "flops", "steps")},
+            "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
+            "tokens_per_second": estimate(result["tokens_per_second"] for result in seeds),
+            **{name: estimate(e[name] for e in held_out) for name in ("loss", "perplexity", "accuracy")},
+            "below_unigram": estimate(e["unigram_loss"] - e["loss"] for e in held_out)})
+    baseline = {name: estimate([results[0]["evaluation"][f"unigram_{name}"]])
+                for name in ("loss", "perplexity", "accuracy")}
+    return [*rows, {"model": "unigram", **baseline}], COLUMNS

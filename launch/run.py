@@ -1,0 +1,50 @@
+"""One run: trains the model of a config, or continues it, or says that it is done.
+
+    python -m launch.run --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
+
+On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
+SLURM), else with --coordinator, --processes and --process.
+"""
+import sys
+
+from absl import flags
+
+from launch import command
+
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
+_COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
+_PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator.", lower_bound=1)
+_PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coordinator.", lower_bound=0)
+
+
+def main(argv):
+    from configs.sizes import SIZES
+    from mlm import config
+
+    if len(argv) > 1:
+        raise config.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
+    import jax
+
+    from mlm import log, loop
+    from mlm.models import CELLS
+
+    cfg = config.resolve(command.CONFIG.value, SIZES, CELLS)
+    if _COORDINATOR.value:
+        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+    elif _DISTRIBUTED.value:
+        jax.distributed.initialize()
+    try:
+        result = loop.train(cfg)
+    except loop.Stopped as stop:
+        print(stop)
+        sys.exit(128 + stop.signal)
+    except log.Diverged as diverged:
+        print(f"error: {diverged}", file=sys.stderr)
+        sys.exit(1)
+    held_out = result["evaluation"]
+    print(f"done: {cfg.workdir}: held-out loss {held_out['loss']:.4f} ± {held_out['loss_se']:.4f}, "
+          f"accuracy {held_out['accuracy']:.4f}; unigram baseline {held_out['unigram_loss']:.4f}")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,52 @@
+"""Evaluation over a whole split under frozen masks: means, and how far chance may have moved them."""
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mlm import config, types
+
+
+def frozen_knobs(cfg: config.Config) -> types.Knobs:
+    """Pure [MASK] at config.eval.rate, drawn from config.eval.seed: the same masks for every model."""
+    return types.Knobs(seed=np.uint32(cfg.eval.seed), mask_rate=np.float32(cfg.eval.rate), mask_share=np.float32(1),
+                       random_share=np.float32(0), learning_rate=np.float32(0), weight_decay=np.float32(0))
+
+
+def ratio(total_N, weight_N) -> tuple[float, float]:
+    """Sum of total over sum of weight, and its standard error with rows as the sampling unit.
+
+    Tokens of a row are not independent, so the error is that of a ratio estimator over rows, linearised
+    (Cochran 1977, section 2.11).
+    """
+    total_N, weight_N = np.asarray(total_N, np.float64), np.asarray(weight_N, np.float64)
+    n, weight = len(total_N), weight_N.sum()
+    mean = total_N.sum() / weight
+    spread = ((total_N - mean * weight_N) ** 2).sum() * n / max(n - 1, 1)
+    return float(mean), float(math.sqrt(spread) / weight)
+
+
+def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_batch: Callable, knobs) -> dict:
+    """Loss (nats per masked token), perplexity and accuracy with standard errors ("_se"), beside the unigram baseline.
+
+    batches: the split once, its last batch filled up with empty rows. With nsp also that task's loss and accuracy.
+    """
+    parts = [eval_step(state, put_batch(batch), knobs) for batch in batches]
+    rows = types.Losses(*({name: np.concatenate([part[i][name] for part in parts]) for name in parts[0][i]}
+                          for i in range(3)))
+    real = rows.sums_B["tokens"] > 0
+    rows = types.Losses(*({name: x[real] for name, x in field.items()} for field in rows))
+    weight_N = rows.weight_B["mlm"]
+    result = {"rows": int(real.sum()), "masked_tokens": int(weight_N.sum()),
+              "realised_rate": float(weight_N.sum() / rows.sums_B["eligible"].sum())}
+    columns = {"loss": rows.loss_B["mlm"], "accuracy": rows.sums_B["correct"],
+               "unigram_loss": rows.sums_B["unigram_nats"], "unigram_accuracy": rows.sums_B["unigram_correct"]}
+    for name, total_N in columns.items():
+        result[name], result[f"{name}_se"] = ratio(total_N, weight_N)
+    for name in ("", "unigram_"):
+        result[f"{name}perplexity"] = math.exp(result[f"{name}loss"])
+        result[f"{name}perplexity_se"] = result[f"{name}perplexity"] * result[f"{name}loss_se"]
+    if "nsp" in rows.loss_B:
+        result["nsp_loss"], result["nsp_loss_se"] = ratio(rows.loss_B["nsp"], rows.weight_B["nsp"])
+        result["nsp_accuracy"], result["nsp_accuracy_se"] = ratio(rows.sums_B["nsp_correct"], rows.weight_B["nsp"])
+    return result

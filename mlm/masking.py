@@ -1,0 +1,56 @@
+"""Masking on the device: which tokens of a row are corrupted and predicted, and what stands there instead."""
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mlm.data.tokenizer import MASK, NUM_SPECIAL
+
+
+class Masked(NamedTuple):
+    """Corrupted rows and what is to be predicted. Slots of weight 0 are unused: position and target mean nothing."""
+
+    ids_BxL: jax.Array
+    positions_BxK: jax.Array
+    targets_BxK: jax.Array
+    weights_BxK: jax.Array   # float32, 1 where used
+    eligible_B: jax.Array    # tokens that could have been chosen
+
+
+def slots(max_rate: float, length: int) -> int:
+    """K, the most tokens that a row of `length` can have masked at rates up to max_rate."""
+    return math.ceil(max_rate * length - 1e-6)
+
+
+def cumulative(unigram_V: jax.Array, uniform: bool) -> jax.Array:
+    """The distribution function of the random tokens: unigram counts, or uniform, over all but the special tokens."""
+    weight_V = jnp.where(jnp.arange(len(unigram_V)) >= NUM_SPECIAL, 1.0 if uniform else unigram_V, 0.0)
+    return jnp.cumsum(weight_V) / weight_V.sum()
+
+
+def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V) -> Masked:
+    """Masks exactly floor(rate * eligible + U(0,1)) tokens of each row, drawn without replacement.
+
+    A token is eligible unless it is special or padding. Of those chosen a mask_share becomes [MASK], a random_share a
+    draw from cdf_V, and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count: Wettig et al. 2022). The rate
+    and the shares may be traced; at most `slots` tokens of a row are chosen, which `slots()` makes enough.
+    """
+
+    def row(key, ids_L):
+        key_count, key_order, key_kind, key_token = jax.random.split(key, 4)
+        eligible_L = ids_L >= NUM_SPECIAL
+        eligible = eligible_L.sum()
+        count = jnp.floor(rate * eligible + jax.random.uniform(key_count)).astype(jnp.int32)
+        order_L = jnp.where(eligible_L, jax.random.uniform(key_order, ids_L.shape), -1.0)
+        _, positions_K = jax.lax.top_k(order_L, slots)
+        used_K = jnp.arange(slots) < jnp.minimum(count, eligible)
+        targets_K = ids_L[positions_K]
+        random_K = jnp.searchsorted(cdf_V, jax.random.uniform(key_token, (slots,)), side="right").astype(ids_L.dtype)
+        kind_K = jax.random.uniform(key_kind, (slots,))
+        shown_K = jnp.where(kind_K < mask_share, MASK,
+                            jnp.where(kind_K < mask_share + random_share, random_K, targets_K))
+        ids_L = ids_L.at[positions_K].set(jnp.where(used_K, shown_K, targets_K))
+        return Masked(ids_L, positions_K, targets_K, used_K.astype(jnp.float32), eligible)
+
+    return jax.vmap(row)(key_B, ids_BxL)

@@ -1,0 +1,54 @@
+"""Feedforward encoders: a deep MLP at each token over the tokens around it, never over the token itself.
+
+window: the neighbours' embeddings concatenated in order (Bengio et al. 2003). bag: their mean, which knows no order.
+"""
+import flax.linen as nn
+import jax.numpy as jnp
+
+from mlm import config, types
+from mlm.models import layers
+
+CELLS = ("window", "bag")
+
+
+def neighbours(x_BxLxD, segments_BxL, window: int):
+    """The `window` embeddings on each side of each token: those of another segment are zero.
+
+    Returns a list of 2 * window pairs (x_BxLxD, same_BxL), the farthest left first.
+    """
+    L = x_BxLxD.shape[1]
+    padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))
+    segments = jnp.pad(segments_BxL, ((0, 0), (window, window)), constant_values=-1)
+    pairs = []
+    for start in [*range(window), *range(window + 1, 2 * window + 1)]:
+        same_BxL = segments[:, start:start + L] == segments_BxL
+        pairs.append((jnp.where(same_BxL[..., None], padded[:, start:start + L], 0), same_BxL))
+    return pairs
+
+
+class Layer(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, shared, key_B):
+        y_BxLxD = layers.MLP(self.model, name="mlp")(layers.norm(self.model, "norm")(x_BxLxD))
+        return x_BxLxD + layers.dropout(y_BxLxD, key_B, self.model.dropout)
+
+
+class Encoder(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, segments_BxL, key_B):
+        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, self.model.window), strict=True)
+        if self.model.cell == "window":
+            context = jnp.concatenate(embeddings, -1)
+        else:
+            context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
+        h_BxLxD = layers.dense(self.model, self.model.width, "context")(context)
+        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(h_BxLxD, None, key_B)
+        return layers.norm(self.model, "norm")(h_BxLxD)
+
+
+def build(model: config.Model, vocab_size: int) -> types.Model:
+    return layers.masked_lm(model, vocab_size, Encoder)

@@ -1,0 +1,148 @@
+"""What every encoder shares: embeddings, dropout by row, layers run by one scan, and the output layer."""
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mlm import config, types
+
+
+def fold(key_B, number):
+    """The row keys of one draw of many: key_B with `number` folded in, or None in evaluation."""
+    return None if key_B is None else jax.vmap(jax.random.fold_in, (0, None))(key_B, number)
+
+
+def dropout(x_BxLxD, key_B, rate: float):
+    """Zeroes a share `rate` of x and rescales the rest; each row draws from its own key. key_B None: x as it is."""
+    if key_B is None or rate == 0:
+        return x_BxLxD
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x_BxLxD.shape[1:]))(key_B)
+    return jnp.where(keep, x_BxLxD / (1 - rate), 0).astype(x_BxLxD.dtype)
+
+
+def initializer(model: config.Model):
+    """Weights: a truncated normal of model.init_std (BERT: 0.02), or scaled to the matrix's inputs where that is 0."""
+    if model.init_std:
+        return nn.initializers.truncated_normal(model.init_std)
+    return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+
+
+def dense(model: config.Model, features: int, name: str) -> nn.Dense:
+    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), name=name)
+
+
+def norm(model: config.Model, name: str) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon=1e-6, dtype=jnp.dtype(model.dtype), name=name)
+
+
+def sinusoids(length: int, width: int):
+    """Fixed positions: sines and cosines of geometric wavelengths (Vaswani et al. 2017, section 3.5)."""
+    angle = jnp.arange(length)[:, None] / 10_000 ** (jnp.arange(0, width, 2) / width)
+    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
+
+
+class MLP(nn.Module):
+    """Two dense layers with a GELU between them."""
+
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD):
+        hidden_BxLxH = nn.gelu(dense(self.model, self.model.hidden, "up")(x_BxLxD), approximate=False)
+        return dense(self.model, self.model.width, "down")(hidden_BxLxH)
+
+
+class Stack(nn.Module):
+    """model.layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
+
+    layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer.
+    """
+
+    model: config.Model
+    layer: Any
+
+    @nn.compact
+    def __call__(self, x_BxLxD, shared, key_B):
+        class Step(nn.Module):
+            model: config.Model
+            layer: Any
+
+            @nn.compact
+            def __call__(self, x_BxLxD, index, shared, key_B):
+                return self.layer(self.model, name="layer")(x_BxLxD, shared, fold(key_B, index)), None
+
+        layers = self.model.layers
+        steps = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True},
+                        in_axes=(0, nn.broadcast, nn.broadcast), length=layers, unroll=self.model.unroll or layers)
+        x_BxLxD, _ = steps(self.model, self.layer, name="layers")(x_BxLxD, jnp.arange(1, layers + 1), shared, key_B)
+        return x_BxLxD
+
+
+class MaskedLM(nn.Module):
+    """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019)."""
+
+    model: config.Model
+    vocab_size: int
+    encoder: Any            # a module class of (x_BxLxD, segments_BxL, key_B) -> h_BxLxD
+    positions: str          # none | learned | sinusoidal
+
+    def setup(self):
+        model = self.model
+        embed = lambda number: nn.Embed(number, model.width, embedding_init=initializer(model),  # noqa: E731
+                                        dtype=jnp.dtype(model.dtype))
+        self.token = embed(self.vocab_size)
+        if self.positions == "learned":
+            self.position = embed(model.max_positions)
+        if model.segment_types:
+            self.type = embed(model.segment_types)
+        self.embed_norm = norm(model, "embed_norm")
+        self.body = self.encoder(model, name="body")
+        self.transform = dense(model, model.width, "transform")
+        self.transform_norm = norm(model, "transform_norm")
+        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+
+    def encode(self, batch: types.Batch, key_B):
+        x_BxLxD = self.token(batch.ids_BxL)
+        if self.positions == "learned":
+            x_BxLxD += self.position(batch.positions_BxL)
+        elif self.positions == "sinusoidal":
+            x_BxLxD += sinusoids(self.model.max_positions, self.model.width)[batch.positions_BxL].astype(x_BxLxD.dtype)
+        if self.model.segment_types:
+            x_BxLxD += self.type(batch.types_BxL)
+        x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
+        return self.body(x_BxLxD, batch.segments_BxL, key_B)
+
+    def logits(self, h):
+        h = self.transform_norm(nn.gelu(self.transform(h), approximate=False))
+        table_VxD = self.token.embedding.astype(h.dtype)
+        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + self.bias
+
+    def __call__(self, batch: types.Batch):
+        return self.logits(self.encode(batch, None))
+
+
+def masked_lm(model: config.Model, vocab_size: int, encoder, positions: str = "none") -> types.Model:
+    """The encoder with embeddings and output layer, as the pure functions of types.Model."""
+    module = MaskedLM(model, vocab_size, encoder, positions)
+
+    def init(key):
+        ids_1x2 = jnp.zeros((1, 2), jnp.int32)
+        batch = types.Batch(ids_1x2, ids_1x2, ids_1x2, ids_1x2, ids_1x2[0, :1], ids_1x2[0, :1])
+        return module.init(key, batch)["params"]
+
+    return types.Model(
+        init=init,
+        encode=lambda params, batch, *, key_B=None: module.apply({"params": params}, batch, key_B, method="encode"),
+        logits=lambda params, h: module.apply({"params": params}, h, method="logits"),
+    )
+
+
+def count(params) -> dict[str, int]:
+    """Parameters: all of them, and those outside the embedding tables and the output bias ("non_embedding")."""
+    sizes = {path[0].key: 0 for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        sizes[path[0].key] += leaf.size
+    total = sum(sizes.values())
+    tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "bias"))
+    return {"parameters": total, "non_embedding": total - tables}

@@ -1,0 +1,57 @@
+"""The Transformer encoder (Vaswani et al. 2017) as BERT uses it, layer norm before or after each sub-layer."""
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mlm import config, types
+from mlm.models import layers
+
+CELLS = ()
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; a token attends to the tokens that visible_Bx1xLxL allows."""
+
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
+        B, L, D = x_BxLxD.shape
+        heads = self.model.heads
+        qkv_BxLx3xHxd = layers.dense(self.model, 3 * D, "qkv")(x_BxLxD).reshape(B, L, 3, heads, D // heads)
+        q, k, v = (qkv_BxLx3xHxd[:, :, i] for i in range(3))
+        scores_BxHxLxL = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / (D // heads) ** 0.5
+        weights_BxHxLxL = jax.nn.softmax(jnp.where(visible_Bx1xLxL, scores_BxHxLxL, -1e9)).astype(v.dtype)
+        weights_BxHxLxL = layers.dropout(weights_BxHxLxL, key_B, self.model.attention_dropout)
+        out_BxLxD = jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxL, v).reshape(B, L, D)
+        return layers.dense(self.model, D, "out")(out_BxLxD)
+
+
+class Layer(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
+        model = self.model
+        attention, mlp = Attention(model, name="attention"), layers.MLP(model, name="mlp")
+        attention_norm, mlp_norm = layers.norm(model, "attention_norm"), layers.norm(model, "mlp_norm")
+        drop = lambda x, site: layers.dropout(x, layers.fold(key_B, site), model.dropout)  # noqa: E731
+        if model.norm == "pre":
+            x_BxLxD += drop(attention(attention_norm(x_BxLxD), visible_Bx1xLxL, layers.fold(key_B, 0)), 1)
+            return x_BxLxD + drop(mlp(mlp_norm(x_BxLxD)), 2)
+        x_BxLxD = attention_norm(x_BxLxD + drop(attention(x_BxLxD, visible_Bx1xLxL, layers.fold(key_B, 0)), 1))
+        return mlp_norm(x_BxLxD + drop(mlp(x_BxLxD), 2))
+
+
+class Encoder(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, segments_BxL, key_B):
+        visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
+        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, visible_Bx1xLxL, key_B)
+        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
+
+
+def build(model: config.Model, vocab_size: int) -> types.Model:
+    return layers.masked_lm(model, vocab_size, Encoder, model.positions)

@@ -1,0 +1,50 @@
+"""Masked language modelling: cross-entropy at the masked positions only (Devlin et al. 2019, section 3.1)."""
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from mlm import config, masking, types
+from mlm.data.tokenizer import NUM_SPECIAL
+
+
+def build(mask: config.Mask, slots: int, unigram_V) -> types.Objective:
+    """The objective for rows with at most `slots` masked tokens; unigram_V: token counts of the train split."""
+    forward = build_forward(mask, slots, unigram_V)
+    return types.Objective(init=lambda key, width: {}, loss=lambda *args, **kwargs: forward(*args, **kwargs)[0])
+
+
+def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
+    """A function like Objective.loss that returns h_BxLxD beside the Losses, for objectives that add to it.
+
+    In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
+    """
+    counts_V = jnp.asarray(unigram_V, jnp.float32)
+    cdf_V = masking.cumulative(counts_V, mask.random_from == "uniform")
+    # One is added to the count of every token that can be a target, so that an unseen one has a finite baseline.
+    smooth_V = jnp.where(jnp.arange(len(counts_V)) >= NUM_SPECIAL, counts_V + 1, 0)
+    log_unigram_V = jnp.log(smooth_V / smooth_V.sum())
+
+    def forward(params, model, batch, key_B, knobs, *, train):
+        mask_key_B, dropout_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
+        masked = masking.corrupt(mask_key_B, batch.ids_BxL, rate=knobs.mask_rate, mask_share=knobs.mask_share,
+                                 random_share=knobs.random_share, slots=slots, cdf_V=cdf_V)
+        h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
+                               key_B=dropout_key_B if train else None)
+        h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
+        logits_BxKxV = model.logits(params["model"], h_BxKxD)
+        label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
+        nats_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK
+
+        def over_row(x_BxK):
+            return (x_BxK * masked.weights_BxK).sum(-1)
+
+        sums = {"correct": over_row(logits_BxKxV.argmax(-1) == masked.targets_BxK),
+                "eligible": masked.eligible_B.astype(jnp.float32),
+                "tokens": (batch.segments_BxL > 0).sum(-1).astype(jnp.float32)}
+        if not train:
+            sums |= {"unigram_nats": over_row(-log_unigram_V[masked.targets_BxK]),
+                     "unigram_correct": over_row(masked.targets_BxK == log_unigram_V.argmax())}
+        return types.Losses({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
+
+    return forward

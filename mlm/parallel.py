@@ -1,0 +1,79 @@
+"""How the per-device step runs on many devices: the only file that names them."""
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from mlm import config
+
+
+class Parallel(NamedTuple):
+    """The compiled steps and the way of values to and from the devices."""
+
+    put_state: Callable    # state on this host -> state on all devices
+    get_state: Callable    # and back: numpy arrays
+    put_batch: Callable    # this process's rows -> the global batch
+    train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
+    eval_step: Callable    # (state, batch, knobs) -> this process's view: per-row values of the global batch, numpy
+    get_metrics: Callable  # metrics -> numpy scalars
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError unless the batches divide among the devices there are."""
+    devices = jax.device_count()
+    parts = devices * cfg.train.accumulate
+    config.expect(cfg.train.batch_size % parts == 0, "config.train.batch_size", cfg.train.batch_size,
+                  f"a multiple of {parts} ({devices} devices x config.train.accumulate = {cfg.train.accumulate})")
+    config.expect(cfg.eval.batch_size % devices == 0, "config.eval.batch_size", cfg.eval.batch_size,
+                  f"a multiple of {devices}, the number of devices")
+
+
+def over_mesh(train_step: Callable, eval_step: Callable) -> Parallel:
+    """jax.jit over a mesh of all devices of all processes."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    same, rows = jax.P(), jax.P("data")
+
+    def mapped(function, inputs, outputs):
+        return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+    evaluate = jax.jit(mapped(eval_step, (same, rows, same), rows))
+    return Parallel(
+        put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, same)),
+        get_state=lambda state: jax.tree.map(np.asarray, state),
+        put_batch=lambda batch: jax.tree.map(
+            lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, rows), x), batch),
+        train_step=jax.jit(mapped(train_step, (same, rows, same), (same, same)), donate_argnums=0),
+        eval_step=lambda state, batch, knobs: gather(evaluate(state.params, batch, knobs)),
+        get_metrics=jax.device_get,
+    )
+
+
+def over_pmap(train_step: Callable, eval_step: Callable) -> Parallel:
+    """jax.pmap: every value carries a leading axis of this process's devices."""
+    devices = jax.local_device_count()
+    evaluate = jax.pmap(eval_step, axis_name="data", in_axes=(0, 0, None))
+
+    def first(tree):
+        return jax.tree.map(lambda x_Sx: np.asarray(x_Sx[0]), tree)
+
+    return Parallel(
+        put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (devices, *np.shape(x))), state),
+        get_state=first,
+        put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch),
+        train_step=jax.pmap(train_step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0),
+        eval_step=lambda state, batch, knobs: jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]), gather(evaluate(state.params, batch, knobs))),
+        get_metrics=first,
+    )
+
+
+def gather(tree):
+    """Values spread over the devices of all processes, whole and in order on every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+MODES = {"jit": over_mesh, "pmap": over_pmap}

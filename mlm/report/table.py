@@ -1,0 +1,84 @@
+"""Tables with error bars: the same rows as Markdown, CSV and LaTeX."""
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from tabulate import tabulate
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and its 95% interval (Student's t); the bounds are None for a single seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Column(NamedTuple):
+    """A column: the key of the rows and of the CSV, its title for people, and a format for its numbers."""
+
+    name: str
+    title: str
+    form: str = ""
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    values = np.asarray(list(values), np.float64)
+    mean = float(values.mean())
+    if len(values) < 2:
+        return Estimate(mean, None, None)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def text(value, form: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, Estimate):
+        return text(value.mean, form) + ("" if value.low is None else f" ± {format(value.mean - value.low, form)}")
+    return value if isinstance(value, str) else format(value, form)
+
+
+def markdown(rows: Sequence[dict], columns: Sequence[Column], style: str = "github") -> str:
+    """The table for people: Markdown, or LaTeX with booktabs for style "latex_booktabs". Missing values stay empty."""
+    cells = [[text(row.get(column.name), column.form) for column in columns] for row in rows]
+    align = ["right" if column.form else "left" for column in columns]
+    return tabulate(cells, [column.title for column in columns], style, colalign=align if cells else None,
+                    disable_numparse=True)
+
+
+def plain(rows: Sequence[dict], columns: Sequence[Column]) -> str:
+    """The table for programs: CSV, an Estimate in three columns NAME, NAME_low, NAME_high."""
+    names = []
+    for column in columns:
+        spread = any(isinstance(row.get(column.name), Estimate) for row in rows)
+        names += [column.name, *((f"{column.name}_low", f"{column.name}_high") if spread else ())]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        flat = {}
+        for column in columns:
+            value = row.get(column.name)
+            if isinstance(value, Estimate):
+                flat |= {column.name: value.mean, f"{column.name}_low": value.low, f"{column.name}_high": value.high}
+            else:
+                flat[column.name] = value
+        writer.writerow(flat)
+    return out.getvalue()
+
+
+def write(folder: Path, rows: Sequence[dict], columns: Sequence[Column]) -> None:
+    """Writes table.md, table.csv and table.tex into the folder, each whole or not at all."""
+    latex = markdown(rows, columns, "latex_booktabs").replace("±", "$\\pm$")
+    for name, content in (("table.md", markdown(rows, columns) + "\n"), ("table.csv", plain(rows, columns)),
+                          ("table.tex", latex + "\n")):
+        aside = folder / f".{name}.{os.getpid()}"
+        aside.write_text(content)
+        aside.rename(folder / name)

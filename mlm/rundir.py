@@ -1,0 +1,52 @@
+"""A run's directory: its resolved config, where it came from, and its result, which is written last."""
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from mlm import config, metrics
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
+
+
+def finished(cfg: config.Config) -> dict | None:
+    """The result of a run that is done, or None. Raises ConfigError where the directory holds another config's run."""
+    workdir = Path(cfg.workdir)
+    if (workdir / "config.json").exists():
+        config.check_same(cfg, json.loads((workdir / "config.json").read_text()), str(workdir))
+    result = workdir / "result.json"
+    return json.loads(result.read_text()) if result.exists() else None
+
+
+def claim(cfg: config.Config):
+    """Makes the directory, writes config.json and provenance.json, and holds it until the returned file is closed.
+
+    Raises ConfigError where another process is at work in it.
+    """
+    workdir = Path(cfg.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    lock = (workdir / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise config.ConfigError(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
+    metrics.write_json(workdir / "config.json", config.flatten(cfg))
+    metrics.write_json(workdir / "provenance.json", provenance())
+    return lock
+
+
+def provenance() -> dict:
+    """Commit, command, versions and devices: what one needs to get the same numbers again."""
+    def git(*words):
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    return {"commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"),
+            "command": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "python": sys.version.split()[0], "versions": {name: metadata.version(name) for name in PACKAGES},
+            "device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}

@@ -1,0 +1,65 @@
+"""The pure train step and evaluation step: per-device code, the devices joined by the axis name "data"."""
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm import config, optim, types
+
+
+def row_keys(seed, step, index_B):
+    """One key a row, the same whichever device holds the row."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
+
+
+def init_state(cfg: config.Config, model: types.Model, objective: types.Objective,
+               knobs: types.Knobs) -> types.TrainState:
+    key_model, key_objective = jax.random.split(jax.random.key(knobs.seed))
+    params = {"model": model.init(key_model), "objective": objective.init(key_objective, cfg.model.width)}
+    return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
+
+
+def train_step(cfg: config.Config, model: types.Model, objective: types.Objective,
+               state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
+    """One update from this device's rows of the batch; metrics are those of the global batch."""
+    key_B = row_keys(knobs.seed, state.step, batch.index_B)
+
+    def losses(params, batch, key_B):
+        per_row = objective.loss(params, model, batch, key_B, knobs, train=True)
+        return jax.tree.map(jnp.sum, per_row)
+
+    # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
+    # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
+    weight = jax.lax.psum(losses(state.params, batch, key_B).weight_B, "data")
+
+    def objective_value(params, batch, key_B):
+        sums = losses(params, batch, key_B)
+        return sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight), sums
+
+    def add_part(gradient, part):
+        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(state.params, *part)
+        return jax.tree.map(jnp.add, gradient, new), sums
+
+    if cfg.train.accumulate == 1:
+        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(state.params, batch, key_B)
+    else:
+        parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
+        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params), parts)
+        sums = jax.tree.map(lambda x: x.sum(0), sums)
+    gradient, sums = jax.lax.psum((gradient, sums), "data")
+
+    transform = optim.build(cfg.optim, cfg.train.steps, knobs)
+    updates, opt_state = transform.update(gradient, state.opt_state, state.params)
+    metrics = {
+        "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
+        "gradient_norm": optax.global_norm(gradient),
+        "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
+        "sums": sums,
+    }
+    return types.TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+
+
+def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
+              knobs: types.Knobs) -> types.Losses:
+    """What each row loses under its frozen masks, which its index and the seed alone decide."""
+    return objective.loss(params, model, batch, row_keys(knobs.seed, 0, batch.index_B), knobs, train=False)
