@@ -1,0 +1,53 @@
+"""Batches of packed rows: the batch of a training step is a pure function of the seed and the step."""
+from collections.abc import Iterator
+
+import grain
+import numpy as np
+
+from mlm import config, types
+from mlm.data import pack
+
+
+def train_batches(rows: pack.Rows, *, seed: int, batch_size: int, start_step: int, process: int = 0,
+                  processes: int = 1) -> Iterator[types.Batch]:
+    """This process's share of the batches of step start_step, start_step + 1, ... without end.
+
+    Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
+    takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. Arrays are
+    int32. Raises config.ConfigError where processes does not divide batch_size.
+    """
+    share = _share(batch_size, processes, "config.train.batch_size")
+    # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
+    numbers = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat().batch(share)
+    mine = numbers[start_step * processes + process::processes]
+    slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
+    batches = mine.map(lambda rows_B: _read(rows, rows_B, slots_B))
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
+
+
+def eval_batches(rows: pack.Rows, *, batch_size: int, max_rows: int = 0, process: int = 0,
+                 processes: int = 1) -> Iterator[types.Batch]:
+    """This process's share of every row once, in order; index_B is the row's number in the split.
+
+    max_rows: the first so many rows; 0 for all. The last batch is filled up with rows that hold padding only.
+    Raises config.ConfigError where processes does not divide batch_size.
+    """
+    share = _share(batch_size, processes, "config.eval.batch_size")
+    count = min(len(rows), max_rows or len(rows))
+    for first in range(process * share, -(-count // batch_size) * batch_size, batch_size):
+        numbers_B = np.arange(first, first + share, dtype=np.int32)
+        batch = _read(rows, np.minimum(numbers_B, count - 1), numbers_B)
+        real_B = numbers_B < count
+        yield types.Batch(*(np.where(real_B.reshape(-1, *[1] * (a.ndim - 1)), a, 0) for a in batch[:-1]), numbers_B)
+
+
+def _share(batch_size, processes, field):
+    config.expect(batch_size % processes == 0, field, batch_size, f"a multiple of the {processes} processes")
+    return batch_size // processes
+
+
+def _read(rows, rows_B, index_B):
+    def take(array):
+        return array[rows_B].astype(np.int32)
+    return types.Batch(take(rows.ids_NxL), take(rows.segments_NxL), take(rows.positions_NxL), take(rows.types_NxL),
+                       take(rows.label_N), index_B)

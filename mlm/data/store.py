@@ -1,0 +1,103 @@
+"""Folders of derived files that are made once, whole or not at all, and checked on every use."""
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+MANIFEST = "manifest.json"
+
+
+def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]], *,
+         parts: tuple[str, ...] = ("",)) -> tuple[Path, dict[str, Any]]:
+    """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
+
+    noun begins the folder's name. make writes files into the (empty) folder and returns what else the manifest should
+    say. A folder appears under its name only when it is whole. Processes that ask at once share one making. Files whose
+    name begins with one of parts are compared with the SHA-256 in the manifest; where one differs or is gone, a warning
+    says so and the folder is made again.
+    """
+    inputs = json.loads(json.dumps(inputs))
+    name = f"{noun}-{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]}"
+    folder = Path(cache) / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_name(f".{name}.lock")) as alone:
+        if folder.exists():
+            manifest, fault = _check(folder, inputs, parts)
+            if not fault:
+                return folder, manifest
+            logging.warning("%s: %s; making it again", folder, fault)
+            _remove(folder)
+        if alone:  # what a killed process left; without the lock it might be a live one's
+            for left in folder.parent.glob(f".{name}.part-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
+        try:
+            manifest = {"inputs": inputs, **make(aside)}
+            manifest["sha256"] = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
+            (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+            aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
+            _sync(aside)
+            try:
+                aside.rename(folder)
+            except OSError:  # another process came first, where locks do not work
+                manifest, fault = _check(folder, inputs, parts)
+                if fault:
+                    raise OSError(f"{folder}: {fault}") from None
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return folder, manifest
+
+
+@contextlib.contextmanager
+def _alone(path) -> Iterator[bool]:
+    """Holds a lock that ends with the process; yields False on file systems that have none."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.info("waiting for another process that makes %s", path.name.strip(".").removesuffix(".lock"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _check(folder, inputs, parts) -> tuple[dict, str]:
+    """The manifest, and what is wrong with the folder ("" where nothing is)."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        if manifest["inputs"] != inputs:
+            return {}, f"{MANIFEST} tells of other inputs"
+        for name, digest in manifest["sha256"].items():
+            if name.startswith(parts) and _sha256(folder / name) != digest:
+                return {}, f"{name} differs from its SHA-256 in {MANIFEST}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {}, f"not whole ({error})"
+    return manifest, ""
+
+
+def _sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder):
+    """Brings the files to the disk before the rename does: a power cut must not leave a name without its bytes."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def _remove(folder):
+    """Takes the name away at once, then the files; those who have them mapped keep them."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder.rename(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=folder.parent)))
