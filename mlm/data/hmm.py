@@ -1,0 +1,106 @@
+"""A hidden Markov model that writes documents under two document-level latents; draws from it and its marginals.
+
+Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document.
+"""
+from typing import NamedTuple
+
+import numpy as np
+
+
+class HMM(NamedTuple):
+    """Hidden Markov model under two document-level latents, a topic and a name; float64 on the host.
+
+    P(word | state, topic, name) = P(class of the word | state) * by_topic[topic, word] * by_name[name, word],
+    where for each class by_topic or by_name is 1 throughout. So a visible word's evidence on the state does not depend
+    on the latents, nor its evidence on one latent on the state or on the other latent. Given any set of visible words
+    the three are independent, and one forward-backward pass serves all values of the latents.
+
+    A document starts as if it followed the `end` state and stops at its last `end` state within so many words: the
+    sentence then begun did not fit. As `end` forgets what came before it, the probability of that depends on the
+    document's length alone. Given its length, therefore, a document is the chain forced to be in `end` at the last
+    word, and the length tells nothing more.
+    """
+
+    end: np.ndarray         # state (int) that ends a sentence
+    trans_SxS: np.ndarray   # P(next state | state)
+    class_SxC: np.ndarray   # P(class | state)
+    class_W: np.ndarray     # class of a word, int
+    topic_T: np.ndarray     # P(topic)
+    by_topic_TxW: np.ndarray  # P(word | its class, topic); 1 in classes that depend on the name
+    name_M: np.ndarray      # P(name)
+    by_name_MxW: np.ndarray   # P(word | its class, name); 1 in classes that do not depend on it
+
+
+def _cumulate(share_RxX: np.ndarray) -> np.ndarray:
+    """Cumulative shares, row r raised by r, laid end to end: one sorted array that inverts each row's distribution."""
+    total_RxX = np.cumsum(share_RxX, 1) / share_RxX.sum(1, keepdims=True)
+    total_RxX[total_RxX >= total_RxX[:, -1:]] = 1  # rounding must leave no gap at the end, nor reach what has no share
+    return (total_RxX + np.arange(len(share_RxX))[:, None]).ravel()
+
+
+def _pick(cumulated: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """The outcome of each distribution `row` at each uniform number."""
+    # Adding the row's number can round a number just below 1 up to it, which would be the next row's first outcome.
+    value = np.minimum(row + uniform, np.nextafter(row + 1.0, 0))
+    return np.searchsorted(cumulated, value, side="right") - row * width
+
+
+def draw(hmm: HMM, length: int, seed: int, start: int, count: int) -> np.ndarray:
+    """Documents start to start + count, each as many whole sentences as fit in `length` words.
+
+    Returns words_DxL, int32, -1 after a document's end. Document i depends on seed and i alone: its numbers come from
+    the counter-based generator of Salmon et al. 2011 keyed by the two. A first sentence that does not fit is drawn
+    anew, so a `length` that no sentence fits in never returns.
+    """
+    states, classes = hmm.class_SxC.shape
+    vocabulary = len(hmm.class_W)
+    member_CxW = np.arange(classes)[:, None] == hmm.class_W
+    by_name_C = np.array([(hmm.by_name_MxW[:, member_W] != 1).any() for member_W in member_CxW])
+    trans, kind = _cumulate(hmm.trans_SxS), _cumulate(hmm.class_SxC)
+    word = _cumulate(np.concatenate([(table_ZxW[:, None] * member_CxW).reshape(-1, vocabulary)
+                                     for table_ZxW in (hmm.by_topic_TxW, hmm.by_name_MxW)]))
+    streams = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(start, start + count)]
+    latent_Dx2 = np.stack([stream.random(2) for stream in streams])
+    none_D = np.zeros(count, int)
+    topic_D = _pick(_cumulate(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0])
+    name_D = _pick(_cumulate(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]) + len(hmm.topic_T)
+    words_DxL = np.full((count, length), -1, np.int32)
+    open_D = np.arange(count)
+    while open_D.size:
+        uniform_DxLx3 = np.stack([streams[d].random((length, 3)) for d in open_D])
+        state_DxL = np.empty((len(open_D), length), int)
+        state_D = np.full(len(open_D), int(hmm.end))
+        for m in range(length):
+            state_DxL[:, m] = state_D = _pick(trans, states, state_D, uniform_DxLx3[:, m, 0])
+        class_DxL = _pick(kind, classes, state_DxL, uniform_DxLx3[..., 1])
+        latent_DxL = np.where(by_name_C[class_DxL], name_D[open_D, None], topic_D[open_D, None])
+        drawn_DxL = _pick(word, vocabulary, latent_DxL * classes + class_DxL, uniform_DxLx3[..., 2])
+        last_D = np.where(state_DxL == hmm.end, np.arange(length), -1).max(1)
+        words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)
+        open_D = open_D[last_D < 0]
+    return words_DxL
+
+
+def places(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the place in a document tells of the state when no word is seen.
+
+    Returns before_LxS, P(state at word l, from 0), and after_LxS, P(the state after l further words is `end` | state).
+    """
+    before_LxS, after_LxS = [hmm.trans_SxS[hmm.end]], [np.eye(len(hmm.trans_SxS))[hmm.end]]
+    for _ in range(length - 1):
+        before_LxS.append(before_LxS[-1] @ hmm.trans_SxS)
+        after_LxS.append(hmm.trans_SxS @ after_LxS[-1])
+    return np.array(before_LxS), np.array(after_LxS)
+
+
+def unigram(hmm: HMM, length: int) -> np.ndarray:
+    """share_W: the expected share of each word in all documents, which hold at most `length` words each."""
+    before_LxS, after_LxS = places(hmm, length)
+    stays_S = hmm.trans_SxS * (np.arange(len(hmm.trans_SxS)) != hmm.end)
+    open_LxS = [np.eye(len(hmm.trans_SxS))[hmm.end]]  # after l words of a sentence that has not ended
+    for _ in range(length - 1):
+        open_LxS.append(open_LxS[-1] @ stays_S)
+    unfit_L = np.sum(open_LxS, 1)[::-1]             # P(the next sentence does not fit | the document ends at word l)
+    state_S = sum(unfit_L[last] * (before_LxS[:last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    class_C = state_S / state_S.sum() @ hmm.class_SxC
+    return class_C[hmm.class_W] * (hmm.topic_T @ hmm.by_topic_TxW) * (hmm.name_M @ hmm.by_name_MxW)

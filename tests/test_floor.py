@@ -1,0 +1,292 @@
+"""The floors against brute force: every path of states and every row of words of a tiny language, added up."""
+import itertools
+
+import numpy as np
+import pytest
+
+from mlm import channel, floor, posterior
+from mlm.data.hmm import HMM, draw, unigram
+from mlm.data.language import Language, build
+from mlm.evaluate import ratio
+
+LENGTH = 6
+# Classes: the stop and a word like it; two words by topic; two words by name. Every state shares a class with another.
+TINY = HMM(
+    end=np.array(0),
+    trans_SxS=np.array([[0.1, 0.6, 0.3], [0.3, 0.2, 0.5], [0.45, 0.4, 0.15]]),
+    class_SxC=np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]]),
+    class_W=np.array([0, 1, 1, 2, 2]),
+    topic_T=np.array([0.4, 0.6]),
+    by_topic_TxW=np.array([[1, 0.9, 0.1, 1, 1], [1, 0.3, 0.7, 1, 1]]),
+    name_M=np.array([0.3, 0.7]),
+    by_name_MxW=np.array([[1, 1, 1, 0.8, 0.2], [1, 1, 1, 0.1, 0.9]]),
+)
+WORDS = len(TINY.class_W)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """P(words, length) as an array with an axis for each word, by length: all paths of LENGTH states, all latents."""
+    tables = {length: np.zeros((WORDS,) * length) for length in range(1, LENGTH + 1)}
+    for states in itertools.product(range(3), repeat=LENGTH):
+        share = np.prod([TINY.trans_SxS[a, b] for a, b in itertools.pairwise((0, *states))])
+        length = max((i + 1 for i, state in enumerate(states) if state == TINY.end), default=0)
+        if length:
+            for (topic, by_topic_W), (name, by_name_W) in itertools.product(
+                    zip(TINY.topic_T, TINY.by_topic_TxW, strict=True), zip(TINY.name_M, TINY.by_name_MxW, strict=True)):
+                word_SxW = TINY.class_SxC[:, TINY.class_W] * by_topic_W * by_name_W
+                joint = np.array(share * topic * name)
+                for state in states[:length]:
+                    joint = joint[..., None] * word_SxW[state]
+                tables[length] += joint
+    return tables
+
+
+def rows_and_masks(count=60, seed=0):
+    """Random rows of TINY with room on both sides, as [CLS] and [SEP] leave it, and masks of every rate."""
+    words_NxL = np.pad(draw(TINY, LENGTH, seed, 0, count), ((0, 0), (1, 2)), constant_values=-1)
+    stream = np.random.default_rng(seed)
+    masked_NxL = (stream.random(words_NxL.shape) < stream.random((count, 1))) & (words_NxL >= 0)
+    return words_NxL, masked_NxL
+
+
+def brute(tables, words_L, asked, seen_by_place):
+    """P(word asked | seen), where seen_by_place maps a place to the likelihood of what is seen there for each word."""
+    joint = tables[(words_L >= 0).sum()]
+    for place, likelihood_W in seen_by_place.items():
+        joint = joint * likelihood_W.reshape([-1 if axis == place else 1 for axis in range(joint.ndim)])
+    share_W = joint.sum(tuple(axis for axis in range(joint.ndim) if axis != asked))
+    return share_W / share_W.sum()
+
+
+def exactly(word):
+    return np.eye(WORDS)[word]
+
+
+def assert_agrees(known, expected):
+    got_KxW = np.exp(posterior.log_probs(TINY, known))
+    wanted_KxW = np.array([expected(row, column - 1) for row, column in zip(known.row_K, known.column_K, strict=True)])
+    assert len(got_KxW) > 100
+    np.testing.assert_allclose(got_KxW, wanted_KxW, atol=1e-5, rtol=1e-5)
+
+
+def test_posterior_is_the_enumerated_one(tables):
+    words_NxL, masked_NxL = rows_and_masks()
+
+    def expected(row, asked):
+        seen = {i: exactly(words_NxL[row, i + 1]) for i in range(LENGTH)
+                if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]}
+        return brute(tables, words_NxL[row], asked, seen)
+
+    assert_agrees(posterior.posterior(TINY, words_NxL, masked_NxL), expected)
+
+
+def test_cloze_sees_all_words_but_the_one_asked_for(tables):
+    words_NxL, _ = rows_and_masks()
+
+    def expected(row, asked):
+        seen = {i: exactly(words_NxL[row, i + 1]) for i in range(LENGTH) if words_NxL[row, i + 1] >= 0 and i != asked}
+        return brute(tables, words_NxL[row], asked, seen)
+
+    assert_agrees(posterior.cloze(TINY, words_NxL, words_NxL >= 0), expected)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_window_posterior_is_the_enumerated_one(tables, window):
+    words_NxL, masked_NxL = rows_and_masks()
+
+    def expected(row, asked):
+        near = range(max(asked - window, 0), min(asked + window + 1, LENGTH))
+        seen = {i: exactly(words_NxL[row, i + 1]) for i in near
+                if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]}
+        return brute(tables, words_NxL[row], asked, seen)
+
+    assert_agrees(posterior.window_posterior(TINY, words_NxL, masked_NxL, window), expected)
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
+    """With inner 1 the outer two of four neighbours keep their places: the bound. With inner 2 the bag is exact."""
+    monkeypatch.setattr(posterior, "INNER", inner)
+    posterior._bags.clear_cache()
+    words_NxL, masked_NxL = rows_and_masks()
+
+    def expected(row, asked):
+        near = [i for i in range(max(asked - 2, 0), min(asked + 3, (words_NxL[row] >= 0).sum())) if i != asked]
+        loose = [i for i in near if abs(i - asked) <= inner]
+        share_W = np.zeros(WORDS)
+        for order in itertools.permutations(loose):
+            shown = {**{i: i for i in near}, **dict(zip(loose, order, strict=True))}
+            joint = tables[(words_NxL[row] >= 0).sum()]
+            for place, source in shown.items():
+                if not masked_NxL[row, source + 1]:
+                    likelihood_W = exactly(words_NxL[row, source + 1])
+                    joint = joint * likelihood_W.reshape([-1 if axis == place else 1 for axis in range(joint.ndim)])
+            share_W += joint.sum(tuple(axis for axis in range(joint.ndim) if axis != asked))
+        return share_W / share_W.sum()
+
+    assert_agrees(posterior.bag_posterior(TINY, words_NxL, masked_NxL, 2), expected)
+    posterior._bags.clear_cache()
+
+
+def test_corrupted_posterior_is_the_enumerated_one(tables):
+    noisy = channel.Channel(0.5, 0.5, 0.3, np.array([0.1, 0.3, 0.2, 0.15, 0.25]))
+    words_NxL, _ = rows_and_masks(40)
+    seen_NxL, chosen_NxL = channel.corrupt(noisy, words_NxL, 0)
+    keep_share = 1 - noisy.mask_share - noisy.random_share
+
+    def likelihood(shown, chosen):  # P(shown | word), for a word chosen for certain or with probability rate
+        if shown < 0:
+            return np.ones(WORDS)
+        after_W = keep_share * exactly(shown) + noisy.random_share * noisy.random_W[shown]
+        return after_W if chosen else (1 - noisy.rate) * exactly(shown) + noisy.rate * after_W
+
+    expected_K, best_K = [], []
+    for row, column in np.argwhere(chosen_NxL):
+        seen = {i: likelihood(seen_NxL[row, i + 1], i == column - 1) for i in range((words_NxL[row] >= 0).sum())}
+        share_W = brute(tables, words_NxL[row], column - 1, seen)
+        expected_K.append(np.log(share_W[words_NxL[row, column]]))
+        best_K.append(share_W.argmax())
+    log_prob_K, got_best_K = channel.guess_corrupted(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
+    assert len({bool(shown) for shown in seen_NxL[chosen_NxL] >= 0}) == 2
+    np.testing.assert_allclose(log_prob_K, expected_K, atol=1e-5)
+    np.testing.assert_array_equal(got_best_K, best_K)
+
+
+def test_unigram_is_the_enumerated_one(tables):
+    count_W, total = np.zeros(WORDS), 0.0
+    for length, joint in tables.items():
+        total += length * joint.sum()
+        for place in range(length):
+            count_W += joint.sum(tuple(axis for axis in range(length) if axis != place))
+    np.testing.assert_allclose(unigram(TINY, LENGTH), count_W / total, rtol=1e-12)
+
+
+def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
+    share_W = np.array([0.5, 0.25, 0.125, 0.125])
+    one = np.ones((1, 1))
+    trivial = HMM(np.array(0), one, one, np.zeros(4, int), one[0], share_W[None], one[0], np.ones((1, 4)))
+    words_NxL = np.arange(4)[None]
+    known = posterior.posterior(trivial, words_NxL, words_NxL >= 0)
+    entropy = -(share_W * np.log(share_W)).sum()
+    np.testing.assert_allclose(-(posterior.log_probs(trivial, known) @ share_W), entropy, rtol=1e-6)
+    np.testing.assert_allclose(-(unigram(trivial, 4) @ np.log(unigram(trivial, 4))), entropy, rtol=1e-12)
+
+
+def worst_deviation(model: HMM, samples: np.ndarray) -> float:
+    """Largest distance, in standard errors, of conditional frequencies in samples from the model's posterior."""
+    worst = 0.0
+    for hidden in ([0], [2], [4], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]):
+        masked_L = np.isin(np.arange(LENGTH), hidden)
+        context_NxL = np.where(masked_L & (samples >= 0), WORDS, samples)
+        contexts, which_N, count = np.unique(context_NxL, axis=0, return_inverse=True, return_counts=True)
+        rows_NxL = np.where(contexts == WORDS, 0, contexts)
+        known = posterior.posterior(model, rows_NxL, contexts == WORDS)
+        expected_KxW = np.exp(posterior.log_probs(model, known))
+        seen_UxLxW = np.zeros((len(contexts), LENGTH, WORDS))
+        for place in hidden:
+            valid_N = samples[:, place] >= 0
+            np.add.at(seen_UxLxW, (which_N.ravel()[valid_N], place, samples[valid_N, place]), 1)
+        count_Kx1 = count[known.row_K][:, None]
+        expected, often = expected_KxW.ravel(), np.broadcast_to(count_Kx1, expected_KxW.shape).ravel()
+        apart = seen_UxLxW[known.row_K, known.column_K].ravel() / often - expected
+        normal = np.minimum(expected, 1 - expected) * often > 50  # where counts are close to normally distributed
+        error = np.sqrt(expected * (1 - expected) / often)
+        worst = max(worst, np.abs(apart[normal] / error[normal]).max())
+    return worst
+
+
+def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
+    samples = draw(TINY, LENGTH, 0, 0, 100_000)
+    assert worst_deviation(TINY, samples) < 4
+    wrong = TINY._replace(trans_SxS=np.array([[0.1, 0.6, 0.3], [0.3, 0.25, 0.45], [0.45, 0.4, 0.15]]))
+    assert worst_deviation(wrong, samples) > 4
+    assert worst_deviation(TINY._replace(name_M=np.array([0.35, 0.65])), samples) > 4
+
+
+@pytest.fixture(scope="module")
+def default():
+    grammar = build(Language())
+    words_NxL = np.pad(draw(grammar.hmm, Language().words, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
+    return grammar.hmm, words_NxL, floor.select(words_NxL, 0.15, 0)
+
+
+def test_float32_is_enough_for_whole_rows(default):
+    """Against the forward-backward of the textbook in float64, for each topic and name apart."""
+    hmm, words_NxL, masked_NxL = default
+    words_L, masked_L = words_NxL[0][words_NxL[0] >= 0], masked_NxL[0][words_NxL[0] >= 0]
+    by_ZxW = (hmm.by_topic_TxW[:, None] * hmm.by_name_MxW).reshape(-1, len(hmm.class_W))
+    prior_Z = (hmm.topic_T[:, None] * hmm.name_M).ravel()
+    word_WxS = hmm.class_SxC.T[hmm.class_W]
+    seen_LxZxS = np.where(masked_L[:, None, None], 1, by_ZxW.T[words_L][:, :, None] * word_WxS[words_L][:, None])
+    states = len(hmm.trans_SxS)
+    ahead_LxZxS = [np.tile(hmm.trans_SxS[hmm.end], (len(prior_Z), 1)) * prior_Z[:, None]]
+    back_LxZxS = [np.tile(np.eye(states)[hmm.end], (len(prior_Z), 1))]
+    for place in range(len(words_L) - 1):
+        ahead_LxZxS.append(100 * (ahead_LxZxS[-1] * seen_LxZxS[place]) @ hmm.trans_SxS)  # 100: against underflow
+        back_LxZxS.append(100 * (back_LxZxS[-1] * seen_LxZxS[-1 - place]) @ hmm.trans_SxS.T)
+    joint_LxZxS = np.array(ahead_LxZxS) * np.array(back_LxZxS[::-1])
+    share_LxW = np.einsum("lzs,zw,ws->lw", joint_LxZxS, by_ZxW, word_WxS, optimize=True)
+    share_LxW /= share_LxW.sum(1, keepdims=True)
+    known = posterior.posterior(hmm, words_NxL[:1], masked_NxL[:1])
+    np.testing.assert_allclose(np.exp(posterior.log_probs(hmm, known)), share_LxW[masked_L], rtol=1e-4, atol=1e-5)
+
+
+def test_the_less_a_model_sees_the_higher_its_floor(default):
+    hmm, words_NxL, masked_NxL = default
+    few_NxL, few_masked_NxL = words_NxL[:32], masked_NxL[:32]
+    rising = [floor.bayes_loss(hmm, few_NxL, few_masked_NxL), floor.window_loss(hmm, few_NxL, few_masked_NxL, 10),
+              floor.window_loss(hmm, few_NxL, few_masked_NxL, 3), floor.bag_loss(hmm, few_NxL, few_masked_NxL, 3),
+              floor.unigram_loss(hmm, few_NxL, few_masked_NxL, Language().words)]
+    for less, more in itertools.pairwise(rising):
+        gap, error = ratio(more.nats_N - less.nats_N, less.count_N)
+        assert gap > max(0.05, 3 * error)
+    wide = floor.window_loss(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
+    np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-5)
+
+
+def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(default):
+    hmm, words_NxL, masked_NxL = default
+    bayes = floor.bayes_loss(hmm, words_NxL, masked_NxL)
+    log_prob_KxW = posterior.log_probs(hmm, posterior.posterior(hmm, words_NxL, masked_NxL))
+    true_K = words_NxL[masked_NxL]
+    assert bayes.loss == pytest.approx(-log_prob_KxW[np.arange(len(true_K)), true_K].mean(), rel=1e-5)
+    assert bayes.accuracy == pytest.approx((log_prob_KxW.argmax(1) == true_K).mean())
+    stream = np.random.default_rng(0)
+    resampled = [bayes.nats_N[rows].sum() / bayes.count_N[rows].sum() for rows in stream.integers(0, 64, (2000, 64))]
+    assert bayes.loss_error == pytest.approx(np.std(resampled), rel=0.1)
+
+
+def test_mixed_corruption_with_masks_alone_has_the_same_floor(default):
+    hmm, words_NxL, _ = default
+    masks = channel.Channel(0.15, 1.0, 0.0, unigram(hmm, 126))
+    seen_NxL, chosen_NxL = channel.corrupt(masks, words_NxL[:8], 0)
+    mixed = floor.corrupted_loss(hmm, masks, words_NxL[:8], seen_NxL, chosen_NxL)
+    np.testing.assert_allclose(mixed.nats_N, floor.bayes_loss(hmm, words_NxL[:8], chosen_NxL).nats_N, rtol=1e-5)
+
+
+def test_floor_rises_with_the_rate_up_to_the_unigram(default):
+    hmm, words_NxL, masked_NxL = default
+    losses = [result.loss for result in floor.by_rate(hmm, words_NxL, (0.15, 0.4, 0.8, 1.0), 0)]
+    assert losses == sorted(losses)
+    assert losses[0] == pytest.approx(floor.bayes_loss(hmm, words_NxL, masked_NxL).loss)
+    counts = [floor.select(words_NxL, rate, 0).sum() / (words_NxL >= 0).sum() for rate in (0.15, 0.4, 1.0)]
+    np.testing.assert_allclose(counts, (0.15, 0.4, 1.0), atol=0.005)
+    assert (floor.select(words_NxL, 0.4, 0) >= floor.select(words_NxL, 0.15, 0)).all()
+
+
+def test_an_impossible_row_is_named(default):
+    hmm, words_NxL, masked_NxL = default
+    broken_NxL = words_NxL.copy()
+    broken_NxL[5, 1:4] = broken_NxL[5, 1]
+    masked_NxL = masked_NxL & (np.arange(masked_NxL.shape[1]) > 4)
+    with pytest.raises(ValueError, match="row 5"):
+        floor.bayes_loss(hmm, broken_NxL, masked_NxL)
+
+
+def test_batches_change_nothing(default, monkeypatch):
+    hmm, words_NxL, masked_NxL = default
+    whole = floor.bayes_loss(hmm, words_NxL, masked_NxL).nats_N
+    monkeypatch.setattr(posterior, "ROWS", 48)
+    monkeypatch.setattr(posterior, "WORDS", 100)
+    np.testing.assert_allclose(floor.bayes_loss(hmm, words_NxL, masked_NxL).nats_N, whole, rtol=1e-6)
