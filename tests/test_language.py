@@ -1,0 +1,142 @@
+"""The built-in language: what its documents are, that they can be drawn again and streamed, and what its knobs do."""
+import dataclasses
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from mlm import probe
+from mlm.data.hmm import draw, unigram
+from mlm.data.language import Language, build, documents
+from mlm.evaluate import ratio
+
+
+def take(language, seed, count, start=0):
+    return list(itertools.islice(documents(language, seed, start), count))
+
+
+def test_documents_depend_on_seed_and_number_alone():
+    language = Language(words=40)
+    texts = take(language, 3, 600)
+    assert texts == take(language, 3, 600)
+    assert texts[500:] == take(language, 3, 100, start=500)
+    assert len(set(texts) & set(take(language, 4, 600))) < 6
+    grammar = build(language)
+    alone_L = draw(grammar.hmm, 40, 3, 257, 1)[0]
+    assert " ".join(grammar.words[word] for word in alone_L[alone_L >= 0]) == texts[257]
+
+
+def test_documents_are_whole_sentences_that_fit_and_rarely_leave_much_room():
+    lengths = []
+    for text in take(Language(words=60), 0, 500):
+        words = text.split(" ")
+        assert words[-1] == "." and words[0] != "." and ". ." not in text
+        lengths.append(len(words))
+    assert max(lengths) == 60 and np.mean(lengths) > 45
+
+
+def test_documents_stream():
+    """Memory stays that of a block however many documents pass."""
+    stream = documents(Language(words=40), 0)
+    next(stream)
+    tracemalloc.start()
+    peaks = []
+    for count in (300, 3000):
+        tracemalloc.reset_peak()
+        for _ in itertools.islice(stream, count):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_probabilities_are_probabilities():
+    hmm = build(Language(order=0.8, agreement=0.9)).hmm
+    np.testing.assert_allclose(hmm.trans_SxS.sum(1), 1)
+    np.testing.assert_allclose(hmm.class_SxC.sum(1), 1)
+    for one_class in np.unique(hmm.class_W):
+        members_W = hmm.class_W == one_class
+        by_topic_TxW, by_name_MxW = hmm.by_topic_TxW[:, members_W], hmm.by_name_MxW[:, members_W]
+        for by_ZxW, other_ZxW in ((by_topic_TxW, by_name_MxW), (by_name_MxW, by_topic_TxW)):
+            if (other_ZxW != 1).any():  # as HMM demands: where one latent has a say, the other has none
+                assert (by_ZxW == 1).all()
+                np.testing.assert_allclose(other_ZxW.sum(1), 1)
+
+
+def test_word_frequencies_are_the_computed_ones():
+    grammar = build(Language(words=30))
+    words_DxL = draw(grammar.hmm, 30, 0, 0, 5000)
+    share_W = unigram(grammar.hmm, 30)
+    count_D = (words_DxL >= 0).sum(1)
+    apart = []
+    for word in np.argsort(-share_W)[:100]:
+        mean, error = ratio((words_DxL == word).sum(1), count_D)
+        apart.append((mean - share_W[word]) / error)
+    assert np.abs(apart).max() < 4 and 0.7 < np.std(apart) < 1.3
+
+
+def shares(language, count=300):
+    """Of documents drawn: the share of verbs that agree, and the share of names that are the row's most frequent."""
+    grammar = build(language)
+    words_NxL = draw(grammar.hmm, language.words, 0, 0, count)
+    verbs = probe.agreement(grammar, words_NxL)
+    agree = words_NxL[verbs.row_I, verbs.column_I] == verbs.right_I
+    name_W = (grammar.hmm.by_name_MxW != 1).any(0)
+    commonest = [np.bincount(names).max() / len(names) for names in (row[(row >= 0) & name_W[row]] for row in words_NxL)
+                 if len(names) > 3]
+    return agree.mean(), np.mean(commonest)
+
+
+def test_strengths_of_agreement_and_recall():
+    agree, recalled = shares(Language())
+    assert agree == 1 and recalled > 0.85
+    agree, recalled = shares(Language(agreement=0.7, recall=0.1))
+    assert agree == pytest.approx(0.7, abs=0.03) and recalled < 0.6
+
+
+def test_strength_of_topic():
+    by_topic_TxW = build(Language()).hmm.by_topic_TxW
+    own_W = by_topic_TxW[0] > by_topic_TxW[1]
+
+    def spread(language):  # over documents, of the share of one topic's words; 1 where words are independent
+        grammar = build(language)
+        words_NxL = draw(grammar.hmm, language.words, 0, 0, 300)
+        own_N = ((words_NxL >= 0) & own_W[words_NxL]).sum(1)
+        all_N = ((words_NxL >= 0) & (grammar.partner_W >= 0)[words_NxL]).sum(1)
+        share = own_N.sum() / all_N.sum()
+        return ((own_N - share * all_N) ** 2).mean() / (share * (1 - share) * all_N).mean()
+
+    assert spread(Language()) > 5
+    assert spread(Language(topic=0.0)) == pytest.approx(1, abs=0.25)
+
+
+def test_strengths_of_modifiers_and_attractors():
+    def verbs(**knobs):
+        grammar = build(Language(**knobs))
+        return probe.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 100))
+
+    assert verbs(modifiers=0.0).distance_I.max() == 0
+    assert verbs(attractors=0.0).attractors_I.max() <= 1  # a name, which is singular, in a plural's relative clause
+    short, long = verbs(continues=0.0), verbs(continues=0.6)
+    assert long.distance_I.mean() > 1.5 * short.distance_I.mean()
+    assert long.attractors_I.mean() > 1.5 * short.attractors_I.mean()
+
+
+def test_without_order_neighbours_tell_nothing_of_class():
+    grammar = build(Language(order=0.0))
+    words_NxL = draw(grammar.hmm, 126, 0, 0, 300)
+    class_NxL = np.where(words_NxL >= 0, grammar.hmm.class_W[words_NxL], -1)
+    noun, determiner = (grammar.hmm.class_W[grammar.words.index(word)] for word in ("horse", "the"))
+    after_N, pairs_N = (class_NxL[:, :-1] == determiner), (class_NxL[:, 1:] == noun)
+    inside_NxL = (class_NxL[:, 1:] >= 0) & (words_NxL[:, 1:] != grammar.words.index("."))
+    share = pairs_N[inside_NxL].mean()
+    assert pairs_N[after_N & inside_NxL].mean() == pytest.approx(share, abs=0.02) and share > 0.05
+
+
+@pytest.mark.parametrize("field, value", [("words", 3), ("topics", 0), ("names", 99), ("zipf", -1.0), ("order", 1.5),
+                                          ("agreement", -0.1), ("modifiers", 1.0), ("continues", 1.0), ("recall", 2.0),
+                                          ("topic", -1.0), ("protagonist", 1.0), ("attractors", 1.1)])
+def test_a_bad_knob_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"language\.{field} = {value}: expected"):
+        build(dataclasses.replace(Language(), **{field: value}))

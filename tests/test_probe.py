@@ -1,0 +1,77 @@
+"""Probes: items found by parsing, on sentences whose structure is known, and what the optimum makes of them."""
+import numpy as np
+import pytest
+
+from mlm import probe
+from mlm.data.hmm import draw
+from mlm.data.language import Language, build
+
+
+def rows(grammar, *texts):
+    """words_NxL of texts, with a place for [CLS] before and room behind."""
+    words_NxL = np.full((len(texts), 2 + max(len(text.split()) for text in texts)), -1)
+    for row_L, text in zip(words_NxL, texts, strict=True):
+        row_L[1:1 + len(text.split())] = [grammar.words.index(word) for word in text.split()]
+    return words_NxL
+
+
+def verbs(text):
+    grammar = build(Language())
+    words_NxL = rows(grammar, "Anna trots .", text)
+    items = probe.agreement(grammar, words_NxL)
+    return {grammar.words[words_NxL[1, column]]: (distance, attractors, grammar.words[right], grammar.words[wrong])
+            for row, column, distance, attractors, right, wrong in zip(*items, strict=True) if row == 1}
+
+
+def test_agreement_across_a_relative_clause_with_its_own_agreement():
+    found = verbs("the horses that the farmer near the barns feeds trot . Anna pays these bakers .")
+    assert found == {"feeds": (3, 1, "feeds", "feed"), "trot": (7, 1, "trot", "trots"), "pays": (0, 0, "pays", "pay")}
+
+
+def test_agreement_across_prepositional_phrases_and_subject_relatives():
+    found = verbs("this king behind the old tents beside our queens ploughs .")
+    assert found == {"ploughs": (7, 2, "ploughs", "plough")}
+    found = verbs("few singers that hear the poet near my bands hum .")
+    assert found == {"hear": (1, 0, "hear", "hears"), "hum": (7, 1, "hum", "hums")}
+    found = verbs("our cakes that Boris bakes sight the ship .")
+    assert found == {"bakes": (0, 0, "bakes", "bake"), "sight": (3, 1, "sight", "sights")}
+
+
+def test_recurring_names_with_the_sentences_between():
+    grammar = build(Language())
+    texts = "Anna trots .", "Anna pays Boris . the king trots . Anna hums . Anna hums .", "Clara pays Clara ."
+    items = probe.recall(grammar, rows(grammar, *texts))
+    found = [(row, column, distance, grammar.words[name]) for row, column, distance, name in zip(*items, strict=True)]
+    assert found == [(1, 1, 2, "Anna"), (1, 9, 1, "Anna"), (1, 12, 1, "Anna"), (2, 1, 0, "Clara"), (2, 3, 0, "Clara")]
+
+
+def test_every_drawn_row_is_parsed_and_the_optimum_never_misses_an_agreement():
+    grammar = build(Language())
+    words_NxL = draw(grammar.hmm, 126, 0, 0, 48)
+    states_NxL = probe.parse(grammar, words_NxL)
+    assert ((states_NxL >= 0) == (words_NxL >= 0)).all()
+    items = probe.agreement(grammar, words_NxL)
+    assert all((probe.within(items.distance_I, *bin_)).any() for bin_ in probe.DISTANCES)
+    assert probe.optimum(grammar, words_NxL, items).all()
+    names = probe.recall(grammar, words_NxL)
+    known_I = probe.optimum(grammar, words_NxL, names)
+    near, _, count = probe.accuracy(names, known_I, probe.within(names.distance_I, 0, 1))
+    assert near > 0.97 and count > 100
+
+
+def test_where_verbs_agree_by_chance_so_does_the_optimum():
+    grammar = build(Language(agreement=0.8))
+    words_NxL = draw(grammar.hmm, 126, 0, 0, 48)
+    items = probe.agreement(grammar, words_NxL)
+    written_I = words_NxL[items.row_I, items.column_I] == items.right_I
+    assert written_I.mean() == pytest.approx(0.8, abs=0.05)
+    assert probe.optimum(grammar, words_NxL, items).all()  # it is asked for the right form, not for the written one
+
+
+def test_a_row_that_cannot_be_parsed_is_named():
+    grammar = build(Language())
+    with pytest.raises(ValueError, match="row 1, place 3: 0 readings"):
+        probe.parse(grammar, rows(grammar, "Anna trots .", "Anna trot ."))
+    loose = build(Language(order=0.9))
+    with pytest.raises(ValueError, match=r"language\.order = 1"):
+        probe.parse(loose, draw(loose.hmm, 126, 0, 0, 4))
