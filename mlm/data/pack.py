@@ -88,6 +88,7 @@ def sentences(text: str) -> Iterator[str]:
 
 def _vocabulary(knobs, content):
     def make(folder):
+        next(corpus.documents(knobs.data, "validation"))  # an empty split is told before the long work
         texts = _progress(corpus.documents(knobs.data, "train"), "reading for the vocabulary")
         words = tokenizer.train(knobs.tokenizer, (sentence for text in texts for sentence in sentences(text)))
         return {"file": words.save(folder).name}
