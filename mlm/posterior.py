@@ -88,9 +88,8 @@ def _classes(hmm, state_xS):
 
 
 def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
-    """Log-odds of each latent value given the seen words; each word's mean is taken out to keep float32 sums small."""
-    by_ZxW = jnp.maximum(by_ZxW, TINY)  # what is impossible stays finite, so that it can be taken back
-    odds_WxZ = (jnp.log(by_ZxW) - jnp.log(prior_Z @ by_ZxW)).T
+    """Log-odds of each latent value given the seen words."""
+    odds_WxZ = jnp.log(jnp.maximum(by_ZxW, TINY)).T  # finite even where impossible, so that it can be taken back
     return jnp.log(prior_Z) + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
 
 
