@@ -223,9 +223,9 @@ def _near(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
 def window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """The exact distribution of each masked word given the visible words among its `window` neighbours on each side.
 
-    Given, too, its place in the row and the row's length, though most models with a window know these only near the
-    row's ends, where neighbours are missing: so no model that sees these neighbours alone, whether or not it is
-    told where it stands, can do better.
+    Given, too, its place in the row and the row's length, which a model with a window knows only near the row's ends,
+    where neighbours are missing. So no model that sees these neighbours alone can do better, told where it stands or
+    not; in the default language not being told costs less than 0.002 nats from a window of 5 on.
     Raises ValueError for a row that the language cannot write.
     """
     return _near(_windows, WINDOWS, hmm, words_NxL, masked_NxL, window)
