@@ -1,7 +1,8 @@
 """Installs mlm. Extras: `test` to run the suite, `tfds` to read TensorFlow Datasets."""
 import setuptools
 
-tfds = ["tensorflow-datasets>=4.9.9", "array_record>=0.7"]
+# tensorflow-datasets imports importlib_resources without asking for it.
+tfds = ["tensorflow-datasets>=4.9.9", "array_record>=0.7", "importlib_resources>=6.4"]
 
 setuptools.setup(
     name="mlm",

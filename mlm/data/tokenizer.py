@@ -100,6 +100,18 @@ def _ranked(counts: Counter) -> list[str]:
     return [entry for entry, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
+def _alphabet(counts: Counter, entries: int) -> list[str]:
+    """The characters that get an entry: all, where an eighth of the entries holds them; else the most frequent.
+
+    Of these as many as cover 99.99% of the text, but at most half of the entries: stray characters of a large corpus
+    would otherwise crowd out the words.
+    """
+    ranked = _ranked(counts)
+    covered = np.cumsum([counts[character] for character in ranked])
+    enough = int(np.searchsorted(covered, 0.9999 * counts.total())) + 1
+    return ranked[:max(1, entries // 8, min(enough, entries // 2))]
+
+
 def _too_many(asked, possible):
     return config.ConfigError(f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, "
                               "which is what the training text can give")
@@ -114,14 +126,19 @@ def _too_few(asked, needed):
 def _train_unigram(vocab_size, sentences):
     """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
     import sentencepiece
-    counts = _characters(sentences, lambda c: unicodedata.normalize("NFKC", c))
-    # Every character gets a piece, unless that would fill more than half of the vocabulary.
-    kept = sum(count for _, count in counts.most_common((vocab_size - NUM_SPECIAL) // 2))
+
+    def normalize(character):
+        return unicodedata.normalize("NFKC", character)
+
+    counts = _characters(sentences, normalize)
+    rare = counts.keys() - _alphabet(counts, vocab_size - NUM_SPECIAL)
+    # Left out here, since SentencePiece accepts no character coverage under 98%. They are unknown in any case.
+    blanks = {ord(c): " " for c in set().union(*sentences) if not rare.isdisjoint(normalize(c))} if rare else {}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences), model_writer=model, model_type="unigram", vocab_size=vocab_size,
-            character_coverage=kept / counts.total() if counts else 1.0,
+            sentence_iterator=(sentence.translate(blanks) for sentence in sentences) if rare else iter(sentences),
+            model_writer=model, model_type="unigram", vocab_size=vocab_size, character_coverage=1.0,
             pad_id=PAD, unk_id=UNK, bos_id=CLS, eos_id=SEP, pad_piece=SPECIAL[PAD], unk_piece=SPECIAL[UNK],
             bos_piece=SPECIAL[CLS], eos_piece=SPECIAL[SEP],
             control_symbols=[SPECIAL[MASK]],  # a control symbol is never read from text; a user-defined one is
@@ -168,8 +185,7 @@ def _train_wordpiece(vocab_size, sentences):
     import tokenizers
     tool = _wordpiece()
     counts = _characters(sentences, tool.normalizer.normalize_str)
-    # A character takes two entries, one within words; together at most half of the vocabulary.
-    alphabet = sorted(_ranked(counts)[:max(1, (vocab_size - NUM_SPECIAL) // 4)])
+    alphabet = sorted(_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2))  # each takes two entries, one within words
     inner = [c for c in alphabet if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
     # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
     # special keep their place, which makes the vocabulary a function of the text.

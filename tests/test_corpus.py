@@ -1,0 +1,177 @@
+"""The corpus: what is a document, which split it is in, and what happens to bad files."""
+import dataclasses
+import gzip
+import random
+import tracemalloc
+
+import pytest
+
+from mlm import config
+from mlm.data import corpus, text_files, trouble
+
+
+@pytest.fixture(autouse=True)
+def fresh_warnings():
+    trouble.warn.cache_clear()
+
+
+def texts(count, seed=0):
+    draw = random.Random(seed)
+    return [f"Document {i} says " + " ".join(draw.choices("abcdefgh", k=20)) + "." for i in range(count)]
+
+
+def of(folder, documents, boundary="file", **more):
+    """A corpus of one document a file."""
+    folder.mkdir(exist_ok=True)
+    for i, document in enumerate(documents):
+        (folder / f"{i:03}.txt").write_text(document)
+    return config.Data(corpus="text", path=f"{folder}/*.txt", boundary=boundary, **more)
+
+
+def both(data):
+    return tuple(list(corpus.documents(data, split)) for split in corpus.SPLITS)
+
+
+def test_each_document_is_in_one_split_whatever_the_order(tmp_path):
+    documents = texts(200)
+    train, validation = both(of(tmp_path / "a", documents, validation_fraction=0.2))
+    assert sorted(train + validation) == sorted(documents) and not set(train) & set(validation)
+    assert 20 < len(validation) < 60
+    backwards = both(of(tmp_path / "b", documents[::-1], validation_fraction=0.2))
+    assert set(backwards[0]) == set(train) and backwards[0] != train
+
+
+def test_equal_documents_stay_in_one_split(tmp_path):
+    train, validation = both(of(tmp_path / "a", [t for t in texts(60) for _ in range(3)], validation_fraction=0.3))
+    assert validation and not set(train) & set(validation)
+    assert all(documents.count(t) == 3 for documents in (train, validation) for t in documents)
+
+
+def test_a_larger_held_out_share_keeps_what_was_held_out(tmp_path):
+    small = both(of(tmp_path / "a", texts(200), validation_fraction=0.1))[1]
+    large = both(of(tmp_path / "a", texts(200), validation_fraction=0.3))[1]
+    assert set(small) < set(large)
+
+
+@pytest.mark.parametrize("boundary, count", [("file", 1), ("blank_line", 4), (" = [^=]+ = ", 2)])
+def test_boundaries(tmp_path, boundary, count):
+    (tmp_path / "a.txt").write_text(" \n = One = \n \n = = Part = = \n text\n\n\n = Two = \n \n more \n")
+    found = list(text_files.read([str(tmp_path / "a.txt")], text_files.boundary("", boundary)))
+    assert len(found) == count
+    assert "".join("".join(found).split()) == "=One===Part==text=Two=more"
+    if count == 2:
+        assert found[0].startswith("= One =") and found[1].startswith("= Two =")
+
+
+def test_gzip_line_ends_and_byte_order_mark_do_not_show(tmp_path):
+    (tmp_path / "a.txt").write_bytes("One é\ntwo\n\nthree\n".encode())
+    with gzip.open(tmp_path / "b.gz", "wb") as file:
+        file.write("\ufeffOne é\r\ntwo\r\n\r\nthree\r\n".encode())
+    plain, packed = ([*text_files.read([str(tmp_path / name)], text_files.boundary("", "blank_line"))]
+                     for name in ("a.txt", "b.gz"))
+    assert plain == packed == ["One é\ntwo", "three"]
+
+
+def test_bad_bytes_and_empty_files_are_counted_with_file_and_offset(tmp_path, caplog):
+    documents = texts(50)
+    data = of(tmp_path / "a", documents, validation_fraction=0.2)
+    (tmp_path / "a" / "bad.txt").write_bytes(b"good line\nnot \xff good\nnor \xfe this\n")
+    (tmp_path / "a" / "empty.txt").write_text(" \n\n")
+    train, validation = both(data)
+    assert len(train + validation) == 51 and any("not \ufffd good" in t for t in train + validation)
+    assert "2 lines with bytes that are not UTF-8" in caplog.text and "bad.txt at byte 14" in caplog.text
+    assert "1 empty files" in caplog.text and "empty.txt at byte 0" in caplog.text
+
+
+def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
+    whole = gzip.compress("\n".join(texts(500)).encode())
+    (tmp_path / "a.gz").write_bytes(whole[:-100])
+    with pytest.raises(config.ConfigError, match=r"a\.gz on from byte \d+"):
+        list(text_files.read([str(tmp_path / "a.gz")], text_files.boundary("", "file")))
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"path": "{}/texts/00l.txt"}, r"config\.data\.path = .*no file matches.*did you mean '.*/texts/00.\.txt'"),
+    ({"path": "{}/test/*.txt"}, r"no file matches.*did you mean '.*/texts'"),
+    ({"path": "{}/texts"}, r"did you mean '.*/texts/\*\.txt'"),
+    ({"validation_path": "{}/nowhere.txt"}, r"config\.data\.validation_path"),
+    ({"boundary": "("}, r"config\.data\.boundary = '\('"),
+    ({"corpus": "txt"}, r"config\.data\.corpus = 'txt'.*did you mean 'text'"),
+])
+def test_bad_fields_end_in_one_line(tmp_path, changes, message):
+    data = of(tmp_path / "texts", texts(9))
+    data = dataclasses.replace(data, **{name: value.format(tmp_path) for name, value in changes.items()})
+    with pytest.raises(config.ConfigError, match=message) as error:
+        both(data)
+    assert "\n" not in str(error.value)
+
+
+def test_a_split_without_documents_is_an_error(tmp_path):
+    with pytest.raises(config.ConfigError, match=r"no document in the validation split.*config\.data\.boundary"):
+        both(of(tmp_path / "a", texts(1), validation_fraction=1e-9))
+    with pytest.raises(config.ConfigError, match="no document in the train split"):
+        both(of(tmp_path / "b", [" \n"]))
+
+
+def test_held_out_files_are_the_validation_split_and_leave_training(tmp_path, caplog):
+    held_out = of(tmp_path / "held", texts(5, seed=1))
+    data = of(tmp_path / "a", texts(20) + texts(5, seed=1)[:3], validation_path=held_out.path)
+    train, validation = both(data)
+    assert validation == texts(5, seed=1) and train == texts(20)
+    assert "3 training documents also stand in the validation split" in caplog.text
+
+
+def test_fingerprint_follows_content_and_division_only(tmp_path):
+    data = of(tmp_path / "a", texts(5))
+    assert corpus.fingerprint(data) == corpus.fingerprint(of(tmp_path / "b", texts(5)))
+    others = [of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]), of(tmp_path / "d", texts(4)),
+              dataclasses.replace(data, boundary="blank_line"), dataclasses.replace(data, validation_fraction=0.1),
+              dataclasses.replace(data, validation_path=f"{tmp_path}/a/000.txt")]
+    assert len({corpus.fingerprint(other) for other in [data, *others]}) == 6
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    with open(tmp_path / "a.txt", "w") as file:
+        for i in range(8000):
+            file.write(f"{i} " + "word " * 200 + "\n\n")
+    data = config.Data(corpus="text", path=f"{tmp_path}/a.txt", boundary="blank_line")
+    tracemalloc.start()
+    count = sum(1 for _ in corpus.documents(data, "train"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count > 7000 and peak < 2 ** 20  # of 8 MB
+
+
+def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(text_files, "MAX_DOCUMENT", 101)
+    (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
+    found = list(text_files.read([str(tmp_path / "a.txt")], text_files.boundary("", "file")))
+    assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
+    assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
+
+
+def test_docstrings_are_the_library_documentation_on_every_machine():
+    train, validation = both(config.Data(corpus="docstrings"))
+    assert 1e6 < sum(map(len, train + validation)) < 4e6
+    assert len(validation) >= 10 and not set(train) & set(validation)
+    assert any("JSON (JavaScript Object Notation)" in t for t in train + validation)
+
+
+def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    from mlm.data import tfds_text
+    source = of(tmp_path / "a", [*texts(40), "Zażółć gęślą jaźń 日本語"])
+    held_out = of(tmp_path / "held", texts(5, seed=1))
+    tfds_text.prepare("own", source.path, str(tmp_path / "out"))
+    tfds_text.prepare("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
+    data = config.Data(corpus="tfds", tfds_name="own", tfds_dir=str(tmp_path / "out"))
+    assert [sorted(part) for part in both(data)] == [sorted(part) for part in both(source)]
+    held = dataclasses.replace(data, tfds_name="own_held")
+    assert sorted(both(held)[1]) == texts(5, seed=1) and len(both(held)[0]) == 41
+    assert corpus.fingerprint(data) != corpus.fingerprint(held)
+    for changes, message in [({"tfds_field": "txt"}, "tfds_field = 'txt'.*did you mean 'text'"),
+                             ({"tfds_name": "imdb_reviewz"}, "tfds_name.*did you mean 'imdb_reviews'")]:
+        with pytest.raises(config.ConfigError, match=message):
+            both(dataclasses.replace(data, **changes))
+    with pytest.raises(config.ConfigError, match=r"own.*exists"):
+        tfds_text.prepare("own", source.path, str(tmp_path / "out"))

@@ -1,0 +1,82 @@
+"""The loader: which rows a batch holds, for every seed, step and number of processes."""
+import itertools
+
+import numpy as np
+import pytest
+
+from mlm import config
+from mlm.data import loader, pack
+
+
+def rows_of(count, length=4):
+    ids_NxL = np.arange(count * length, dtype=np.uint16).reshape(count, length) + 5
+    ones_NxL = np.ones((count, length), np.uint16)
+    positions_NxL = np.tile(np.arange(length, dtype=np.uint16), (count, 1))
+    return pack.Rows(ids_NxL, ones_NxL, positions_NxL, np.zeros((count, length), np.uint8),
+                     np.arange(count, dtype=np.uint8) % 2, np.zeros(99, np.int64), None, {})
+
+
+def numbers(batch):
+    return (batch.ids_BxL[:, 0] - 5) // 4
+
+
+def train(rows, steps, **kwargs):
+    return list(itertools.islice(loader.train_batches(rows, **{"seed": 0, "start_step": 0} | kwargs), steps))
+
+
+@pytest.mark.parametrize("count, size", [(24, 8), (23, 8), (5, 8)])
+def test_each_epoch_is_a_new_permutation(count, size):
+    order = np.concatenate([numbers(b) for b in train(rows_of(count), -(-4 * count // size), batch_size=size)])
+    epochs = order[:4 * count].reshape(4, count)
+    assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(count), (4, 1)))
+    assert len({tuple(epoch) for epoch in epochs}) == 4 and tuple(range(count)) not in {tuple(e) for e in epochs}
+
+
+def test_a_batch_follows_from_seed_and_step_alone():
+    rows = rows_of(23)
+    whole = train(rows, 12, batch_size=8)
+    for start in (0, 1, 7):
+        for a, b in zip(whole[start:], train(rows, 12 - start, batch_size=8, start_step=start), strict=True):
+            assert all(map(np.array_equal, a, b))
+    other = train(rows, 12, batch_size=8, seed=1)
+    assert not all(np.array_equal(a.ids_BxL, b.ids_BxL) for a, b in zip(whole, other, strict=True))
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_the_same_global_batch(processes):
+    rows = rows_of(23)
+    whole = train(rows, 9, batch_size=8, start_step=2)
+    shares = [train(rows, 9, batch_size=8, start_step=2, process=i, processes=processes) for i in range(processes)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert all(np.array_equal(a, np.concatenate(b)) for a, b in zip(batch, zip(*parts, strict=True), strict=True))
+        assert np.array_equal(batch.index_B, np.arange(8))
+
+
+def test_a_batch_holds_the_rows_as_they_were_packed():
+    rows = rows_of(23)
+    batch = train(rows, 1, batch_size=8)[0]
+    names = ("ids_NxL", "segments_NxL", "positions_NxL", "types_NxL", "label_N")
+    for array, name in zip(batch[:5], names, strict=True):
+        assert array.dtype == np.int32 and np.array_equal(array, getattr(rows, name)[numbers(batch)])
+    assert batch.index_B.dtype == np.int32
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("count, most", [(23, 0), (24, 0), (23, 10), (3, 0), (23, 99)])
+def test_evaluation_sees_every_row_once_in_order(count, most, processes):
+    rows = rows_of(count)
+    parts = [list(loader.eval_batches(rows, batch_size=8, max_rows=most, process=i, processes=processes))
+             for i in range(processes)]
+    batches = [[np.concatenate(arrays) for arrays in zip(*shares, strict=True)] for shares in zip(*parts, strict=True)]
+    ids, segments, _, _, label, index = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    expected = min(count, most or count)
+    assert len(ids) == -(-expected // 8) * 8 and np.array_equal(index, np.arange(len(ids)))
+    assert np.array_equal(ids[:expected], rows.ids_NxL[:expected]) and segments[:expected].all()
+    assert not ids[expected:].any() and not segments[expected:].any() and not label[expected:].any()
+    assert all(array.dtype == np.int32 for batch in batches for array in batch)
+
+
+def test_processes_must_divide_the_batch():
+    for make, more in ((loader.train_batches, {"seed": 0, "start_step": 0}), (loader.eval_batches, {})):
+        with pytest.raises(config.ConfigError, match="batch_size = 9: expected a multiple of the 2 processes"):
+            next(make(rows_of(23), batch_size=9, processes=2, **more))

@@ -1,0 +1,123 @@
+"""Vocabularies: the special ids, what comes back, how many entries a text can give."""
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from mlm import config
+from mlm.data import pack, tokenizer
+
+SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
+KINDS = list(tokenizer.KINDS)
+
+
+def sentences(count=600):
+    draw = random.Random(0)
+    stems = ["".join(draw.choices("abcdefghijklmnoprstuvwy", k=draw.randint(2, 5))) for _ in range(150)]
+    words = [draw.choice(stems) + draw.choice(["", "ing", "ed", "s", "ness"]) for _ in range(400)]
+    return [" ".join(draw.choices(words, k=12)) + " ." for _ in range(count)]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request):
+    return tokenizer.train(config.Tokenizer(kind=request.param, vocab_size=150), sentences())
+
+
+def test_special_ids_and_size(trained):
+    assert trained.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert (tokenizer.PAD, tokenizer.UNK, tokenizer.CLS, tokenizer.SEP, tokenizer.MASK) == (0, 1, 2, 3, 4)
+    assert trained.vocab_size == len(set(trained.pieces)) == 150
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_never_gives_a_special_id_but_unknown(kind):
+    special = [f"{a}{s}{b} {s}" for s in tokenizer.SPECIAL for a in ("", "word") for b in ("", "word")]
+    words = tokenizer.train(config.Tokenizer(kind=kind, vocab_size=150), [*sentences(), *special * 200])
+    for ids in words.encode_batch([*special, *tokenizer.SPECIAL, "<pad> <unk> <s> </s>"]):
+        assert ids and all(i >= tokenizer.NUM_SPECIAL or i == tokenizer.UNK for i in ids)
+
+
+def test_text_comes_back(trained):
+    known = [s for s in sentences() if tokenizer.UNK not in trained.encode(s)]
+    assert len(known) == 600 if trained.kind != "words" else True
+    for sentence in known:
+        assert trained.decode(trained.encode(sentence)) == sentence
+    assert trained.decode([tokenizer.CLS, tokenizer.MASK]).replace(" ", "") == "[CLS][MASK]"
+
+
+def test_one_by_one_is_the_same_as_a_batch(trained):
+    assert trained.encode_batch(sentences(50)) == [trained.encode(s) for s in sentences(50)]
+
+
+def test_starts_word_marks_one_piece_a_word(trained):
+    for sentence in sentences(50):
+        ids = trained.encode(sentence)
+        assert trained.starts_word_V[ids].sum() == len(sentence.split()) or tokenizer.UNK in ids
+    assert trained.starts_word_V.dtype == bool and trained.starts_word_V.shape == (150,)
+
+
+def test_saved_is_the_same(trained, tmp_path):
+    again = tokenizer.load(trained.save(tmp_path))
+    assert again.pieces == trained.pieces and np.array_equal(again.starts_word_V, trained.starts_word_V)
+    assert again.encode_batch(sentences(20)) == trained.encode_batch(sentences(20))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_deterministic_across_processes(kind):
+    code = ("import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
+            "from mlm import config; from mlm.data import tokenizer; from test_tokenizer import sentences\n"
+            f"knobs = config.Tokenizer(kind={kind!r}, vocab_size=150)\n"
+            "print(hashlib.sha256(tokenizer.train(knobs, sentences()).model).hexdigest())")
+    root = pathlib.Path(__file__).parents[1]
+    seen = {subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True).stdout
+            for _ in range(2)}
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
+    with pytest.raises(config.ConfigError, match=r"config\.tokenizer\.vocab_size = 250000.* at most \d+") as error:
+        tokenizer.train(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
+    most = int(re.search(r"at most (\d+)", str(error.value))[1])
+    assert tokenizer.train(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_characters_than_entries_leave_room_for_pieces(kind):
+    rare = [f"{chr(0x4e00 + i)} {chr(0x4e00 + i + 1)}" for i in range(3000)]
+    words = tokenizer.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
+    assert words.vocab_size == 1000
+    ids = [i for s in sentences() for i in words.encode(s)]
+    assert tokenizer.UNK not in ids and len(set(ids)) > 100  # the frequent words kept their pieces
+
+
+def test_words_come_most_frequent_first():
+    texts = ["c b b a a a", "d d d d [MASK] [MASK] [MASK]"]
+    words = tokenizer.train(config.Tokenizer(kind="words", vocab_size=8), texts)
+    assert words.pieces[5:] == ["d", "a", "b"] and words.encode("a b c [MASK]") == [6, 7, 1, 1]
+
+
+def test_a_large_corpus_is_sampled_evenly(monkeypatch):
+    monkeypatch.setattr(tokenizer, "SAMPLE", 100)
+    sample = tokenizer._sample(str(i) for i in range(10_000))
+    assert len(sample) == 100 and 3500 < np.mean([int(s) for s in sample]) < 6500
+    assert sample == tokenizer._sample(str(i) for i in range(10_000))
+    assert max(map(len, tokenizer._sample(["a" * 5500]))) == tokenizer.SENTENCE
+
+
+@pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")
+def test_one_vocabulary_over_338_languages():
+    paths = sorted((SHARED / "udhr2").glob("*.txt"))
+    texts = [s for path in paths for s in pack.sentences(path.read_text(encoding="utf-8"))]
+    words = tokenizer.train(config.Tokenizer(vocab_size=100_000), texts)
+    ids = words.encode_batch(texts)
+    assert len(paths) == 338
+    assert sum(i.count(tokenizer.UNK) for i in ids) < 0.005 * sum(map(len, ids))
+    normal = [unicodedata.normalize("NFKC", text) for text in texts]
+    exact = [words.decode(i).split() == text.split() for i, text in zip(ids, normal, strict=True)]
+    assert np.mean(exact) > 0.99  # SentencePiece also drops some control characters
