@@ -25,7 +25,7 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
     says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
-    name = f"{noun}-{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]}"
+    name = f"{noun}-{_digest(inputs)[:16]}"
     folder = Path(cache) / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f".{name}.lock")) as alone:
@@ -42,7 +42,8 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
         try:
             manifest = {"inputs": inputs, **make(aside)}
             manifest["sha256"] = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
-            (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+            told = {**manifest, "sha256_of_the_above": _digest(manifest)}
+            (aside / MANIFEST).write_text(json.dumps(told, indent=1) + "\n")
             aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync(aside)
             try:
@@ -75,14 +76,18 @@ def _check(folder, inputs, parts) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        if manifest["inputs"] != inputs:
-            return {}, f"{MANIFEST} tells of other inputs"
+        if manifest.pop("sha256_of_the_above") != _digest(manifest) or manifest["inputs"] != inputs:
+            return {}, f"{MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
             if name.startswith(parts) and _sha256(folder / name) != digest:
                 return {}, f"{name} differs from its SHA-256 in {MANIFEST}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"not whole ({error})"
     return manifest, ""
+
+
+def _digest(values):
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path):

@@ -1,0 +1,309 @@
+"""Packed rows: what a row may hold in each mode, and that they are made once and whole."""
+import dataclasses
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import time
+
+import numpy as np
+import pytest
+
+from mlm import config
+from mlm.data import corpus, pack, store, tokenizer
+from mlm.data.tokenizer import CLS, PAD, SEP
+
+LENGTH = 16
+MODES = list(pack.MODES)
+
+
+def texts(count=60, longest=9):
+    """Documents of unlike words, so that a word tells its document and its place in it."""
+    draw = random.Random(0)
+    found = []
+    for document in range(count):
+        words = iter(f"d{document}w{i}" for i in range(10_000))
+        sizes = [draw.choice([1, 3, 5, 8, 40]) for _ in range(draw.randint(1, longest))]
+        found.append("\n".join(" ".join(next(words) for _ in range(size)) for size in sizes))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for i, text in enumerate(texts()):
+        (folder / f"{i:03}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def size(folder):
+    """Entries for every word of the training split."""
+    data = config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2)
+    return tokenizer.NUM_SPECIAL + len({w for text in corpus.documents(data, "train") for w in text.split()})
+
+
+@pytest.fixture
+def knobs(folder, size, tmp_path):
+    return config.Config(
+        data=config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache=str(tmp_path / "cache")),
+        tokenizer=config.Tokenizer(kind="words", vocab_size=size), pack=config.Pack(length=LENGTH))
+
+
+def with_pack(knobs, **changes):
+    return dataclasses.replace(knobs, pack=dataclasses.replace(knobs.pack, **changes))
+
+
+def documents_of(knobs, words):
+    """Sentences of ids of each training document."""
+    return [[words.encode(s) for s in pack.sentences(text)] for text in corpus.documents(knobs.data, "train")]
+
+
+def real(row):
+    return [int(i) for i in row if i >= tokenizer.NUM_SPECIAL]
+
+
+@pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
+def test_no_token_of_the_corpus_is_lost(knobs, mode):
+    rows = pack.load(with_pack(knobs, mode=mode), "train")
+    whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
+    assert real(rows.ids_NxL.ravel()) == whole and len(whole) > 2000
+    assert rows.tokenizer.decode(real(rows.ids_NxL.ravel())).split() == [
+        word for text in corpus.documents(knobs.data, "train") for word in text.split()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("isolate", [True, False])
+def test_padding_segments_and_positions_agree(knobs, mode, isolate):
+    rows = pack.load(with_pack(knobs, mode=mode, isolate=isolate), "train")
+    assert rows.ids_NxL.dtype == np.uint16
+    for ids, segments, positions in zip(rows.ids_NxL, rows.segments_NxL, rows.positions_NxL, strict=True):
+        used = int((ids != PAD).sum())
+        assert used >= 3 and not ids[used:].any() and not segments[used:].any() and not positions[used:].any()
+        assert ids[0] == CLS and ids[used - 1] == SEP
+        if isolate and mode == "full_sentences":
+            assert segments[0] == 1 and set(np.diff(segments[:used].astype(int))) <= {0, 1}
+            for segment in range(1, segments.max() + 1):
+                place = np.flatnonzero(segments == segment)
+                assert np.array_equal(positions[place], np.arange(len(place)))
+                assert list(np.flatnonzero(ids[place] == SEP)) == [len(place) - 1]
+        else:
+            assert (segments[:used] == 1).all() and np.array_equal(positions[:used], np.arange(used))
+
+
+def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
+    rows = pack.load(knobs, "train")
+    owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
+    for ids, segments in zip(rows.ids_NxL, rows.segments_NxL, strict=True):
+        owners = [{owner[i] for i in real(ids[segments == s])} for s in range(1, segments.max() + 1)]
+        assert all(len(o) == 1 for o in owners) and len(set().union(*owners)) == len(owners)
+    assert rows.segments_NxL.max() > 1
+
+
+def test_doc_sentences_keeps_documents_apart(knobs):
+    rows = pack.load(with_pack(knobs, mode="doc_sentences"), "train")
+    owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
+    assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.ids_NxL)
+    assert len(rows) > len(pack.load(knobs, "train"))
+
+
+def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
+    rows = pack.load(knobs, "train")
+    row_of = {i: n for n, ids in enumerate(rows.ids_NxL) for i in real(ids)}
+    for document in documents_of(knobs, rows.tokenizer):
+        for sentence in document:
+            count = len({row_of[i] for i in sentence})
+            assert count == 1 if len(sentence) <= LENGTH - 2 else count <= -(-len(sentence) // (LENGTH - 2)) + 1
+
+
+def test_rows_are_filled_while_sentences_fit(knobs):
+    rows = pack.load(knobs, "train")
+    first = {s[0]: len(s) for d in documents_of(knobs, rows.tokenizer) for s in d}
+    used_N = (rows.ids_NxL != PAD).sum(1)
+    for used, following in zip(used_N[:-1], rows.ids_NxL[1:], strict=True):
+        # [SEP] closes the row already; a sentence of the same document takes its place.
+        assert used - 1 + min(first.get(real(following)[0], 99), LENGTH) + 1 > LENGTH or used >= LENGTH - 1
+
+
+@pytest.mark.parametrize("longest", [9, 2])  # 2: most documents have nothing to follow A
+def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
+    words = [t.split("\n") for t in texts(400, longest)]
+    number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), tokenizer.NUM_SPECIAL)}
+    document = {i: w.partition("w")[0] for w, i in number.items()}
+    documents = [[[number[w] for w in s.split()] for s in t] for t in words]
+    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    assert 0.44 < np.mean([row.label for row in rows]) < 0.56
+    for row in rows:
+        assert len(row.ids) <= LENGTH and row.pieces == [len(row.ids)]
+        assert row.ids[0] == CLS
+        assert [i for i, x in enumerate(row.ids) if x == SEP] == [row.second - 1, len(row.ids) - 1]
+        a, b = row.ids[1:row.second - 1], row.ids[row.second:-1]
+        assert a and b and np.all(np.diff(a) == 1) and np.all(np.diff(b) == 1)
+        assert len({document[i] for i in a}) == len({document[i] for i in b}) == 1
+        assert (document[a[0]] == document[b[0]]) == row.label
+        assert not row.label or b[0] > a[-1]
+    assert np.mean([len(row.ids) for row in rows]) > 0.8 * LENGTH
+    assert [r.ids for r in pack.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
+
+
+def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
+    monkeypatch.setattr(pack, "WINDOW", 500)
+    documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
+    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
+    assert min(away) > 0 and max(away) < 40
+
+
+def test_a_lone_document_still_gives_pairs():
+    rows = list(pack.segment_pair(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
+    assert {row.label for row in rows} == {0, 1}
+
+
+def test_sentence_kinds_mark_the_second_segment(knobs):
+    rows = pack.load(with_pack(knobs, mode="segment_pair"), "train")
+    for ids, types in zip(rows.ids_NxL, rows.types_NxL, strict=True):
+        first, last = np.flatnonzero(ids == SEP)
+        assert not types[:first + 1].any() and types[first + 1:last + 1].all() and not types[last + 1:].any()
+    assert set(rows.label_N.tolist()) == {0, 1} and len(rows.label_N) == len(rows)
+    plain = pack.load(knobs, "train")
+    assert plain.types_NxL.shape == plain.ids_NxL.shape and not plain.types_NxL.any() and not plain.label_N.any()
+
+
+def test_unigram_counts_are_those_of_the_training_rows(knobs):
+    train, validation = pack.load(knobs, "train"), pack.load(knobs, "validation")
+    counts_V = np.bincount(train.ids_NxL.ravel(), minlength=train.tokenizer.vocab_size)
+    counts_V[:tokenizer.NUM_SPECIAL] = 0
+    assert np.array_equal(train.unigram_V, counts_V) and np.array_equal(validation.unigram_V, counts_V)
+    assert len(validation) and not set(map(bytes, train.ids_NxL)) & set(map(bytes, validation.ids_NxL))
+
+
+def test_the_manifest_tells_counts_and_padding(knobs):
+    rows = pack.load(knobs, "train")
+    told = rows.manifest["train"]
+    assert told["rows"] == len(rows) and told["tokens"] == (rows.ids_NxL != PAD).sum()
+    assert told["padding"] == pytest.approx((rows.ids_NxL == PAD).mean())
+
+
+def test_a_large_vocabulary_takes_wider_rows(tmp_path):
+    count = 70_000
+    with open(tmp_path / "a.txt", "w") as file:
+        file.writelines(f"w{i}{' ' if i % 50 else chr(10)}" for i in range(count))
+    (tmp_path / "b.txt").write_text("w1 w2")
+    rows = pack.load(config.Config(
+        data=config.Data(corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt",
+                         cache=str(tmp_path)),
+        tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5), pack=config.Pack(length=64)), "train")
+    assert rows.ids_NxL.dtype == np.uint32 and rows.ids_NxL.max() == count + 4
+    assert sorted(real(rows.ids_NxL.ravel())) == list(range(5, count + 5))
+
+
+def test_sentences_lose_white_space_only():
+    text = "One . Two! Three?  Four\nfive\n\n 日本語。中国語。 3.14 e.g."
+    found = list(pack.sentences(text))
+    assert found == ["One .", "Two!", "Three?", "Four", "five", "日本語。", "中国語。", "3.14 e.g."]
+    assert "".join("".join(found).split()) == "".join(text.split())
+
+
+# ------------------------------------------------------------------------------------------------ made once and whole
+def test_rows_are_made_once_and_for_each_choice(knobs, monkeypatch):
+    first = pack.load(knobs, "train")
+    monkeypatch.setattr(pack, "_write", None)  # a second making would fail
+    assert np.array_equal(pack.load(knobs, "train").ids_NxL, first.ids_NxL)
+    pack.load(knobs, "validation")
+    with pytest.raises(TypeError):
+        pack.load(with_pack(knobs, length=LENGTH + 1), "train")
+
+
+def test_changed_text_is_packed_anew(knobs, tmp_path):
+    (tmp_path / "more.txt").write_text("d0w0 d0w1 d0w0")
+    before = pack.load(knobs, "train")
+    data = dataclasses.replace(knobs.data, path=f"{knobs.data.path},{tmp_path}/more.txt")
+    words = dataclasses.replace(knobs.tokenizer, vocab_size=100)
+    after = [pack.load(dataclasses.replace(knobs, data=d, tokenizer=words), "train") for d in (knobs.data, data)]
+    assert len({r.manifest["inputs"]["corpus"] for r in (before, *after)}) == 2
+    assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
+
+
+@pytest.mark.parametrize("noun, name", [("rows", "train.ids.bin"), ("rows", "unigram.bin"), ("rows", "manifest.json"),
+                                        ("tokenizer", "words.txt")])
+@pytest.mark.parametrize("change", ["flip", "cut", "remove"])
+def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, change):
+    before = pack.load(knobs, "train")
+    copy = before.ids_NxL.copy()
+    path = next(pathlib.Path(knobs.data.cache).glob(f"{noun}-*")) / name
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    path.unlink()  # the rows already mapped stay as they were
+    if change != "remove":
+        path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1:] if change == "flip" else b""))
+    after = pack.load(knobs, "train")
+    assert np.array_equal(after.ids_NxL, copy) and np.array_equal(after.unigram_V, before.unigram_V)
+    assert path.read_bytes() == whole
+    assert "making it again" in caplog.text
+
+
+def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(np, "bincount", fail)  # called after the first block of rows
+        pack.load(knobs, "train")
+    assert [name for name in os.listdir(knobs.data.cache) if "rows" in name and not name.endswith(".lock")] == []
+    assert len(pack.load(knobs, "train"))
+
+
+def slow(path, log, die, folder):
+    with open(log, "a") as file:
+        file.write("made\n")
+    (folder / "a.bin").write_bytes(b"half")
+    time.sleep(0.5)
+    if die:
+        os._exit(9)
+    (folder / "a.bin").write_bytes(b"whole")
+    return {"count": 1}
+
+
+def ask(cache, log, die=False):
+    folder, manifest = store.made(cache, "thing", {"x": 1}, lambda folder: slow(cache, log, die, folder))
+    assert (folder / "a.bin").read_bytes() == b"whole" and manifest["count"] == 1
+
+
+def run(*calls):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=ask, args=call) for call in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
+    cache, log = str(tmp_path / "cache"), str(tmp_path / "log")
+    assert run((cache, log), (cache, log)) == [0, 0]
+    assert pathlib.Path(log).read_text() == "made\n"
+    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == [
+        store.made(cache, "thing", {"x": 1}, None)[0].name]
+
+
+def test_without_locks_two_processes_still_end_with_one_good_copy(tmp_path, monkeypatch):
+    def other_comes_first(folder):
+        with monkeypatch.context() as patch:
+            patch.setattr(store.tempfile, "mkdtemp", lambda **_: os.makedirs(tmp_path / "x") or str(tmp_path / "x"))
+            store.made(tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("first") and {"by": "other"})
+        (folder / "a").write_text("first")
+        return {"by": "me"}
+    def no_lock(*_):
+        raise OSError("no locks here")
+    monkeypatch.setattr(store.fcntl, "flock", no_lock)
+    folder, manifest = store.made(tmp_path, "thing", {"x": 1}, other_comes_first)
+    assert manifest["by"] == "other" and (folder / "a").read_text() == "first"
+    assert [name for name in os.listdir(tmp_path) if not name.endswith(".lock")] == [folder.name]
+
+
+def test_a_killed_making_is_not_mistaken_for_whole(tmp_path):
+    cache, log = str(tmp_path / "cache"), str(tmp_path / "log")
+    assert run((cache, log, True)) == [9]
+    assert run((cache, log)) == [0]
+    assert not [name for name in os.listdir(cache) if ".part-" in name]
