@@ -126,8 +126,8 @@ def test_fingerprint_follows_content_and_division_only(tmp_path):
     assert corpus.fingerprint(data) == corpus.fingerprint(of(tmp_path / "b", texts(5)))
     others = [of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]), of(tmp_path / "d", texts(4)),
               dataclasses.replace(data, boundary="blank_line"), dataclasses.replace(data, validation_fraction=0.1),
-              dataclasses.replace(data, validation_path=f"{tmp_path}/a/000.txt")]
-    assert len({corpus.fingerprint(other) for other in [data, *others]}) == 6
+              *(dataclasses.replace(data, validation_path=f"{tmp_path}/a/00{i}.txt") for i in range(2))]
+    assert len({corpus.fingerprint(other) for other in [data, *others]}) == 7
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):

@@ -147,6 +147,13 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     assert [r.ids for r in pack.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
 
 
+def test_pairs_leave_out_little_of_the_text():
+    documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
+    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    seen = {i for row in rows for i in (row.ids if row.label else row.ids[:row.second])}
+    assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
+
+
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
     monkeypatch.setattr(pack, "WINDOW", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
@@ -241,6 +248,13 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
     assert np.array_equal(after.ids_NxL, copy) and np.array_equal(after.unigram_V, before.unigram_V)
     assert path.read_bytes() == whole
     assert "making it again" in caplog.text
+
+
+def test_a_changed_count_is_noticed(knobs, caplog):
+    count = len(pack.load(knobs, "train"))
+    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / store.MANIFEST
+    path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
+    assert len(pack.load(knobs, "train")) == count and "manifest.json was changed" in caplog.text
 
 
 def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
