@@ -15,7 +15,7 @@ from mlm import config
 PAD, UNK, CLS, SEP, MASK = range(5)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 NUM_SPECIAL = len(SPECIAL)
-SAMPLE = 1_000_000      # sentences a vocabulary is learnt from; of a larger corpus, a sample: memory stays bounded
+SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
 SENTENCE = 1000         # characters; the longest stretch learnt from at once
 SPACE = "\u2581"        # how SentencePiece writes the space before a word
 
@@ -70,15 +70,17 @@ class Kind(NamedTuple):
 
 
 def _sample(sentences) -> list[str]:
-    """All the sentences, or SAMPLE of them drawn uniformly (reservoir sampling, with a fixed seed)."""
-    draw, sample, seen = random.Random(0), [], 0
+    """All the sentences, or so evenly drawn a share of them (with a fixed seed) that they stay under SAMPLE."""
+    draw, sample, size, share = random.Random(0), [], 0, 1.0
     for sentence in sentences:
         for first in range(0, len(sentence), SENTENCE):
-            seen += 1
-            if len(sample) < SAMPLE:
+            if share == 1.0 or draw.random() < share:
                 sample.append(sentence[first:first + SENTENCE])
-            elif (slot := draw.randrange(seen)) < SAMPLE:
-                sample[slot] = sentence[first:first + SENTENCE]
+                size += len(sample[-1])
+            if size > SAMPLE:
+                share /= 2
+                sample = [kept for kept in sample if draw.random() < 0.5]
+                size = sum(map(len, sample))
     return sample
 
 
