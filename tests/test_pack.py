@@ -57,7 +57,7 @@ def with_pack(knobs, **changes):
 
 def documents_of(knobs, words):
     """Sentences of ids of each training document."""
-    return [[words.encode(s) for s in pack.sentences(text)] for text in corpus.documents(knobs.data, "train")]
+    return [[words.encode(s) for s in corpus.sentences(text)] for text in corpus.documents(knobs.data, "train")]
 
 
 def real(row):
@@ -207,7 +207,7 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
 
 def test_sentences_lose_white_space_only():
     text = "One . Two! Three?  Four\nfive\n\n 日本語。中国語。 3.14 e.g."
-    found = list(pack.sentences(text))
+    found = list(corpus.sentences(text))
     assert found == ["One .", "Two!", "Three?", "Four", "five", "日本語。", "中国語。", "3.14 e.g."]
     assert "".join("".join(found).split()) == "".join(text.split())
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlm import config
-from mlm.data import pack, tokenizer
+from mlm.data import corpus, tokenizer
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 KINDS = list(tokenizer.KINDS)
@@ -113,7 +113,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 @pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))
-    texts = [s for path in paths for s in pack.sentences(path.read_text(encoding="utf-8"))]
+    texts = [s for path in paths for s in corpus.sentences(path.read_text(encoding="utf-8"))]
     words = tokenizer.train(config.Tokenizer(vocab_size=100_000), texts)
     ids = words.encode_batch(texts)
     assert len(paths) == 338

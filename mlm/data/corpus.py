@@ -6,6 +6,7 @@ together.
 import ast
 import functools
 import hashlib
+import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from mlm import config
 from mlm.data import text_files, trouble
 
 SPLITS = ("train", "validation")
+# A full stop ends a sentence where white space follows; its East Asian forms need none.
+SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 # Not documentation, or not part of the library itself.
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
 
@@ -37,6 +40,11 @@ def documents(data: config.Data, split: str) -> Iterator[str]:
     config.one_of("split", split, SPLITS)
     corpus = _open(data)
     return _some(_divide(corpus, data.validation_fraction, split), data, split)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text: cut at line ends and after full stops, exclamation and question marks."""
+    return filter(None, (sentence.strip() for sentence in SENTENCE_END.split(text)))
 
 
 def fingerprint(data: config.Data) -> str:

@@ -2,7 +2,6 @@
 import contextlib
 import hashlib
 import random
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ FORMAT = 1            # of the files: a change of what they hold must change thi
 BLOCK = 4096          # rows written at a time
 BATCH = 2 ** 20       # characters tokenized at a time
 WINDOW = 2 ** 20      # tokens of documents among which segment_pair draws the second segment
-# A full stop ends a sentence where white space follows; its East Asian forms need none.
-SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 Document = list[list[int]]  # token ids of its sentences
 
 
@@ -81,16 +78,11 @@ def load(knobs: config.Config, split: str) -> Rows:
 
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text: cut at line ends and after full stops, exclamation and question marks."""
-    return filter(None, (sentence.strip() for sentence in SENTENCE_END.split(text)))
-
-
 def _vocabulary(knobs, content):
     def make(folder):
         next(corpus.documents(knobs.data, "validation"))  # an empty split is told before the long work
         texts = _progress(corpus.documents(knobs.data, "train"), "reading for the vocabulary")
-        words = tokenizer.train(knobs.tokenizer, (sentence for text in texts for sentence in sentences(text)))
+        words = tokenizer.train(knobs.tokenizer, (sentence for text in texts for sentence in corpus.sentences(text)))
         return {"file": words.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": knobs.tokenizer.kind, "size": knobs.tokenizer.vocab_size}
@@ -113,7 +105,7 @@ def _tokenize(data, split, words) -> Iterator[Document]:
     """The split's documents as token ids, many sentences at a time: that is faster than one by one."""
     batch, ends, size = [], [], 0
     for text in _progress(corpus.documents(data, split), f"packing {split}"):
-        batch.extend(sentences(text))
+        batch.extend(corpus.sentences(text))
         ends.append(len(batch))
         size += len(text)
         if size > BATCH:
