@@ -16,7 +16,7 @@ setuptools.setup(
         "flax>=0.12.8,<0.12.12; python_version<'3.12'",
         "jax>=0.11; python_version>='3.12'",
         "flax>=0.12.12; python_version>='3.12'",
-        "optax>=0.2.6",
+        "optax>=0.2.8",
         "orbax-checkpoint>=0.12",
         "grain>=0.2.15",
         "sentencepiece>=0.2.1",

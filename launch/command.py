@@ -1,16 +1,19 @@
 """What the commands share: the --config flag with its overrides, and how errors reach a person."""
+import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import app, flags
+from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from mlm import config
 
-CONFIG = config_flags.DEFINE_config_file("config", "configs/base.py", "A file whose get_config() is the recipe; "
-                                         "--config.mask.rate=0.4 and the like change one field of it.")
+DEFAULT = "configs/base.py"
+CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_config() is the recipe ({DEFAULT} if not "
+                                         "given); --config.mask.rate=0.4 and the like change one field of it.")
 
 
 def overrides(argv: Sequence[str]) -> dict[str, Any]:
@@ -26,12 +29,18 @@ def run(main: Callable) -> None:
         for word in argv:
             if match := re.match(r"--?(?:no)?config\.([\w.]+)", word):
                 config.check_name(match[1])
-        return flags.FLAGS(argv)
+        given = any(re.match(r"--?config(=|$)", word) for word in argv)
+        return flags.FLAGS(argv if given else [argv[0], f"--config={DEFAULT}", *argv[1:]])
+
+    def ours_or_serious(record):
+        return record.levelno >= logging.WARNING or "mlm" in record.pathname.split("/")
 
     def checked(argv):
+        absl_logging.get_absl_handler().addFilter(ours_or_serious)
         if not isinstance(CONFIG.value, config.Config):
-            raise config.ConfigError("--config: expected a file whose get_config() returns an mlm.config.Config, "
-                                     "such as configs/base.py")
+            path = config_flags.get_config_filename(flags.FLAGS["config"])
+            raise config.ConfigError(f"--config = {path!r}: expected a file whose get_config() returns an "
+                                     f"mlm.config.Config, such as {DEFAULT}")
         return main(argv)
 
     try:

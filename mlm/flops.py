@@ -14,27 +14,27 @@ def per_step(cfg: config.Config, vocab_size: int, objective: types.Objective, kn
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled for the count, and the loop
     along a row is counted with one and with two tokens an iteration: the difference is one token's share.
     """
+    once, twice = (lowered(cfg, vocab_size, objective, knobs, time_unroll=unroll) for unroll in (1, 2))
+    bodies = 2 + cfg.pack.length % 2  # where the loop does not divide evenly, what is left over stands outside it
+    return once + (cfg.pack.length - 1) * (twice - once) / (bodies - 1)
+
+
+def lowered(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs, *,
+            time_unroll: int) -> float:
+    """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
+    shape = dataclasses.replace(cfg.model, unroll=0, time_unroll=time_unroll)
+    model = MODELS[shape.family](shape, vocab_size)
     rows, length = cfg.train.batch_size, cfg.pack.length
 
-    def bodies(unroll):  # a scan that does not divide evenly leaves the rest outside its loop
-        return unroll + length % unroll
+    def loss(params, batch, key_B):
+        losses = objective.loss(params, model, batch, key_B, knobs, train=True)
+        return sum(x_B.sum() for x_B in losses.loss_B.values())
 
-    def count(unroll):
-        shape = dataclasses.replace(cfg.model, unroll=0, time_unroll=unroll)
-        model = MODELS[shape.family](shape, vocab_size)
+    def init(key):
+        return {"model": model.init(key), "objective": objective.init(key, shape.width)}
 
-        def loss(params, batch, key_B):
-            losses = objective.loss(params, model, batch, key_B, knobs, train=True)
-            return sum(x_B.sum() for x_B in losses.loss_B.values())
-
-        def init(key):
-            return {"model": model.init(key), "objective": objective.init(key, shape.width)}
-
-        int_BxL, int_B = (jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows, length), (rows,)))
-        batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)
-        key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-        lowered = jax.jit(jax.grad(loss)).lower(jax.eval_shape(init, jax.random.key(0)), batch, key_B)
-        return lowered.cost_analysis()["flops"]
-
-    once = count(1)
-    return once + (length - 1) * (count(2) - once) / (bodies(2) - bodies(1))
+    int_BxL, int_B = (jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows, length), (rows,)))
+    batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)
+    key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    params = jax.eval_shape(init, jax.random.key(0))
+    return jax.jit(jax.grad(loss)).lower(params, batch, key_B).cost_analysis()["flops"]

@@ -30,9 +30,10 @@ def check(cfg: config.Config) -> None:
                   f"a multiple of {devices}, the number of devices")
 
 
-def over_mesh(train_step: Callable, eval_step: Callable) -> Parallel:
-    """jax.jit over a mesh of all devices of all processes."""
-    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+def over_mesh(train_step: Callable, eval_step: Callable, devices=None) -> Parallel:
+    """jax.jit over a mesh of all devices of all processes, or of those given."""
+    devices = devices or jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     same, rows = jax.P(), jax.P("data")
 
     def mapped(function, inputs, outputs):
@@ -50,19 +51,20 @@ def over_mesh(train_step: Callable, eval_step: Callable) -> Parallel:
     )
 
 
-def over_pmap(train_step: Callable, eval_step: Callable) -> Parallel:
-    """jax.pmap: every value carries a leading axis of this process's devices."""
-    devices = jax.local_device_count()
-    evaluate = jax.pmap(eval_step, axis_name="data", in_axes=(0, 0, None))
+def over_pmap(train_step: Callable, eval_step: Callable, devices=None) -> Parallel:
+    """jax.pmap: every value carries a leading axis of this process's devices, or of those given."""
+    count = len(devices or jax.local_devices())
+    evaluate = jax.pmap(eval_step, axis_name="data", in_axes=(0, 0, None), devices=devices)
 
     def first(tree):
         return jax.tree.map(lambda x_Sx: np.asarray(x_Sx[0]), tree)
 
     return Parallel(
-        put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (devices, *np.shape(x))), state),
+        put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), state),
         get_state=first,
-        put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch),
-        train_step=jax.pmap(train_step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0),
+        put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch),
+        train_step=jax.pmap(train_step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0,
+                            devices=devices),
         eval_step=lambda state, batch, knobs: jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:]), gather(evaluate(state.params, batch, knobs))),
         get_metrics=first,

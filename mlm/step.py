@@ -52,7 +52,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
     metrics = {
         "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
-        "gradient_norm": optax.global_norm(gradient),
+        "gradient_norm": optax.tree.norm(gradient),
         "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
         "sums": sums,
     }

@@ -107,7 +107,9 @@ class MaskedLM(nn.Module):
         if self.positions == "learned":
             x_BxLxD += self.position(batch.positions_BxL)
         elif self.positions == "sinusoidal":
-            x_BxLxD += sinusoids(self.model.max_positions, self.model.width)[batch.positions_BxL].astype(x_BxLxD.dtype)
+            # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
+            sinusoids_PxD = sinusoids(self.model.max_positions, self.model.width).astype(x_BxLxD.dtype)
+            x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[batch.positions_BxL]
         if self.model.segment_types:
             x_BxLxD += self.type(batch.types_BxL)
         x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)

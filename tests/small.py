@@ -1,0 +1,49 @@
+"""Small members of every family and small batches, for the tests to share."""
+import functools
+
+import jax
+import numpy as np
+
+from configs.sizes import SIZES
+from mlm import config, types
+from mlm.models import CELLS, MODELS
+
+VOCAB = 50
+MEMBERS = [(family, cell) for family, cells in CELLS.items() for cell in cells or ("",)]
+PLAIN = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+
+
+def small_config(family="transformer", cell="", **changes) -> config.Config:
+    """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots."""
+    fields = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
+              "model.max_positions": 32, "model.family": family, "model.cell": cell}
+    if family == "transformer":
+        fields["model.heads"] = 2
+    if family == "feedforward":
+        fields["model.window"] = 3
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    return config.resolve(config.override(config.Config(), fields | changes), SIZES, CELLS)
+
+
+@functools.lru_cache
+def build(cfg):
+    """The model of a config over VOCAB tokens, its parameters (no bias is left at zero), and its compiled logits."""
+    model = MODELS[cfg.model.family](cfg.model, VOCAB)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32),
+                          jax.jit(model.init)(jax.random.key(0)))
+    return model, params, jax.jit(lambda rows: model.logits(params, model.encode(params, rows)))
+
+
+def batch(rows=3, length=16, seed=0, pad=3) -> types.Batch:
+    """Rows of two segments, seven and six tokens long with [CLS] first and [SEP] last, then `pad` tokens of padding."""
+    rng = np.random.default_rng(seed)
+    first = (length - pad) // 2 + (length - pad) % 2
+    segments = np.repeat([1, 2, 0], [first, length - pad - first, pad]).astype(np.int32)
+    positions = np.concatenate([np.arange(first), np.arange(length - pad - first), np.zeros(pad)]).astype(np.int32)
+    ids = rng.integers(5, VOCAB, (rows, length)).astype(np.int32)
+    ids[:, 0], ids[:, first - 1], ids[:, length - pad - 1] = 2, 3, 3
+    ids[:, length - pad:] = 0
+    tile = lambda x: np.tile(x, (rows, 1))  # noqa: E731
+    return types.Batch(ids, tile(segments), tile(positions), np.zeros_like(ids), np.zeros(rows, np.int32),
+                       np.arange(rows, dtype=np.int32))

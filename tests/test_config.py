@@ -1,0 +1,75 @@
+"""Bad configs end in one clear line, before anything is compiled; good ones are named by what they compute."""
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import small_config
+
+from configs.sizes import SIZES
+from mlm import config, loop
+from mlm.models import CELLS
+
+ROOT = Path(__file__).parents[1]
+
+
+def checked(changes):
+    loop.check(config.resolve(config.override(config.Config(), changes), SIZES, CELLS))
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"mask.raet": 0.4}, ["config.mask.raet", "config.mask.rate"]),
+    ({"mask.rate": 0.0}, ["config.mask.rate = 0.0", "0 < value < 1"]),
+    ({"mask.rate": 1.2}, ["config.mask", "1.2", "0 < value < 1"]),
+    ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
+    ({"mask.mask_share": 0.9, "mask.random_share": 0.2}, ["mask_share", "random_share", "at most 1"]),
+    ({"model.heads": 3}, ["config.model.heads = 3", "width = 128"]),
+    ({"model.family": "transfomer"}, ["'transfomer'", "did you mean 'transformer'"]),
+    ({"model.family": "rnn", "model.cell": "gur"}, ["'gur'", "did you mean 'gru'"]),
+    ({"model.cell": "lstm"}, ["config.model.cell", "no cells"]),
+    ({"model.size": "bsae"}, ["'bsae'", "did you mean 'base'"]),
+    ({"pack.length": 1024}, ["config.pack.length = 1024", "max_positions = 512"]),
+    ({"objective": "nps"}, ["'nps'", "did you mean 'nsp'"]),
+    ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
+    ({"data.corpus": "txt"}, ["'txt'", "did you mean 'text'"]),
+    ({"data.corpus": "text"}, ["config.data.path"]),
+    ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
+    ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
+    ({"train.accumulate": 5}, ["config.train.accumulate = 5", "batch_size = 32"]),
+])
+def test_a_bad_value_is_named_with_what_was_expected(changes, words):
+    with pytest.raises(config.ConfigError) as error:
+        checked(changes)
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["launch.run", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
+    (["launch.run", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
+    (["launch.run", "--config.model.heads=3"], ["config.model.heads = 3"]),
+    (["launch.run", "--config.train.steps=many"], ["config.train.steps", "many"]),
+    (["launch.run", "--config=configs/bse.py"], ["configs/bse.py"]),
+    (["launch.sweep", "run", "experiments/architecture.py"], ["did you mean 'experiments/architectures.py'"]),
+    (["launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
+    (["launch.sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
+    (["launch.sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"], ["sweep varies"]),
+])
+def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout, done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
+    base = small_config()
+    assert config.fingerprint(base) == config.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
+    others = [small_config(seed=1), small_config(mask__rate=0.2), small_config(model__layers=3)]
+    assert len({config.fingerprint(cfg) for cfg in [base, *others]}) == 4
+
+
+def test_flatten_and_override_are_inverse():
+    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3)
+    assert config.override(config.Config(), config.flatten(cfg)) == cfg

@@ -1,0 +1,109 @@
+"""Masking: how many tokens, which ones, and what they become."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from mlm import masking
+from mlm.data.tokenizer import MASK
+
+VOCAB, ROWS, LENGTH = 40, 2000, 32
+COUNTS = np.arange(VOCAB, dtype=np.float32)
+
+
+def rows(seed=0):
+    """Rows with 20 to 30 ordinary tokens between [CLS], [SEP] and padding."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32)
+    ends = rng.integers(21, 32, ROWS)
+    ids[:, 0] = 2
+    ids[np.arange(LENGTH) == ends[:, None]] = 3
+    ids[np.arange(LENGTH) > ends[:, None]] = 0
+    return ids
+
+
+def corrupt(ids, rate, mask_share=1.0, random_share=0.0, uniform=False, max_rate=None):
+    slots = masking.slots(max_rate or rate, LENGTH)
+    keys = jax.random.split(jax.random.key(0), len(ids))
+    return jax.tree.map(np.asarray, jax.jit(
+        lambda rate: masking.corrupt(keys, ids, rate=rate, mask_share=mask_share, random_share=random_share,
+                                     slots=slots, cdf_V=masking.cumulative(COUNTS, uniform)))(rate))
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.15, 0.4, 0.8, 0.99])
+def test_the_count_is_floor_of_rate_times_eligible_plus_uniform(rate):
+    ids = rows()
+    out = corrupt(ids, rate)
+    count, wanted = out.weights_BxK.sum(1), rate * (ids >= 5).sum(1)
+    assert ((count == np.floor(wanted)) | (count == np.ceil(wanted))).all()
+    assert abs((count - wanted).mean()) < 4 * 0.5 / ROWS**0.5
+    np.testing.assert_array_equal(out.eligible_B, (ids >= 5).sum(1))
+
+
+def test_positions_are_drawn_without_replacement_from_ordinary_tokens():
+    ids = rows()
+    out = corrupt(ids, 0.4)
+    for row in range(ROWS):
+        chosen = out.positions_BxK[row][out.weights_BxK[row] > 0]
+        assert len(set(chosen)) == len(chosen)
+        assert (ids[row, chosen] >= 5).all()
+        np.testing.assert_array_equal(out.targets_BxK[row][out.weights_BxK[row] > 0], ids[row, chosen])
+        np.testing.assert_array_equal(np.flatnonzero(out.ids_BxL[row] == MASK), np.sort(chosen))
+        untouched = np.setdiff1d(np.arange(LENGTH), chosen)
+        np.testing.assert_array_equal(out.ids_BxL[row, untouched], ids[row, untouched])
+
+
+def test_every_ordinary_position_is_equally_likely():
+    ids = rows()
+    ids[:] = np.where(ids >= 5, ids, 7)
+    ids[:, 0], ids[:, -1] = 2, 3
+    out = corrupt(ids, 0.3)
+    hits = np.bincount(out.positions_BxK[out.weights_BxK > 0], minlength=LENGTH)[1:-1]
+    assert stats.chisquare(hits).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_shares_of_mask_random_and_same(uniform):
+    ids = rows()
+    out = corrupt(ids, 0.4, mask_share=0.5, random_share=0.3, uniform=uniform)
+    used = out.weights_BxK > 0
+    shown = np.take_along_axis(out.ids_BxL, out.positions_BxK, 1)[used]
+    targets = out.targets_BxK[used]
+    n = len(shown)
+    masked, same = (shown == MASK).mean(), (shown == targets).mean()
+    assert abs(masked - 0.5) < 4 * (0.25 / n) ** 0.5
+    drawn = shown[(shown != MASK) & (shown != targets)]
+    assert drawn.min() >= 5
+    share = np.where(np.arange(VOCAB) >= 5, 1.0 if uniform else COUNTS, 0)
+    share /= share.sum()
+    chance = share[targets].mean()
+    assert abs(same - (0.2 + 0.3 * chance)) < 4 * (0.2 / n) ** 0.5
+    expected = share * np.array([(targets != token).mean() for token in range(VOCAB)])
+    expected *= len(drawn) / expected.sum()
+    observed = np.bincount(drawn, minlength=VOCAB)
+    assert stats.chisquare(observed[5:], expected[5:]).pvalue > 1e-4
+
+
+def test_the_rate_is_traced_and_slots_fit_the_largest():
+    ids, traces = rows()[:8], []
+    keys = jax.random.split(jax.random.key(0), 8)
+
+    @jax.jit
+    def counts(rate):
+        traces.append(rate)
+        return masking.corrupt(keys, ids, rate=rate, mask_share=1.0, random_share=0.0, slots=masking.slots(0.8, LENGTH),
+                               cdf_V=masking.cumulative(COUNTS, True)).weights_BxK.sum(1)
+
+    for rate in (0.15, 0.5, 0.8):
+        wanted = rate * (ids >= 5).sum(1)
+        assert (np.abs(counts(np.float32(rate)) - wanted) < 1).all()
+    assert len(traces) == 1
+    assert masking.slots(0.15, 128) == 20 and masking.slots(0.25, 128) == 32
+
+
+def test_rows_without_ordinary_tokens_are_left_alone():
+    ids = np.zeros((2, LENGTH), np.int32)
+    out = corrupt(ids, 0.5)
+    assert out.weights_BxK.sum() == 0
+    assert jnp.array_equal(out.ids_BxL, ids)

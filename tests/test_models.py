@@ -1,0 +1,203 @@
+"""What holds for every member of every family: nothing leaks, and every path of computation gives the same numbers."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import MEMBERS, VOCAB, batch, build, small_config
+
+from configs.sizes import SIZES
+from mlm import config, evaluate, step, types
+from mlm.data.tokenizer import MASK
+from mlm.models import CELLS, MODELS, layers, rnn
+from mlm.objectives import OBJECTIVES
+
+members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
+
+
+def logits(cfg, rows):
+    return np.asarray(build(cfg)[2](rows))
+
+
+def replaced(rows, where_BxL, seed=9):
+    """The same rows with other tokens where the mask is true."""
+    shift = np.random.default_rng(seed).integers(1, VOCAB - 5, rows.ids_BxL.shape)
+    return rows._replace(ids_BxL=np.where(where_BxL, (rows.ids_BxL - 5 + shift) % (VOCAB - 5) + 5, rows.ids_BxL))
+
+
+@members
+def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
+    cfg = small_config(family, cell)
+    model, params, _ = build(cfg)
+    objective = OBJECTIVES["mlm"](cfg.mask, 5, np.ones(VOCAB))
+    knobs = evaluate.frozen_knobs(cfg)._replace(mask_rate=np.float32(0.3))
+    rows = batch()
+    keys = step.row_keys(np.uint32(0), 0, rows.index_B)
+
+    @jax.jit
+    def seen(rows):
+        """What the model was shown, and the logits it gave at the masked positions."""
+        views = {}
+
+        def encode(params, batch, *, key_B=None):
+            views["ids"] = batch.ids_BxL
+            return model.encode(params, batch, key_B=key_B)
+
+        def logits(params, h):
+            views["logits"] = model.logits(params, h)
+            return views["logits"]
+
+        spy = types.Model(model.init, encode, logits)
+        return objective.loss({"model": params}, spy, rows, keys, knobs, train=False), views
+
+    losses, before = seen(rows)
+    hidden = np.asarray(before["ids"]) == MASK
+    assert (hidden.sum(1) == losses.weight_B["mlm"]).all() and (hidden.sum(1) > 0).all()
+    _, after = seen(replaced(rows, hidden))
+    used = np.arange(5) < np.asarray(losses.weight_B["mlm"])[:, None]
+    np.testing.assert_array_equal(np.asarray(before["logits"])[used], np.asarray(after["logits"])[used])
+
+
+@members
+def test_nothing_is_seen_across_segments_or_of_padding(family, cell):
+    cfg, rows = small_config(family, cell), batch()
+    before = logits(cfg, rows)
+    for segment in (0, 1, 2):
+        changed = rows.segments_BxL == segment
+        after = logits(cfg, replaced(rows, changed))
+        np.testing.assert_array_equal(after[~changed], before[~changed])
+
+
+@members
+def test_every_token_sees_the_others_of_its_segment(family, cell):
+    cfg, rows = small_config(family, cell), batch()
+    before = logits(cfg, rows)
+    for place in range(1, 4):
+        changed = np.zeros_like(rows.segments_BxL, bool)
+        changed[:, place] = True
+        after = logits(cfg, replaced(rows, changed))
+        assert (np.abs(after - before)[:, place - 1].max(-1) > 1e-4).all()
+        assert (np.abs(after - before)[:, place + 1].max(-1) > 1e-4).all()
+
+
+@members
+def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell):
+    cfg, rows = small_config(family, cell), batch()
+    together = logits(cfg, rows)
+    alone = [logits(cfg, jax.tree.map(lambda x, i=i: x[i:i + 1], rows)) for i in range(3)]
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)
+
+
+@members
+def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
+    cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
+    model, params, _ = build(cfg)
+    keys = step.row_keys(np.uint32(3), 7, rows.index_B)
+    encode = jax.jit(lambda rows, keys: model.encode(params, rows, key_B=keys))
+    together = encode(rows, keys)
+    turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
+    np.testing.assert_allclose(together, turned[::-1], rtol=1e-5, atol=1e-5)
+    assert np.abs(together - encode(rows, keys[::-1])).max() > 0.1
+
+
+@members
+def test_rolled_and_unrolled_layers_agree(family, cell):
+    rows = batch()
+    values = [logits(small_config(family, cell, model__unroll=unroll), rows) for unroll in (0, 1)]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
+
+
+@members
+def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell):
+    cfg, rows = small_config(family, cell), batch()
+    half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(build(half)[1]))
+    full, low = logits(cfg, rows), logits(half, rows)
+    assert low.dtype == np.float32
+    real = rows.segments_BxL > 0
+    assert 1e-6 < np.abs(full - low)[real].mean() < 0.05
+
+
+def test_bag_knows_no_order_and_window_does():
+    rows = batch(pad=0)
+    swapped = rows._replace(ids_BxL=rows.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
+    for cell, differs in (("bag", False), ("window", True)):
+        cfg = small_config("feedforward", cell)
+        change = np.abs(logits(cfg, rows) - logits(cfg, swapped))[:, 3].max()
+        assert (change > 1e-4) == differs, cell
+
+
+@pytest.mark.parametrize("cell", CELLS["feedforward"])
+def test_feedforward_sees_its_window_and_not_itself(cell):
+    cfg, rows = small_config("feedforward", cell, model__window=2), batch(pad=0)
+    rows = rows._replace(segments_BxL=np.ones_like(rows.segments_BxL))
+    before = logits(cfg, rows)
+    changed = np.zeros_like(rows.ids_BxL, bool)
+    changed[:, 8] = True
+    moved = np.abs(logits(cfg, replaced(rows, changed)) - before).max((0, 2)) > 1e-5
+    assert list(np.flatnonzero(moved)) == [6, 7, 9, 10]
+
+
+@pytest.mark.parametrize("cell", CELLS["rnn"])
+def test_one_direction_does_not_see_the_future(cell):
+    cfg, rows = small_config("rnn", cell, model__bidirectional=False), batch(pad=0)
+    rows = rows._replace(segments_BxL=np.ones_like(rows.segments_BxL))
+    changed = np.zeros_like(rows.ids_BxL, bool)
+    changed[:, 8] = True
+    moved = np.abs(logits(cfg, replaced(rows, changed)) - logits(cfg, rows)).max((0, 2)) > 1e-6
+    assert list(np.flatnonzero(moved)) == list(range(8, 16))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", CELLS["rnn"])
+def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
+    rng, spec, hidden = np.random.default_rng(0), rnn.STEPS[cell], 4
+    kernel = rng.normal(size=(hidden, spec.gates * hidden)).astype(np.float32)
+    bias = rng.normal(size=spec.gates * hidden).astype(np.float32)
+    inputs = rng.normal(size=(2, 9, spec.gates * hidden)).astype(np.float32)
+    segments = np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0], [1] * 9])
+    for unroll in (1, 4):
+        got = rnn.recur(spec, kernel, bias, inputs, segments, reverse=reverse, unroll=unroll)
+        for row in range(2):
+            for segment in np.unique(segments[row]):
+                places = np.flatnonzero(segments[row] == segment)
+                carry = (jnp.zeros((1, hidden)),) * spec.carries
+                for place in places[::-1] if reverse else places:
+                    carry = spec.step(inputs[row:row + 1, place], carry[0] @ kernel + bias, carry)
+                    np.testing.assert_allclose(got[row, place], carry[0][0], rtol=1e-5, atol=1e-6)
+
+
+def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
+    rows = batch()
+    values = {}
+    for norm in ("pre", "post"):
+        for positions in ("learned", "sinusoidal"):
+            cfg = small_config(model__norm=norm, model__positions=positions)
+            values[norm, positions] = logits(cfg, rows)
+            turned = rows._replace(positions_BxL=rows.positions_BxL[:, ::-1])
+            assert np.abs(logits(cfg, turned) - values[norm, positions]).max() > 1e-3
+    assert len({value.tobytes() for value in values.values()}) == 4
+
+
+def counts(vocab_size, **changes):
+    fields = {name.replace("__", "."): value for name, value in changes.items()}
+    cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
+    return layers.count(jax.eval_shape(MODELS[cfg.model.family](cfg.model, vocab_size).init, jax.random.key(0)))
+
+
+def test_bert_base_and_xlm_r_large_have_their_published_size():
+    # BertForMaskedLM, bert-base-uncased: 109,514,298. XLM-RoBERTa large (514 positions, one segment type): 560,142,482.
+    bert = counts(30_522, model__size="base", model__norm="post")
+    xlm_r = counts(250_002, model__size="large", model__norm="post", model__max_positions=514, model__segment_types=1)
+    assert bert["parameters"] == 109_514_298
+    assert xlm_r["parameters"] == 560_142_482
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium", "base", "large"])
+@members
+def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
+    assert all(set(rows) == set(SIZES["transformer"]) for rows in SIZES.values())
+    ours = counts(1000, model__family=family, model__cell=cell, model__size=size)["non_embedding"]
+    theirs = counts(1000, model__size=size)["non_embedding"]
+    assert abs(ours / theirs - 1) < 0.03

@@ -1,0 +1,62 @@
+"""Schedules, the decay mask and the knobs of the optimiser."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small import build, small_config
+
+from mlm import config, loop, optim
+
+
+def shares(**fields):
+    shape = optim.schedule(config.Optim(**fields), 100)
+    return np.array([float(shape(step)) for step in range(101)])
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "constant"])
+def test_schedules_rise_to_the_peak_and_end_where_they_should(schedule):
+    share = shares(schedule=schedule, warmup_fraction=0.1, decay_fraction=0.2, final_fraction=0.05)
+    np.testing.assert_allclose(share[:10], (np.arange(10) + 1) / 10, rtol=1e-5)
+    assert share.max() == pytest.approx(1)
+    assert (np.diff(share[10:]) <= 1e-6).all()
+    assert share[100] == pytest.approx(1 if schedule == "constant" else 0.05)
+    halfway = {"linear": 1 - 0.95 * 45 / 90, "cosine": 0.05 + 0.95 / 2, "wsd": 1, "constant": 1}
+    assert share[55] == pytest.approx(halfway[schedule], rel=1e-5)
+    if schedule == "wsd":
+        np.testing.assert_allclose(share[80:101:10], [1, 0.525, 0.05], rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["transformer", "rnn", "feedforward"])
+def test_weights_decay_and_biases_and_norms_do_not(family):
+    cell = {"rnn": "gru"}.get(family, "")
+    _, params, _ = build(small_config(family, cell))
+    decayed = {jax.tree_util.keystr(path): value for path, value in
+               jax.tree_util.tree_leaves_with_path(optim.decays(params))}
+    assert all(value == ("kernel" in name or "embedding" in name) for name, value in decayed.items()), decayed
+
+
+def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
+    cfg = small_config(optim__clip=0.5, optim__weight_decay=0.1, optim__learning_rate=3e-3)
+    knobs = loop.training_knobs(cfg)
+    params = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
+    gradient = {"kernel": jnp.array([1.0, -2.0, 3.0, 0.1]), "bias": jnp.array([0.2, 0.0, -1.0])}
+    reference = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(
+        lambda step: 3e-3 * optim.schedule(cfg.optim, 1000)(step), 0.9, 0.98, 1e-6, weight_decay=0.1,
+        mask={"kernel": True, "bias": False}))
+
+    @jax.jit
+    def ours(knobs, params, state):
+        updates, state = optim.build(cfg.optim, 1000, knobs).update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state, state_reference, mine, theirs = optim.build(cfg.optim, 1000, knobs).init(params), reference.init(params), \
+        params, params
+    for _ in range(3):
+        mine, state = ours(knobs, mine, state)
+        updates, state_reference = reference.update(gradient, state_reference, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), mine, theirs)
+    still, _ = ours(knobs._replace(learning_rate=np.float32(0)), mine, state)
+    jax.tree.map(np.testing.assert_array_equal, still, mine)
+    assert ours._cache_size() == 1

@@ -1,0 +1,98 @@
+"""metrics.jsonl survives a kill; tables carry the right intervals; FLOPs are all counted."""
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from small import VOCAB, small_config
+
+from experiments import architectures
+from mlm import flops, loop, masking, metrics
+from mlm.objectives import OBJECTIVES
+from mlm.report import table
+
+
+def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert [record["step"] for record in metrics.read(path)] == [1, 2]
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        metrics.read(path)
+
+
+def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
+    writer = metrics.Writer(tmp_path, 0)
+    for step in (10, 20, 30):
+        writer.write(step, {"loss": 1.0 * step})
+    writer.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "lo')
+    writer = metrics.Writer(tmp_path, 20)
+    writer.write(30, {"loss": 5.0})
+    writer.close()
+    assert [(r["step"], r["loss"]) for r in metrics.read(tmp_path / "metrics.jsonl")] == [(10, 10), (20, 20), (30, 5)]
+
+
+def test_interval_is_students():
+    values = [1.0, 2.0, 4.0]
+    estimate = table.estimate(values)
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
+    assert table.estimate([3.0]) == (3.0, None, None)
+
+
+def result(model, seed, loss):
+    family = architectures.MEMBERS[model]
+    return {"config": {"model.cell": "" if family == "transformer" else model, "model.family": family,
+                       "model.size": "tiny", "seed": seed},
+            "parameters": 10, "non_embedding": 5, "flops": 2e9, "steps": 7, "tokens": 100.0, "tokens_per_second": 50.0,
+            "evaluation": {"loss": loss, "perplexity": np.exp(loss), "accuracy": 0.5, "unigram_loss": 6.0,
+                           "unigram_perplexity": np.exp(6), "unigram_accuracy": 0.1}}
+
+
+def test_table_groups_seeds_and_writes_three_forms(tmp_path):
+    results = [result("lstm", 0, 4.0), result("lstm", 1, 4.2), result("transformer", 0, 5.0)]
+    rows, columns = architectures.table(results)
+    table.write(tmp_path, rows, columns)
+    assert [row["model"] for row in rows] == ["lstm", "transformer", "unigram"]
+    with (tmp_path / "table.csv").open() as file:
+        read = list(csv.DictReader(file))
+    low, high = stats.t.interval(0.95, 1, 4.1, stats.sem([4.0, 4.2]))
+    assert read[0]["seeds"] == "2"
+    assert [float(read[0][name]) for name in ("loss", "loss_low", "loss_high")] == pytest.approx([4.1, low, high])
+    assert float(read[0]["below_unigram"]) == pytest.approx(1.9)
+    assert read[1]["loss_low"] == "" and float(read[2]["loss"]) == 6.0
+    assert "4.100 ± 1.271" in (tmp_path / "table.md").read_text()
+    assert "\\toprule" in (tmp_path / "table.tex").read_text() and "$\\pm$" in (tmp_path / "table.tex").read_text()
+
+
+def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
+    for scale in architectures.SCALES:
+        sweep = architectures.sweep(scale)
+        assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
+        varied = {name for name in next(iter(sweep.values()))
+                  if len({str(fields[name]) for fields in sweep.values()}) > 1}
+        assert varied <= {"model.family", "model.cell", "model.size", "seed", "optim.learning_rate"}
+
+
+def count(**changes):
+    cfg = small_config(train__batch_size=4, **changes)
+    goal = OBJECTIVES["mlm"](cfg.mask, masking.slots(0.15, cfg.pack.length), np.ones(VOCAB))
+    return cfg, (cfg, VOCAB, goal, loop.training_knobs(cfg))
+
+
+def test_flops_of_a_transformer_are_six_n_d_and_attention():
+    _, arguments = count(model__layers=4, model__width=128, model__hidden=512, model__heads=2, pack__length=32,
+                         model__dropout=0.0, model__attention_dropout=0.0)
+    tokens, width, predicted = 4 * 32, 128, 4 * masking.slots(0.15, 32)
+    by_hand = 6 * tokens * 4 * (12 * width**2 + 2 * 32 * width) + 6 * predicted * (width**2 + width * VOCAB)
+    assert flops.per_step(*arguments) == pytest.approx(by_hand, rel=0.05)
+
+
+@pytest.mark.parametrize("length", [16, 17])
+def test_flops_of_a_loop_along_the_row_are_all_counted(length):
+    _, arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)
+    assert flops.per_step(*arguments) == pytest.approx(flops.lowered(*arguments, time_unroll=length), rel=0.01)
+    assert flops.per_step(*arguments) > 1.4 * flops.lowered(*arguments, time_unroll=1)
