@@ -1,0 +1,191 @@
+"""Whole runs in processes of their own: killed and continued, spread over processes, refused where not their own."""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from configs.sizes import SIZES
+from mlm import checkpoint, config, log, loop, metrics
+from mlm.models import CELLS
+
+ROOT = Path(__file__).parents[1]
+STEPS = 200
+
+
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory):
+    """A run of a few seconds on a text of its own."""
+    folder = tmp_path_factory.mktemp("text")
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(200)]
+    for number in range(40):
+        (folder / f"{number}.txt").write_text("\n".join(
+            " ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(20)))
+    return {"data.path": str(folder / "*.txt"), "data.cache": str(folder / "cache"), "tokenizer.kind": "words",
+            "tokenizer.vocab_size": 150, "pack.length": 16, "model.layers": 1, "model.width": 16, "model.hidden": 16,
+            "model.heads": 2, "train.steps": STEPS, "train.batch_size": 8, "train.checkpoint_every": 20,
+            "train.log_every": 10, "eval.batch_size": 8, "eval.max_rows": 32}
+
+
+def environment(devices=1):
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+
+
+def start(fields, workdir, *more, devices=1):
+    command = [sys.executable, "-m", "launch.run", f"--config.workdir={workdir}", *more,
+               *(f"--config.{name}={value}" for name, value in fields.items())]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env=environment(devices))
+
+
+def finish(process):
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    return out
+
+
+def final(workdir):
+    """The final checkpoint's arrays and the records of training."""
+    step = max(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+    assert step == STEPS
+    arrays = ocp.StandardCheckpointer().restore((workdir / "checkpoints" / str(step) / "state").absolute())
+    records = {record["step"]: record["loss"] for record in metrics.read(workdir / "metrics.jsonl") if "loss" in record}
+    return jax.tree.map(np.asarray, arrays), records
+
+
+def assert_same(workdir, reference):
+    arrays, records = final(workdir)
+    jax.tree.map(np.testing.assert_array_equal, arrays, reference[0])
+    assert set(reference[1]) <= set(records)
+    assert json.loads((workdir / "result.json").read_text())["steps"] == STEPS
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fields, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run") / "undisturbed"
+    finish(start(fields, workdir))
+    return *final(workdir), workdir
+
+
+def wait_for(workdir, process, step):
+    """Waits until a record of that step or a later one is written."""
+    while process.poll() is None:
+        try:
+            if any(record["step"] >= step for record in metrics.read(workdir / "metrics.jsonl")):
+                return
+        except ValueError:
+            pass
+        time.sleep(0.002)
+
+
+def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(fields, undisturbed, tmp_path):
+    rng = random.Random(time.time_ns())
+    workdir, killed = tmp_path / "killed", 0
+    for step in sorted(rng.sample(range(10, STEPS - 20), 3)):
+        process = start(fields, workdir)
+        wait_for(workdir, process, step)
+        time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
+    finish(start(fields, workdir))
+    assert_same(workdir, undisturbed)
+
+
+def test_asked_to_stop_it_saves_first_and_the_same_command_continues(fields, undisturbed, tmp_path):
+    workdir = tmp_path / "stopped"
+    process = start(fields, workdir)
+    wait_for(workdir, process, 30)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, out
+    step = int(out.split("stopped at step ")[1].split(" ")[0])
+    assert (workdir / "checkpoints" / str(step)).is_dir() and 30 <= step < STEPS
+    out = finish(start(fields, workdir))
+    assert f"continuing from step {step}" in out
+    assert_same(workdir, undisturbed)
+    again = finish(start(fields, workdir))
+    assert "step" not in again.split("done")[0] and "done" in again
+
+
+@pytest.mark.parametrize("mode", ["jit", "pmap"])
+def test_two_processes_give_the_losses_of_one(fields, undisturbed, tmp_path, mode):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    workdir = tmp_path / "pair"
+    short = fields | {"parallel.mode": mode}
+    pair = [start(short, workdir, f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process={number}", devices=2)
+            for number in range(2)]
+    for process in pair:
+        finish(process)
+    _, records = final(workdir)
+    assert set(records) == set(undisturbed[1])
+    early = [step for step in records if step <= 20]
+    np.testing.assert_allclose([records[s] for s in early], [undisturbed[1][s] for s in early], rtol=1e-5)
+    np.testing.assert_allclose([records[s] for s in records], [undisturbed[1][s] for s in records], rtol=1e-3)
+    whole, alone = (json.loads((folder / "result.json").read_text())["evaluation"]
+                    for folder in (workdir, undisturbed[2]))
+    assert (whole["rows"], whole["masked_tokens"]) == (alone["rows"], alone["masked_tokens"])
+    assert whole["unigram_loss"] == pytest.approx(alone["unigram_loss"], rel=1e-5)
+
+
+def resolved(fields, workdir, **changes):
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    cfg = config.override(config.Config(), fields | {"workdir": str(workdir)} | changes)
+    return config.resolve(cfg, SIZES, CELLS)
+
+
+def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(fields, tmp_path):
+    cfg = resolved(fields, tmp_path / "a", train__steps=10)
+    loop.train(cfg)
+    before = (tmp_path / "a" / "result.json").read_bytes()
+    other = resolved(fields, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
+    with pytest.raises(config.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.4, there 0.15"):
+        loop.train(other)
+    (tmp_path / "a" / "config.json").unlink()
+    (tmp_path / "a" / "result.json").unlink()
+    with pytest.raises(config.ConfigError, match=r"checkpoint of step 10 .*config.mask.rate = 0.4, there 0.15"):
+        loop.train(other)
+    again = loop.train(resolved(fields, tmp_path / "a", train__steps=10))
+    assert again["evaluation"] == json.loads(before)["evaluation"]
+
+
+def test_a_checkpoint_of_another_type_is_refused(tmp_path):
+    cfg = config.Config()
+    checkpoints = checkpoint.manager(tmp_path)
+    state = loop.types.TrainState(np.int32(3), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
+    checkpoint.save(checkpoints, cfg, state)
+    checkpoints.wait_until_finished()
+    restored = checkpoint.restore(checkpoints, cfg, state)
+    assert restored.params["w"].dtype == np.float16
+    with pytest.raises(config.ConfigError, match=r"float16.*expected the type float32"):
+        checkpoint.restore(checkpoints, cfg, state._replace(params={"w": np.ones(3, np.float32)}))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(fields, tmp_path):
+    cfg = resolved(fields, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
+    with pytest.raises(log.Diverged, match=r"step \d+: loss .*last good checkpoint: .*/checkpoints/\d+$"):
+        loop.train(cfg)
+    assert not (tmp_path / "b" / "result.json").exists()
+
+
+def test_a_run_says_where_it_came_from_and_what_it_measured(fields, tmp_path):
+    result = loop.train(resolved(fields, tmp_path / "c", train__steps=20, mask__rate=0.3))
+    provenance = json.loads((tmp_path / "c" / "provenance.json").read_text())
+    assert provenance["versions"]["jax"] == jax.__version__ and provenance["devices"] == jax.device_count()
+    assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
+    assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
+    assert any((tmp_path / "c" / "tensorboard").iterdir())
+    assert config.override(config.Config(), result["config"]).mask.rate == 0.3
