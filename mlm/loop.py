@@ -64,7 +64,10 @@ def _train(cfg: config.Config) -> dict:
 
     initial = jax.jit(functools.partial(step.init_state, cfg, model, objective))
     checkpoints = checkpoint.manager(workdir)
-    state = checkpoint.restore(checkpoints, cfg, jax.eval_shape(initial, knobs))
+    abstract = jax.eval_shape(initial, knobs)
+    state = checkpoint.restore(checkpoints, cfg, abstract)
+    if jax.process_index() == 0:
+        rundir.describe(cfg)
     state = run.put_state(jax.device_get(initial(knobs)) if state is None else state)
     start = int(run.get_state(state.step))
 
@@ -97,8 +100,7 @@ def _train(cfg: config.Config) -> dict:
             if cfg.train.eval_every and number % cfg.train.eval_every == 0 and not last:
                 log.evaluation(number, evaluation())
         result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "steps": cfg.train.steps,
-                  "vocab_size": vocab_size, **layers.count(state.params["model"] if cfg.parallel.mode == "jit"
-                                                           else run.get_state(state.params["model"])),
+                  "vocab_size": vocab_size, **layers.count(abstract.params["model"]),
                   "flops": flops.per_step(cfg, vocab_size, objective, knobs) * cfg.train.steps,
                   "evaluation": evaluation()}
         log.evaluation(cfg.train.steps, result["evaluation"])

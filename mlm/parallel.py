@@ -13,7 +13,7 @@ class Parallel(NamedTuple):
     """The compiled steps and the way of values to and from the devices."""
 
     put_state: Callable    # state on this host -> state on all devices
-    get_state: Callable    # and back: numpy arrays
+    get_state: Callable    # and back: numpy copies, which stay as they are when the next step reuses the memory
     put_batch: Callable    # this process's rows -> the global batch
     train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
     eval_step: Callable    # (state, batch, knobs) -> this process's view: per-row values of the global batch, numpy
@@ -42,7 +42,7 @@ def over_mesh(train_step: Callable, eval_step: Callable, devices=None) -> Parall
     evaluate = jax.jit(mapped(eval_step, (same, rows, same), rows))
     return Parallel(
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, same)),
-        get_state=lambda state: jax.tree.map(np.asarray, state),
+        get_state=lambda state: jax.tree.map(np.array, state),
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, rows), x), batch),
         train_step=jax.jit(mapped(train_step, (same, rows, same), (same, same)), donate_argnums=0),
@@ -57,7 +57,7 @@ def over_pmap(train_step: Callable, eval_step: Callable, devices=None) -> Parall
     evaluate = jax.pmap(eval_step, axis_name="data", in_axes=(0, 0, None), devices=devices)
 
     def first(tree):
-        return jax.tree.map(lambda x_Sx: np.asarray(x_Sx[0]), tree)
+        return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
     return Parallel(
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), state),

@@ -24,7 +24,7 @@ def finished(cfg: config.Config) -> dict | None:
 
 
 def claim(cfg: config.Config):
-    """Makes the directory, writes config.json and provenance.json, and holds it until the returned file is closed.
+    """Makes the directory and holds it until the returned file is closed.
 
     Raises ConfigError where another process is at work in it.
     """
@@ -35,18 +35,18 @@ def claim(cfg: config.Config):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise config.ConfigError(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
-    metrics.write_json(workdir / "config.json", config.flatten(cfg))
-    metrics.write_json(workdir / "provenance.json", provenance())
     return lock
 
 
-def provenance() -> dict:
-    """Commit, command, versions and devices: what one needs to get the same numbers again."""
+def describe(cfg: config.Config) -> None:
+    """Writes config.json, and provenance.json: commit, command, versions, devices, to get the same numbers again."""
     def git(*words):
         done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    return {"commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"),
-            "command": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "python": sys.version.split()[0], "versions": {name: metadata.version(name) for name in PACKAGES},
-            "device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
+    metrics.write_json(Path(cfg.workdir) / "config.json", config.flatten(cfg))
+    metrics.write_json(Path(cfg.workdir) / "provenance.json", {
+        "commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"), "command": sys.argv,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": sys.version.split()[0],
+        "versions": {name: metadata.version(name) for name in PACKAGES}, "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(), "processes": jax.process_count()})
