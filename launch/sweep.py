@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import traceback
 from pathlib import Path
 
 from absl import flags
@@ -91,8 +92,8 @@ def train(configs) -> list[str]:
             print(stop)
             sys.exit(128 + stop.signal)
         except Exception as error:
+            traceback.print_exc()
             failures.append(f"{cfg.workdir}: {type(error).__name__}: {error}".splitlines()[0])
-            print(f"failed: {failures[-1]}", file=sys.stderr)
         jax.clear_caches()
     return failures
 
