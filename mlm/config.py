@@ -1,4 +1,4 @@
-"""Every knob of a run: typed fields with unit and default, and the checks made before anything compiles."""
+"""Every knob of a run: typed fields with unit and default, what follows from them, and a run's name by them."""
 import dataclasses
 import difflib
 import hashlib
@@ -17,8 +17,28 @@ def setting(default, **kwargs):
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Language:
+    train_documents: int = 20_000       # each fills one row
+    validation_documents: int = 1_000
+    seed: int = 0                       # of the documents, the same for every run that is to be compared
+    words: int = 0                      # in a document at most, as many whole sentences as fit; 0: what a row holds
+    topics: int = 8                     # of which a document has one
+    names: int = 24                     # of which a document has one protagonist
+    zipf: float = 1.0                   # exponent of word frequency by rank in each class; 0: uniform
+    order: float = 1.0                  # probability that a word has the class its place demands; 0: order is no help
+    agreement: float = 1.0              # probability that a verb has its subject's number, else it has the other
+    modifiers: float = 0.6              # probability that a prepositional phrase or relative clause follows a subject
+    continues: float = 0.45             # probability that a modifier is followed by a further one (geometric lengths)
+    attractors: float = 0.5             # probability that a noun inside a modifier is of the other number
+    topic: float = 2.0                  # nats by which a topic favours its own nouns and verbs; 0: topics are alike
+    protagonist: float = 0.4            # share of subjects that are a name, not a noun; half as often in other places
+    recall: float = 0.9                 # probability that a name is the protagonist's, else it is any name
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Data:
-    corpus: str = "auto"                # auto (text where path is set, else docstrings) | text | tfds | docstrings
+    corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known);
+                                        #       auto: text where path is set, else docstrings
     path: str = ""                      # text: globs of .txt and .gz files, separated by commas
     validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
     boundary: str = "file"              # text: a document is a "file", ends at a "blank_line", or starts at a line
@@ -29,17 +49,21 @@ class Data:
     tfds_field: str = "text"            # tfds: the feature that holds a document
     validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
+    language: Language = dataclasses.field(default_factory=Language)
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Tokenizer:
-    kind: str = "unigram"               # unigram (SentencePiece) | wordpiece | words
-    vocab_size: int = 8192              # entries, the five special ones included
+    kind: str = ""                      # unigram (SentencePiece) | wordpiece | words; empty: words for the language,
+                                        #       else unigram
+    vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language,
+                                        #       else 8192
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Pack:
-    mode: str = "full_sentences"        # full_sentences | doc_sentences | segment_pair
+    mode: str = ""                      # full_sentences | doc_sentences | segment_pair; empty: doc_sentences for the
+                                        #       language, else full_sentences
     length: int = 128                   # tokens in a row
     isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)
 
@@ -172,16 +196,17 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     """
     for name, value in changes.items():
         check_name(name)
-        parents, leaf = name.split(".")[:-1], name.split(".")[-1]
-        owner = config
+        *parents, leaf = name.split(".")
+        owners = [config]
         for parent in parents:
-            owner = getattr(owner, parent)
-        kind = type(getattr(owner, leaf))
+            owners.append(getattr(owners[-1], parent))
+        kind = type(getattr(owners[-1], leaf))
         if kind is float and type(value) is int:
             value = float(value)
         expect(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
-        replaced = dataclasses.replace(owner, **{leaf: value})
-        config = dataclasses.replace(config, **{parents[0]: replaced}) if parents else replaced
+        for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
+            value = dataclasses.replace(owner, **{field: value})
+        config = value
     return config
 
 
@@ -191,7 +216,8 @@ def from_flat(flat: Mapping[str, Any]) -> Config:
 
 
 def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]], cells: Mapping[str, tuple]) -> Config:
-    """Fills what follows from other fields: the corpus kind, the family's first cell, and the zeros of its size.
+    """Fills what follows from other fields: the corpus kind and what it is read with, the family's first cell, and the
+    zeros of its size. What is set is never changed.
 
     sizes: cell (or family, where it has no cells) -> size name -> fields of Model. cells: family -> names of its cells.
     """
@@ -205,79 +231,18 @@ def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]]
     table = sizes[model.cell or model.family]
     one_of("config.model.size", model.size, list(table))
     model = dataclasses.replace(model, **{k: getattr(model, k) or v for k, v in table[model.size].items()})
-    data = config.data
+    data, tokenizer, pack = config.data, config.tokenizer, config.pack
     if data.corpus == "auto":
         data = dataclasses.replace(data, corpus="text" if data.path else "docstrings")
+    drawn = data.corpus == "language"
+    if drawn:
+        room = pack.length - 2  # beside [CLS] and [SEP]
+        data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or room))
+    tokenizer = dataclasses.replace(tokenizer, kind=tokenizer.kind or ("words" if drawn else "unigram"),
+                                    vocab_size=tokenizer.vocab_size or (0 if drawn else 8192))
+    pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
     mask = dataclasses.replace(config.mask, max_rate=config.mask.max_rate or config.mask.rate)
-    return dataclasses.replace(config, data=data, model=model, mask=mask)
-
-
-def validate(config: Config) -> None:
-    """Raises ConfigError for the first value of a resolved config that no run could use."""
-    flat = flatten(config)
-
-    def number(name, low, high, low_open=False, high_open=False):
-        value = flat[name]
-        ok = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
-        bounds = f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}"
-        expect(ok, f"config.{name}", value, bounds)
-
-    def at_least(low, *names):
-        for name in names:
-            expect(flat[name] >= low, f"config.{name}", flat[name], f"at least {low}")
-
-    def choice(name, *names):
-        one_of(f"config.{name}", flat[name], names)
-
-    choice("tokenizer.kind", "unigram", "wordpiece", "words")
-    choice("pack.mode", "full_sentences", "doc_sentences", "segment_pair")
-    choice("mask.random_from", "unigram", "uniform")
-    choice("model.norm", "pre", "post")
-    choice("model.positions", "learned", "sinusoidal")
-    choice("model.dtype", "float32", "bfloat16")
-    choice("optim.schedule", "linear", "cosine", "wsd", "constant")
-    choice("parallel.mode", "jit", "pmap")
-    if config.data.corpus == "text":
-        expect(bool(config.data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
-    if config.data.corpus == "tfds":
-        expect(bool(config.data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
-    number("data.validation_fraction", 0, 1, low_open=True, high_open=True)
-    at_least(6, "tokenizer.vocab_size")
-    at_least(8, "pack.length")
-    for name in ("mask.rate", "mask.max_rate", "eval.rate"):
-        number(name, 0, 1, low_open=True, high_open=True)
-    expect(config.mask.rate <= config.mask.max_rate, "config.mask.rate", config.mask.rate,
-           f"at most config.mask.max_rate = {config.mask.max_rate}, which sizes the compiled step")
-    for name in ("mask.mask_share", "mask.random_share", "optim.final_fraction", "optim.warmup_fraction",
-                 "optim.decay_fraction"):
-        number(name, 0, 1)
-    share = config.mask.mask_share + config.mask.random_share
-    expect(share <= 1 + 1e-6, "config.mask.mask_share + config.mask.random_share", share, "at most 1")
-    for name in ("model.dropout", "model.attention_dropout", "optim.b1", "optim.b2"):
-        number(name, 0, 1, high_open=True)
-    at_least(1, "model.layers", "model.width", "model.hidden", "model.max_positions")
-    at_least(1, "model.time_unroll")
-    at_least(0, "model.segment_types", "model.unroll", "model.init_std", "optim.weight_decay", "optim.clip",
-             "train.eval_every", "eval.max_rows", "seed", "eval.seed")
-    at_least(1, "train.steps", "train.batch_size", "train.accumulate", "train.checkpoint_every", "train.log_every",
-             "eval.batch_size")
-    for name in ("optim.learning_rate", "optim.eps"):
-        expect(flat[name] > 0, f"config.{name}", flat[name], "more than 0")
-    if config.model.family == "transformer":
-        at_least(1, "model.heads")
-        expect(config.model.width % config.model.heads == 0, "config.model.heads", config.model.heads,
-               f"a divisor of config.model.width = {config.model.width}")
-        expect(config.pack.length <= config.model.max_positions, "config.pack.length", config.pack.length,
-               f"at most config.model.max_positions = {config.model.max_positions}")
-    if config.model.family == "feedforward":
-        at_least(1, "model.window")
-    expect(config.train.batch_size % config.train.accumulate == 0, "config.train.accumulate", config.train.accumulate,
-           f"a divisor of config.train.batch_size = {config.train.batch_size}")
-    if config.objective == "nsp":
-        expect(config.pack.mode == "segment_pair", "config.pack.mode", config.pack.mode,
-               "segment_pair, since config.objective is nsp")
-    if config.pack.mode == "segment_pair":
-        expect(config.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
+    return dataclasses.replace(config, data=data, tokenizer=tokenizer, pack=pack, model=model, mask=mask)
 
 
 def fingerprint(config: Config) -> str:

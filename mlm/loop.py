@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm import checkpoint, config, evaluate, flops, masking, metrics, parallel, rundir, step, types
+from mlm import checkpoint, config, evaluate, flops, limits, masking, metrics, parallel, rundir, step, types
 from mlm.data import loader, pack
 from mlm.data.corpus import CORPORA
 from mlm.log import Log
@@ -25,7 +25,7 @@ class Stopped(Exception):
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
-    config.validate(cfg)
+    limits.validate(cfg)
     config.one_of("config.data.corpus", cfg.data.corpus, list(CORPORA))
     config.one_of("config.objective", cfg.objective, list(OBJECTIVES))
     parallel.check(cfg)

@@ -7,7 +7,7 @@ import pytest
 from small import small_config
 
 from configs.sizes import SIZES
-from mlm import config, loop
+from mlm import config, limits, loop
 from mlm.models import CELLS
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,18 @@ def checked(changes):
     ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
     ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
     ({"train.accumulate": 5}, ["config.train.accumulate = 5", "batch_size = 32"]),
+    ({"data.language.topc": 1.0}, ["config.data.language.topc", "did you mean config.data.language.topic"]),
+    ({"data.language": 1.0}, ["config.data.language: no such field"]),
+    ({"data.language.topic": "no"}, ["config.data.language.topic = 'no'", "float"]),
+    ({"data.corpus": "language", "tokenizer.kind": "unigram"}, ["config.tokenizer.kind = 'unigram'", "words"]),
+    ({"data.corpus": "language", "tokenizer.vocab_size": 8192}, ["config.tokenizer.vocab_size = 8192", "language"]),
+    ({"data.corpus": "language", "pack.mode": "segment_pair"}, ["config.pack.mode = 'segment_pair'", "doc_sentences"]),
+    ({"data.corpus": "language", "data.language.words": 127}, ["config.data.language.words = 127", "<= 126"]),
+    ({"data.corpus": "language", "pack.length": 9}, ["config.data.language.words = 7", "8 <="]),
+    *(({f"data.language.{name}": value}, [f"config.data.language.{name} = {value}: expected"]) for name, value in [
+        ("topics", 0), ("topics", 9), ("names", 25), ("zipf", -1.0), ("order", 1.5), ("agreement", -0.1),
+        ("modifiers", 1.0), ("continues", 1.0), ("recall", 2.0), ("topic", -1.0), ("protagonist", 1.0),
+        ("attractors", 1.1), ("train_documents", 0), ("validation_documents", 0), ("seed", -1)]),
 ])
 def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     with pytest.raises(config.ConfigError) as error:
@@ -50,6 +62,7 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     (["launch.run", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
     (["launch.run", "--config.model.heads=3"], ["config.model.heads = 3"]),
     (["launch.run", "--config.train.steps=many"], ["config.train.steps", "many"]),
+    (["launch.run", "--config.data.language.topc=1"], ["did you mean config.data.language.topic"]),
     (["launch.run", "--config=configs/bse.py"], ["configs/bse.py"]),
     (["launch.sweep", "run", "experiments/architecture.py"], ["did you mean 'experiments/architectures.py'"]),
     (["launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
@@ -71,5 +84,26 @@ def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
 
 
 def test_flatten_and_override_are_inverse():
-    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3)
+    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__validation_fraction=0.2)
     assert config.override(config.Config(), config.flatten(cfg)) == cfg
+    assert cfg.data.language.topic == 1 and cfg.data.validation_fraction == 0.2 and cfg.data.language.recall == 0.9
+
+
+def test_the_command_line_reaches_every_depth():
+    code = ("from launch import command\n"
+            "command.run(lambda argv: print(command.overrides(__import__('sys').argv), command.CONFIG.value.data))")
+    done = subprocess.run([sys.executable, "-c", code, "--config.data.language.topic=1.0", "--config.mask.rate=0.4"],
+                          cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "{'data.language.topic': 1.0, 'mask.rate': 0.4}" in done.stdout and "topic=1.0" in done.stdout
+
+
+def test_the_language_brings_its_own_reading_and_others_keep_theirs():
+    drawn = small_config(data__corpus="language", pack__length=32)
+    assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
+    assert drawn.data.language.words == 30
+    assert small_config(data__corpus="language", data__language__words=20).data.language.words == 20
+    limits.validate(drawn)
+    other = small_config()
+    assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"
+    kept = small_config(data__corpus="language", pack__mode="segment_pair", tokenizer__kind="wordpiece")
+    assert kept.pack.mode == "segment_pair" and kept.tokenizer.kind == "wordpiece"

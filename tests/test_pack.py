@@ -48,7 +48,8 @@ def size(folder):
 def knobs(folder, size, tmp_path):
     return config.Config(
         data=config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache=str(tmp_path / "cache")),
-        tokenizer=config.Tokenizer(kind="words", vocab_size=size), pack=config.Pack(length=LENGTH))
+        tokenizer=config.Tokenizer(kind="words", vocab_size=size),
+        pack=config.Pack(mode="full_sentences", length=LENGTH))
 
 
 def with_pack(knobs, **changes):
@@ -200,7 +201,8 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
     rows = pack.load(config.Config(
         data=config.Data(corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt",
                          cache=str(tmp_path)),
-        tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5), pack=config.Pack(length=64)), "train")
+        tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
+        pack=config.Pack(mode="full_sentences", length=64)), "train")
     assert rows.ids_NxL.dtype == np.uint32 and rows.ids_NxL.max() == count + 4
     assert sorted(real(rows.ids_NxL.ravel())) == list(range(5, count + 5))
 

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from mlm import probe
+from mlm.config import Language
 from mlm.data.hmm import draw
-from mlm.data.language import Language, build
+from mlm.data.language import build
 
 
 def rows(grammar, *texts):

@@ -114,7 +114,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))
     texts = [s for path in paths for s in corpus.sentences(path.read_text(encoding="utf-8"))]
-    words = tokenizer.train(config.Tokenizer(vocab_size=100_000), texts)
+    words = tokenizer.train(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
     ids = words.encode_batch(texts)
     assert len(paths) == 338
     assert sum(i.count(tokenizer.UNK) for i in ids) < 0.005 * sum(map(len, ids))

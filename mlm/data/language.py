@@ -6,12 +6,12 @@ class is used, and nothing else. `HMM` says what follows from that.
 
 Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
 """
-import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from mlm.config import Language
 from mlm.data.hmm import HMM, draw
 
 # One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
@@ -52,27 +52,12 @@ ADVERBS = "often quickly again today slowly early alone outside rarely tonight t
 DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
 NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
 Ulrich Vera Walter Yusuf Zoe"""
+TOPICS = NOUNS.strip().splitlines()
 
 ADJECTIVE = 0.3     # probability that a noun phrase takes a further adjective
 MARKED = 0.3        # share of determiners that show number
 INTRANSITIVELY = 0.4  # share of main verbs without an object
 BLOCK = 256         # documents drawn at a time: changes speed and memory, never the documents
-
-
-@dataclasses.dataclass(unsafe_hash=True)
-class Language:
-    words: int = 126            # in a document at most; it is as many whole sentences as fit
-    topics: int = 8             # of which a document has one
-    names: int = 24             # of which a document has one protagonist
-    zipf: float = 1.0           # exponent of word frequency by rank in each class; 0: uniform
-    order: float = 1.0          # probability that a word has the class its place demands; 0: order tells nothing
-    agreement: float = 1.0      # probability that a verb has its subject's number, else it has the other
-    modifiers: float = 0.6      # probability that a subject is followed by a prepositional phrase or relative clause
-    continues: float = 0.45     # probability that a modifier is followed by a further one (lengths are geometric)
-    attractors: float = 0.5     # probability that a noun inside a modifier is of the other number
-    topic: float = 2.0          # nats by which a topic favours its own nouns and verbs; 0: topics do not differ
-    protagonist: float = 0.4    # share of subjects that are a name rather than a noun; half as often in other places
-    recall: float = 0.9         # probability that a name is the protagonist's, else it is any name
 
 
 class State(NamedTuple):
@@ -92,24 +77,6 @@ class Grammar(NamedTuple):
     states: tuple[State, ...]
     number_W: np.ndarray    # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray   # the same lemma in the other number, of a noun or verb; -1 elsewhere
-
-
-def validate(language: Language) -> None:
-    """Raises ValueError naming the field, its value and what was expected, for the first bad knob."""
-    def check(name, ok, expected):
-        value = getattr(language, name)
-        if not ok(value):
-            raise ValueError(f"language.{name} = {value!r}: expected {expected}")
-
-    check("words", lambda v: v >= 8, "at least 8")
-    check("topics", lambda v: 1 <= v <= 8, "1 to 8")
-    check("names", lambda v: 1 <= v <= len(NAMES.split()), f"1 to {len(NAMES.split())}")
-    for name in ("zipf", "topic"):
-        check(name, lambda v: v >= 0, "at least 0")
-    for name in ("order", "agreement", "attractors", "recall"):
-        check(name, lambda v: 0 <= v <= 1, "0 to 1")
-    for name in ("modifiers", "continues", "protagonist"):
-        check(name, lambda v: 0 <= v < 1, "0 <= value < 1")
 
 
 def arcs(language: Language) -> dict[State, dict[State, float]]:
@@ -176,11 +143,7 @@ def with_s(lemma: str) -> str:
 
 
 def build(language: Language) -> Grammar:
-    """The grammar, its words and its exact probabilities.
-
-    Raises ValueError for a bad knob.
-    """
-    validate(language)
+    """The grammar, its words and its exact probabilities; language: within its limits."""
     table = arcs(language)
     states = tuple(table)
     index = {state: i for i, state in enumerate(states)}
@@ -244,13 +207,13 @@ def _share(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
     return weight_xW / weight_xW.sum(-1, keepdims=True)
 
 
-def documents(language: Language, seed: int, start: int = 0) -> Iterator[str]:
-    """Documents start, start + 1, ... without end: words with spaces between; document i depends on seed and i alone.
+def documents(language: Language, start: int = 0) -> Iterator[str]:
+    """Documents start, start + 1, ... without end: words with spaces between; document i depends on i and config alone.
 
-    Raises ValueError for a bad knob.
+    language: resolved, and within its limits.
     """
     grammar = build(language)
     while True:
-        for words_L in draw(grammar.hmm, language.words, seed, start, BLOCK):
+        for words_L in draw(grammar.hmm, language.words, language.seed, start, BLOCK):
             yield " ".join([grammar.words[word] for word in words_L[words_L >= 0]])
         start += BLOCK

@@ -1,0 +1,85 @@
+"""What each knob of a run may be, alone and beside the others: checked before anything compiles."""
+from mlm.config import Config, expect, flatten, one_of
+from mlm.data.language import NAMES, TOPICS
+
+
+def validate(config: Config) -> None:
+    """Raises ConfigError for the first value of a resolved config that no run could use."""
+    flat = flatten(config)
+
+    def number(name, low, high, low_open=False, high_open=False):
+        value = flat[name]
+        ok = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
+        bounds = f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}"
+        expect(ok, f"config.{name}", value, bounds)
+
+    def at_least(low, *names):
+        for name in names:
+            expect(flat[name] >= low, f"config.{name}", flat[name], f"at least {low}")
+
+    def choice(name, *names):
+        one_of(f"config.{name}", flat[name], names)
+
+    choice("tokenizer.kind", "unigram", "wordpiece", "words")
+    choice("pack.mode", "full_sentences", "doc_sentences", "segment_pair")
+    choice("mask.random_from", "unigram", "uniform")
+    choice("model.norm", "pre", "post")
+    choice("model.positions", "learned", "sinusoidal")
+    choice("model.dtype", "float32", "bfloat16")
+    choice("optim.schedule", "linear", "cosine", "wsd", "constant")
+    choice("parallel.mode", "jit", "pmap")
+    if config.data.corpus == "text":
+        expect(bool(config.data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
+    if config.data.corpus == "tfds":
+        expect(bool(config.data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
+    number("data.validation_fraction", 0, 1, low_open=True, high_open=True)
+    at_least(8, "pack.length")
+    if config.data.corpus == "language":
+        because = ", since config.data.corpus is language"
+        for name, value in (("tokenizer.kind", "words"), ("tokenizer.vocab_size", 0), ("pack.mode", "doc_sentences")):
+            expect(flat[name] == value, f"config.{name}", flat[name], f"{value}{because}; leave it out to have that")
+        number("data.language.words", 8, config.pack.length - 2)
+    else:
+        at_least(6, "tokenizer.vocab_size")
+    at_least(1, "data.language.train_documents", "data.language.validation_documents")
+    at_least(0, "data.language.seed", "data.language.zipf", "data.language.topic")
+    number("data.language.topics", 1, len(TOPICS))
+    number("data.language.names", 1, len(NAMES.split()))
+    for name in ("order", "agreement", "attractors", "recall"):
+        number(f"data.language.{name}", 0, 1)
+    for name in ("modifiers", "continues", "protagonist"):
+        number(f"data.language.{name}", 0, 1, high_open=True)
+    for name in ("mask.rate", "mask.max_rate", "eval.rate"):
+        number(name, 0, 1, low_open=True, high_open=True)
+    expect(config.mask.rate <= config.mask.max_rate, "config.mask.rate", config.mask.rate,
+           f"at most config.mask.max_rate = {config.mask.max_rate}, which sizes the compiled step")
+    for name in ("mask.mask_share", "mask.random_share", "optim.final_fraction", "optim.warmup_fraction",
+                 "optim.decay_fraction"):
+        number(name, 0, 1)
+    share = config.mask.mask_share + config.mask.random_share
+    expect(share <= 1 + 1e-6, "config.mask.mask_share + config.mask.random_share", share, "at most 1")
+    for name in ("model.dropout", "model.attention_dropout", "optim.b1", "optim.b2"):
+        number(name, 0, 1, high_open=True)
+    at_least(1, "model.layers", "model.width", "model.hidden", "model.max_positions")
+    at_least(1, "model.time_unroll")
+    at_least(0, "model.segment_types", "model.unroll", "model.init_std", "optim.weight_decay", "optim.clip",
+             "train.eval_every", "eval.max_rows", "seed", "eval.seed")
+    at_least(1, "train.steps", "train.batch_size", "train.accumulate", "train.checkpoint_every", "train.log_every",
+             "eval.batch_size")
+    for name in ("optim.learning_rate", "optim.eps"):
+        expect(flat[name] > 0, f"config.{name}", flat[name], "more than 0")
+    if config.model.family == "transformer":
+        at_least(1, "model.heads")
+        expect(config.model.width % config.model.heads == 0, "config.model.heads", config.model.heads,
+               f"a divisor of config.model.width = {config.model.width}")
+        expect(config.pack.length <= config.model.max_positions, "config.pack.length", config.pack.length,
+               f"at most config.model.max_positions = {config.model.max_positions}")
+    if config.model.family == "feedforward":
+        at_least(1, "model.window")
+    expect(config.train.batch_size % config.train.accumulate == 0, "config.train.accumulate", config.train.accumulate,
+           f"a divisor of config.train.batch_size = {config.train.batch_size}")
+    if config.objective == "nsp":
+        expect(config.pack.mode == "segment_pair", "config.pack.mode", config.pack.mode,
+               "segment_pair, since config.objective is nsp")
+    if config.pack.mode == "segment_pair":
+        expect(config.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
