@@ -5,9 +5,11 @@ import random
 import tracemalloc
 
 import pytest
+from small import small_config
 
 from mlm import config
-from mlm.data import corpus, text_files, trouble
+from mlm.data import corpus, language, pack, text_files, trouble
+from mlm.data.tokenizer import CLS, SEP
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +177,41 @@ def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
             both(dataclasses.replace(data, **changes))
     with pytest.raises(config.ConfigError, match=r"own.*exists"):
         tfds_text.prepare("own", source.path, str(tmp_path / "out"))
+
+
+def drawn(tmp_path=None, **knobs):
+    return small_config(data__corpus="language", pack__length=32, data__cache=str(tmp_path),
+                        **{f"data__language__{name}": value
+                           for name, value in {"train_documents": 300, "validation_documents": 80, **knobs}.items()})
+
+
+def test_the_language_is_drawn_from_its_seed_and_its_splits_are_apart():
+    train, validation = both(drawn().data)
+    assert len(train) == 300 and len(validation) == 80 and not set(train) & set(validation)
+    assert both(drawn().data) == (train, validation)
+    more, same = both(drawn(train_documents=600).data)
+    assert more[:300] == train and same == validation and not set(more) & set(validation)
+    other, held_out = both(drawn(seed=1).data)
+    assert not set(other) & set(train) and not set(held_out) & set(validation)
+    prints = {corpus.fingerprint(drawn(**knobs).data) for knobs in (
+        {}, {"seed": 1}, {"topic": 1.0}, {"train_documents": 301}, {"validation_documents": 81}, {"words": 29})}
+    assert len(prints) == 6 and corpus.fingerprint(drawn().data) in prints
+
+
+def test_documents_drawn_for_both_splits_are_held_out(caplog):
+    """Short documents of few words come again by chance."""
+    train, validation = both(drawn(words=8, topics=1, names=1, zipf=4.0).data)
+    assert len(train) < 300 and not set(train) & set(validation) and "also stand in the validation split" in caplog.text
+
+
+def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_path):
+    cfg = drawn(tmp_path, train_documents=30)
+    words = language.build(cfg.data.language).words
+    for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
+        rows = pack.load(cfg, split)
+        assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces
+        assert len(set(" ".join(texts_).split())) < len(words)  # few documents do not show them all
+        for ids, text in zip(rows.ids_NxL, texts_, strict=True):
+            used = len(text.split()) + 2
+            assert ids[0] == CLS and ids[used - 1] == SEP and not ids[used:].any()
+            assert rows.tokenizer.decode(ids[1:used - 1]) == text

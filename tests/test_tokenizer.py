@@ -100,6 +100,8 @@ def test_words_come_most_frequent_first():
     texts = ["c b b a a a", "d d d d [MASK] [MASK] [MASK]"]
     words = tokenizer.train(config.Tokenizer(kind="words", vocab_size=8), texts)
     assert words.pieces[5:] == ["d", "a", "b"] and words.encode("a b c [MASK]") == [6, 7, 1, 1]
+    every = tokenizer.train(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
+    assert every.pieces[5:] == ["d", "a", "Anna", "b", "anna", "c"]  # upper and lower case stay apart
 
 
 def test_a_large_corpus_is_sampled_evenly(monkeypatch):

@@ -6,17 +6,20 @@ together.
 import ast
 import functools
 import hashlib
+import itertools
 import re
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm import config
+from mlm.data import language as drawn
 from mlm.data import text_files, trouble
 
 SPLITS = ("train", "validation")
+HELD_OUT = 2 ** 32      # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 # Not documentation, or not part of the library itself.
@@ -29,6 +32,7 @@ class Corpus(NamedTuple):
     train: Callable[[], Iterator[str]]
     validation: Callable[[], Iterator[str]] | None  # None: a share of train's documents is held out
     content: Callable[[], bytes]                    # digest of all that the documents follow from
+    lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
 
 
 def documents(data: config.Data, split: str) -> Iterator[str]:
@@ -45,6 +49,20 @@ def documents(data: config.Data, split: str) -> Iterator[str]:
 def sentences(text: str) -> Iterator[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks."""
     return filter(None, (sentence.strip() for sentence in SENTENCE_END.split(text)))
+
+
+def to_learn(data: config.Data) -> Iterator[str]:
+    """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
+
+    Raises config.ConfigError as `documents` does, for either split, before the first sentence.
+    """
+    corpus = _open(data)
+    if corpus.lexicon is not None:
+        yield from corpus.lexicon()
+        return
+    next(documents(data, "validation"))  # an empty split is told before the long work
+    for text in documents(data, "train"):
+        yield from sentences(text)
 
 
 def fingerprint(data: config.Data) -> str:
@@ -160,4 +178,23 @@ def _library() -> tuple[str, ...]:
     return tuple(texts)
 
 
-CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings}
+def language(data: config.Data) -> Corpus:
+    """Documents of the built-in language, drawn anew on every pass: its best possible loss is known (mlm/floor.py).
+
+    The held-out ones have numbers of their own: they are the same however many are drawn for training.
+    """
+    def drawn_from(start, count):
+        return lambda: itertools.islice(drawn.documents(data.language, start), count)
+
+    def content():  # the knobs, and documents: they show a change of the grammar or of how it is drawn
+        first = list(itertools.islice(drawn.documents(data.language), drawn.BLOCK))
+        return hashlib.sha256(repr((data.language, lexicon(), first)).encode()).digest()
+
+    def lexicon():
+        return drawn.build(data.language).words
+
+    return Corpus(drawn_from(0, data.language.train_documents),
+                  drawn_from(HELD_OUT, data.language.validation_documents), content, lexicon)
+
+
+CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language}

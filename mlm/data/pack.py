@@ -80,9 +80,7 @@ def load(knobs: config.Config, split: str) -> Rows:
 
 def _vocabulary(knobs, content):
     def make(folder):
-        next(corpus.documents(knobs.data, "validation"))  # an empty split is told before the long work
-        texts = _progress(corpus.documents(knobs.data, "train"), "reading for the vocabulary")
-        words = tokenizer.train(knobs.tokenizer, (sentence for text in texts for sentence in corpus.sentences(text)))
+        words = tokenizer.train(knobs.tokenizer, _progress(corpus.to_learn(knobs.data), "reading for the vocabulary"))
         return {"file": words.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": knobs.tokenizer.kind, "size": knobs.tokenizer.vocab_size}

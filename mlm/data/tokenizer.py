@@ -55,6 +55,8 @@ def load(path: Path | str) -> Tokenizer:
 def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
     """A vocabulary of exactly knobs.vocab_size entries, learnt from sentences; the same for the same sentences.
 
+    0 entries, for words alone: those of all the words.
+
     Raises config.ConfigError for a size that the text cannot give, and says which it can.
     """
     config.one_of("config.tokenizer.kind", knobs.kind, list(KINDS))
@@ -220,13 +222,15 @@ def _restore_wordpiece(model):
 
 # -------------------------------------------------------------------------------------------------------------- words
 def _train_words(vocab_size, sentences):
-    """The most frequent words between white space, most frequent first."""
+    """The most frequent words between white space, most frequent first; all of them for a size of 0."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence.split())
     for special in SPECIAL:
         counts.pop(special, None)
-    words = _ranked(counts)[:vocab_size - NUM_SPECIAL]
+    words = _ranked(counts)
+    if vocab_size:
+        words = words[:vocab_size - NUM_SPECIAL]
     if len(words) < vocab_size - NUM_SPECIAL:
         raise _too_many(vocab_size, len(words) + NUM_SPECIAL)
     return "\n".join([*SPECIAL, *words]).encode()
