@@ -1,4 +1,4 @@
-"""Installs mlm. Extras: `test` to run the suite, `tfds` to read TensorFlow Datasets."""
+"""Installs mlm. Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `test` (to run the suite)."""
 import setuptools
 
 # tensorflow-datasets imports importlib_resources without asking for it.
@@ -30,6 +30,8 @@ setuptools.setup(
         "tqdm>=4.67",
     ],
     extras_require={
+        "cuda": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
         "tfds": tfds,
         "test": [*tfds, "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
     },

@@ -53,7 +53,7 @@ def _nearest(pattern):
         return f"; did you mean {str(path / '*.txt')!r}?"
     while not path.parent.is_dir():
         path = path.parent
-    near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.6)
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
