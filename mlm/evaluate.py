@@ -26,10 +26,12 @@ def ratio(total_N, weight_N) -> tuple[float, float]:
     return float(mean), float(math.sqrt(spread) / weight)
 
 
-def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_batch: Callable, knobs) -> dict:
+def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_batch: Callable, knobs,
+             beside: Callable | None = None) -> dict:
     """Loss (nats per masked token), perplexity and accuracy with standard errors ("_se"), beside the unigram baseline.
 
     batches: the split once, its last batch filled up with empty rows. With nsp also that task's loss and accuracy.
+    beside: what more to say of each row's loss and masked tokens, such as the gap to the floor (`gap.measure`).
     """
     parts = [eval_step(state, put_batch(batch), knobs) for batch in batches]
     rows = types.Losses(*({name: np.concatenate([part[i][name] for part in parts]) for name in parts[0][i]}
@@ -46,6 +48,8 @@ def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_bat
     for name in ("", "unigram_"):
         result[f"{name}perplexity"] = math.exp(result[f"{name}loss"])
         result[f"{name}perplexity_se"] = result[f"{name}perplexity"] * result[f"{name}loss_se"]
+    if beside is not None:
+        result |= beside(rows.loss_B["mlm"], weight_N)
     if "nsp" in rows.loss_B:
         result["nsp_loss"], result["nsp_loss_se"] = ratio(rows.loss_B["nsp"], rows.weight_B["nsp"])
         result["nsp_accuracy"], result["nsp_accuracy_se"] = ratio(rows.sums_B["nsp_correct"], rows.weight_B["nsp"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm import checkpoint, config, evaluate, flops, limits, masking, metrics, parallel, rundir, step, types
+from mlm import checkpoint, config, evaluate, flops, gap, limits, masking, metrics, parallel, rundir, step, types
 from mlm.data import loader, pack
 from mlm.data.corpus import CORPORA
 from mlm.log import Log
@@ -71,10 +71,12 @@ def _train(cfg: config.Config) -> dict:
     state = run.put_state(jax.device_get(initial(knobs)) if state is None else state)
     start = int(run.get_state(state.step))
 
+    beside = gap.measure(cfg, held_out)
+
     def evaluation():
         batches = loader.eval_batches(held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
                                       process=jax.process_index(), processes=jax.process_count())
-        return evaluate.evaluate(run.eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg))
+        return evaluate.evaluate(run.eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg), beside)
 
     log = Log(workdir, start, cfg, title)
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=start,

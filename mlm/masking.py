@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mlm import types
 from mlm.data.tokenizer import MASK, NUM_SPECIAL
 
 
@@ -27,6 +28,16 @@ def cumulative(unigram_V: jax.Array, uniform: bool) -> jax.Array:
     """The distribution function of the random tokens: unigram counts, or uniform, over all but the special tokens."""
     weight_V = jnp.where(jnp.arange(len(unigram_V)) >= NUM_SPECIAL, 1.0 if uniform else unigram_V, 0.0)
     return jnp.cumsum(weight_V) / weight_V.sum()
+
+
+def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V) -> tuple[Masked, jax.Array]:
+    """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
+
+    The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
+    """
+    mask_key_B, rest_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
+    return corrupt(mask_key_B, ids_BxL, rate=knobs.mask_rate, mask_share=knobs.mask_share,
+                   random_share=knobs.random_share, slots=slots, cdf_V=cdf_V), rest_key_B
 
 
 def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V) -> Masked:

@@ -12,6 +12,11 @@ def row_keys(seed, step, index_B):
     return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
 
 
+def eval_keys(knobs: types.Knobs, index_B):
+    """The key of each row of a split: it freezes the row's masks, whatever the model and however long it trained."""
+    return row_keys(knobs.seed, 0, index_B)
+
+
 def init_state(cfg: config.Config, model: types.Model, objective: types.Objective,
                knobs: types.Knobs) -> types.TrainState:
     key_model, key_objective = jax.random.split(jax.random.key(knobs.seed))
@@ -62,4 +67,4 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
               knobs: types.Knobs) -> types.Losses:
     """What each row loses under its frozen masks, which its index and the seed alone decide."""
-    return objective.loss(params, model, batch, row_keys(knobs.seed, 0, batch.index_B), knobs, train=False)
+    return objective.loss(params, model, batch, eval_keys(knobs, batch.index_B), knobs, train=False)

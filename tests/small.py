@@ -25,6 +25,13 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
     return config.resolve(config.override(config.Config(), fields | changes), SIZES, CELLS)
 
 
+def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
+    """As small_config, on a few short documents of the built-in language, packed under `cache`."""
+    fields = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
+              "data__language__validation_documents": 80, "pack__length": 32}
+    return small_config(family, cell, **fields | changes)
+
+
 @functools.lru_cache
 def build(cfg):
     """The model of a config over VOCAB tokens, its parameters (no bias is left at zero), and its compiled logits."""

@@ -5,7 +5,7 @@ import random
 import tracemalloc
 
 import pytest
-from small import small_config
+from small import drawn_config
 
 from mlm import config
 from mlm.data import corpus, language, pack, text_files, trouble
@@ -179,10 +179,8 @@ def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
         tfds_text.prepare("own", source.path, str(tmp_path / "out"))
 
 
-def drawn(tmp_path=None, **knobs):
-    return small_config(data__corpus="language", pack__length=32, data__cache=str(tmp_path),
-                        **{f"data__language__{name}": value
-                           for name, value in {"train_documents": 300, "validation_documents": 80, **knobs}.items()})
+def drawn(tmp_path="", **knobs):
+    return drawn_config(tmp_path, **{f"data__language__{name}": value for name, value in knobs.items()})
 
 
 def test_the_language_is_drawn_from_its_seed_and_its_splits_are_apart():

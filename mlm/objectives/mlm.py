@@ -26,9 +26,7 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
     log_unigram_V = jnp.log(smooth_V / smooth_V.sum())
 
     def forward(params, model, batch, key_B, knobs, *, train):
-        mask_key_B, dropout_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
-        masked = masking.corrupt(mask_key_B, batch.ids_BxL, rate=knobs.mask_rate, mask_share=knobs.mask_share,
-                                 random_share=knobs.random_share, slots=slots, cdf_V=cdf_V)
+        masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V)
         h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
                                key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)

@@ -1,0 +1,58 @@
+"""A model's gap: its loss less the least that any model could reach, on the very rows and masks of its evaluation.
+
+Letters in array names: N rows, L places.
+"""
+import functools
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from mlm import config, evaluate, floor, masking, step
+from mlm.data import language, pack
+from mlm.data.tokenizer import MASK, NUM_SPECIAL
+
+WINDOW = 5  # neighbours on each side: what configs/sizes.py gives the window models
+
+
+def measure(cfg: config.Config, held_out: pack.Rows) -> Callable[[np.ndarray, np.ndarray], dict] | None:
+    """What `beside` needs but the model's own losses, for a corpus whose floor is known; None for any other.
+
+    None on all processes but the first, which alone writes results. Takes some seconds for each thousand rows.
+    """
+    if cfg.data.corpus != "language" or jax.process_index() != 0:
+        return None
+    grammar = language.build(cfg.data.language)
+    ids_NxL = np.asarray(held_out.ids_NxL[:cfg.eval.max_rows or None], np.int32)
+    words_NxL, masked_NxL = words(grammar, held_out.tokenizer.pieces, ids_NxL), masked(cfg, ids_NxL)
+    return functools.partial(beside, floor.bayes_loss(grammar.hmm, words_NxL, masked_NxL),
+                             floor.window_loss(grammar.hmm, words_NxL, masked_NxL, WINDOW))
+
+
+def words(grammar: language.Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
+    """words_NxL, the rows as `posterior` takes them: indices into grammar.words, -1 where a special token stands."""
+    number = {word: i for i, word in enumerate(grammar.words)}
+    return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+
+
+def masked(cfg: config.Config, ids_NxL: np.ndarray) -> np.ndarray:
+    """masked_NxL: the words that evaluation hides, by the code that hides them there."""
+    knobs = evaluate.frozen_knobs(cfg)
+    key_N = step.eval_keys(knobs, np.arange(len(ids_NxL)))
+    hidden, _ = masking.draw(key_N, ids_NxL, knobs, slots=masking.slots(cfg.eval.rate, ids_NxL.shape[1]),
+                             cdf_V=np.ones(1))  # no random tokens are drawn
+    return np.asarray(hidden.ids_BxL) == MASK
+
+
+def beside(best: floor.Floor, window: floor.Floor, nats_N: np.ndarray, weight_N: np.ndarray) -> dict:
+    """The floors of all models and of those that see WINDOW neighbours, and a model's gap, all in nats per masked word.
+
+    nats_N: the model's loss summed over each row; weight_N: the words it predicted there. The gap's standard error is
+    that of the paired difference, which is far below the loss's own: hard rows are hard for the floor too. Raises
+    ValueError where the model was not asked for the words that the floor is of.
+    """
+    if not np.array_equal(weight_N, best.count_N):
+        raise ValueError("the floor was computed under other masks than the evaluation's")
+    gap, gap_se = evaluate.ratio(nats_N - best.nats_N, weight_N)
+    return {"floor": best.loss, "floor_se": best.loss_error, "floor_accuracy": best.accuracy, "gap": gap,
+            "gap_se": gap_se, "window_floor": window.loss, "window_floor_accuracy": window.accuracy}
