@@ -1,12 +1,12 @@
 # Sourced by the other scripts: goes to the project's root and makes .venv with the project in it, once per setup.py.
 # $1: the extra to install ("" for none). PYTHON names the interpreter, at least 3.11, where python3 is not it.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [ ! -x .venv/bin/python ]; then
+if [ ! -x .venv/bin/pip ]; then
     "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
         echo "error: Python >= 3.11 is needed, $("${PYTHON:-python3}" --version 2>&1) was found; set PYTHON" >&2
         exit 2
     }
-    "${PYTHON:-python3}" -m venv .venv
+    "${PYTHON:-python3}" -m venv --clear .venv
 fi
 installed=".venv/installed${1:+-$1}"
 if [ ! "$installed" -nt setup.py ]; then

@@ -29,6 +29,8 @@ def main(argv):
     from mlm.models import CELLS
 
     cfg = config.resolve(command.CONFIG.value, SIZES, CELLS)
+    if not _COORDINATOR.value and (_PROCESSES.value, _PROCESS.value) != (1, 0):
+        raise config.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
     if _COORDINATOR.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     elif _DISTRIBUTED.value:

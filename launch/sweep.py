@@ -34,7 +34,7 @@ def load_experiment(path: str):
 def points(experiment, argv) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
     from configs.sizes import SIZES
-    from mlm import config, loop
+    from mlm import config, limits
     from mlm.models import CELLS
 
     config.one_of("--scale", _SCALE.value, list(experiment.SCALES))
@@ -44,7 +44,7 @@ def points(experiment, argv) -> tuple[Path, list]:
     for name, fields in experiment.sweep(_SCALE.value).items():
         cfg = config.override(config.override(command.CONFIG.value, fields), asked)
         cfg = config.resolve(cfg, SIZES, CELLS)
-        loop.check(cfg)
+        limits.validate(cfg)
         print_ = config.fingerprint(cfg)
         if print_ in names:
             raise config.ConfigError(f"points {names[print_]} and {name} are the same: the command line sets what the "
@@ -81,6 +81,8 @@ def train(configs) -> list[str]:
 
     from mlm import loop
 
+    for cfg in configs:
+        loop.check(cfg)
     failures = []
     for number, cfg in enumerate(configs, 1):
         if state(cfg) == "done":

@@ -8,30 +8,35 @@ import orbax.checkpoint as ocp
 from mlm import config, types
 
 
-def manager(workdir: Path, keep: int = 1) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory, of which the newest `keep` are kept."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+def manager(workdir: Path) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory, of which the newest is kept."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, cleanup_tmp_directories=True)
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
 
-def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, state: types.TrainState) -> None:
-    """Starts saving a state of numpy arrays under its step; returns before it is on disk."""
+def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, state: types.TrainState) -> None:
+    """Starts saving a state of numpy arrays under its step, with the config and the identity of the rows (`data`).
+
+    Returns before it is on disk.
+    """
     checkpoints.save(int(state.step), args=ocp.args.Composite(
         state=ocp.args.StandardSave(state._asdict()),
-        config=ocp.args.JsonSave(config.flatten(cfg)),
+        origin=ocp.args.JsonSave({"config": config.flatten(cfg), "data": data}),
     ), force=True)
 
 
-def restore(checkpoints: ocp.CheckpointManager, cfg: config.Config, like: types.TrainState) -> types.TrainState | None:
+def restore(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict,
+            like: types.TrainState) -> types.TrainState | None:
     """The newest state as numpy arrays, or None where there is none yet. `like` gives the shapes and types.
 
-    Raises ConfigError where the checkpoint's config differs in a field that can change results, or in an array's type.
+    Raises ConfigError where the checkpoint's config differs in a field that can change results, where it was trained on
+    other rows, or where an array has another type.
     """
     step = checkpoints.latest_step()
     if step is None:
         return None
-    saved = checkpoints.restore(step, args=ocp.args.Composite(config=ocp.args.JsonRestore()))["config"]
-    config.check_same(cfg, saved, f"the checkpoint of step {step} in {checkpoints.directory.parent}")
+    saved = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+    config.check_same(cfg, data, saved, f"the checkpoint of step {step} in {checkpoints.directory.parent}")
     abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like._asdict())
     restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))["state"]
     # Orbax casts silently to the type asked for; what is on disk says what was saved.

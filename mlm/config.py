@@ -210,11 +210,6 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     return config
 
 
-def from_flat(flat: Mapping[str, Any]) -> Config:
-    """The config whose leaves `flatten` gave."""
-    return override(Config(), flat)
-
-
 def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]], cells: Mapping[str, tuple]) -> Config:
     """Fills what follows from other fields: the corpus kind and what it is read with, the family's first cell, and the
     zeros of its size. What is set is never changed.
@@ -251,10 +246,17 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def check_same(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError, naming the fields that differ, unless `saved` (flattened) would give the same result."""
-    want, have = flatten(cfg, results_only=True), dict(saved)
+def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError, naming what differs, unless `saved` would give the same result.
+
+    data: the identity of the packed rows; saved: what a run kept of itself as "config" (flattened) and "data".
+    """
+    want, have = flatten(cfg, results_only=True), saved["config"]
     differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
                  for name, value in want.items() if have.get(name) != value]
     if differing:
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
+    changed = [name for name in data if saved["data"].get(name) != data[name]]
+    if changed:
+        raise ConfigError(f"{where} was trained on other rows: {', '.join(changed)} changed since; "
+                          "choose another config.workdir")

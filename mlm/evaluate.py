@@ -39,6 +39,7 @@ def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_bat
     real = rows.sums_B["tokens"] > 0
     rows = types.Losses(*({name: x[real] for name, x in field.items()} for field in rows))
     weight_N = rows.weight_B["mlm"]
+    config.expect(weight_N.sum() > 0, "config.eval.rate", float(knobs.mask_rate), "a rate that masks some token")
     result = {"rows": int(real.sum()), "masked_tokens": int(weight_N.sum()),
               "realised_rate": float(weight_N.sum() / rows.sums_B["eligible"].sum())}
     columns = {"loss": rows.loss_B["mlm"], "accuracy": rows.sums_B["correct"],
@@ -46,7 +47,7 @@ def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_bat
     for name, total_N in columns.items():
         result[name], result[f"{name}_se"] = ratio(total_N, weight_N)
     for name in ("", "unigram_"):
-        result[f"{name}perplexity"] = math.exp(result[f"{name}loss"])
+        result[f"{name}perplexity"] = float(np.exp(np.float64(result[f"{name}loss"])))
         result[f"{name}perplexity_se"] = result[f"{name}perplexity"] * result[f"{name}loss_se"]
     if beside is not None:
         result |= beside(rows.loss_B["mlm"], weight_N)

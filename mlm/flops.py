@@ -8,19 +8,21 @@ from mlm import config, types
 from mlm.models import MODELS
 
 
-def per_step(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs) -> float:
-    """Floating-point operations of one update's forward and backward pass, over the whole batch.
+def per_step(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs) -> float | None:
+    """Floating-point operations of one update's forward and backward pass, over the whole batch; None: XLA gives none.
 
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled for the count, and the loop
     along a row is counted with one and with two tokens an iteration: the difference is one token's share.
     """
     once, twice = (lowered(cfg, vocab_size, objective, knobs, time_unroll=unroll) for unroll in (1, 2))
+    if once is None:
+        return None
     bodies = 2 + cfg.pack.length % 2  # where the loop does not divide evenly, what is left over stands outside it
     return once + (cfg.pack.length - 1) * (twice - once) / (bodies - 1)
 
 
 def lowered(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs, *,
-            time_unroll: int) -> float:
+            time_unroll: int) -> float | None:
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
     shape = dataclasses.replace(cfg.model, unroll=0, time_unroll=time_unroll)
     model = MODELS[shape.family](shape, vocab_size)
@@ -37,4 +39,5 @@ def lowered(cfg: config.Config, vocab_size: int, objective: types.Objective, kno
     batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
     params = jax.eval_shape(init, jax.random.key(0))
-    return jax.jit(jax.grad(loss)).lower(params, batch, key_B).cost_analysis()["flops"]
+    cost = jax.jit(jax.grad(loss)).lower(params, batch, key_B).cost_analysis()
+    return cost["flops"] if cost else None

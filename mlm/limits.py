@@ -1,6 +1,9 @@
 """What each knob of a run may be, alone and beside the others: checked before anything compiles."""
 from mlm.config import Config, expect, flatten, one_of
+from mlm.data.corpus import CORPORA
 from mlm.data.language import NAMES, TOPICS
+from mlm.data.modes import MODES
+from mlm.objectives import OBJECTIVES
 
 
 def validate(config: Config) -> None:
@@ -18,10 +21,12 @@ def validate(config: Config) -> None:
             expect(flat[name] >= low, f"config.{name}", flat[name], f"at least {low}")
 
     def choice(name, *names):
-        one_of(f"config.{name}", flat[name], names)
+        one_of(f"config.{name}", flat[name], list(names))
 
+    choice("data.corpus", *CORPORA)
+    choice("objective", *OBJECTIVES)
     choice("tokenizer.kind", "unigram", "wordpiece", "words")
-    choice("pack.mode", "full_sentences", "doc_sentences", "segment_pair")
+    choice("pack.mode", *MODES)
     choice("mask.random_from", "unigram", "uniform")
     choice("model.norm", "pre", "post")
     choice("model.positions", "learned", "sinusoidal")
@@ -42,7 +47,7 @@ def validate(config: Config) -> None:
     else:
         at_least(6, "tokenizer.vocab_size")
     at_least(1, "data.language.train_documents", "data.language.validation_documents")
-    at_least(0, "data.language.seed", "data.language.zipf", "data.language.topic")
+    at_least(0, "data.language.zipf", "data.language.topic")
     number("data.language.topics", 1, len(TOPICS))
     number("data.language.names", 1, len(NAMES.split()))
     for name in ("order", "agreement", "attractors", "recall"):
@@ -63,7 +68,12 @@ def validate(config: Config) -> None:
     at_least(1, "model.layers", "model.width", "model.hidden", "model.max_positions")
     at_least(1, "model.time_unroll")
     at_least(0, "model.segment_types", "model.unroll", "model.init_std", "optim.weight_decay", "optim.clip",
-             "train.eval_every", "eval.max_rows", "seed", "eval.seed")
+             "train.eval_every", "eval.max_rows")
+    for name in ("seed", "eval.seed", "data.language.seed"):
+        number(name, 0, 2**32 - 1)
+    if config.optim.schedule == "wsd":
+        parts = config.optim.warmup_fraction + config.optim.decay_fraction
+        expect(parts <= 1, "config.optim.warmup_fraction + config.optim.decay_fraction", parts, "at most 1")
     at_least(1, "train.steps", "train.batch_size", "train.accumulate", "train.checkpoint_every", "train.log_every",
              "eval.batch_size")
     for name in ("optim.learning_rate", "optim.eps"):

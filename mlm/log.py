@@ -14,65 +14,69 @@ class Diverged(Exception):
     """A loss or gradient was not finite."""
 
 
+TOTALS = ("tokens", "predictions", "eligible", "timed_tokens", "timed_seconds")
+
+
+def speed(totals: dict) -> float | None:
+    """Tokens a second over the steps that were timed; None where none was."""
+    return totals["timed_tokens"] / totals["timed_seconds"] if totals["timed_seconds"] else None
+
+
 class Log:
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
-    Records carry running totals (tokens, predictions, seconds of training), which a continued run takes up again.
+    Records carry running totals, which a continued run takes up again.
     """
 
-    def __init__(self, workdir: Path, step_now: int, cfg: config.Config, title: str):
+    def __init__(self, workdir: Path, step_now: int, cfg: config.Config):
         self.cfg, self.workdir = cfg, workdir
         first = jax.process_index() == 0
         self.writer = metrics.Writer(workdir, step_now) if first else None
-        self.progress = Progress(step_now, cfg.train.steps, title) if first else None
+        self.progress = Progress(step_now, cfg.train.steps, workdir.name) if first else None
         past = [record for record in metrics.read(workdir / "metrics.jsonl") if "tokens" in record] if first else []
-        self.totals = {name: past[-1][name] if past else 0 for name in ("tokens", "predictions", "eligible", "seconds")}
-        self.rates = [record["tokens_per_second"] for record in past]
-        self.pending, self.clock = [], None
+        self.totals = {name: past[-1][name] if past else 0.0 for name in TOTALS}
+        self.recorded, self.pending, self.clock = dict(self.totals), [], None
         if first:
             self.progress.say(f"results in {workdir}" + (f", continuing from step {step_now:,}" if step_now else ""))
 
     def add(self, number: int, values: dict, checkpoints, flush: bool = False) -> None:
         """Takes the metrics of a step. Raises Diverged, naming the last good checkpoint, where they are not finite."""
-        if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
+        size = {name: float(values[name]) for name in ("loss", "gradient_norm", "update_norm")}
+        if not all(map(math.isfinite, size.values())):
             checkpoints.wait_until_finished()
             good = checkpoints.latest_step()
-            raise Diverged(f"step {number:,}: loss {values['loss']:.4g}, gradient norm {values['gradient_norm']:.4g}; "
+            raise Diverged(f"step {number:,}: {', '.join(f'{name} {value:.4g}' for name, value in size.items())}; "
                            + (f"last good checkpoint: {self.workdir}/checkpoints/{good}" if good is not None
                               else "there is no checkpoint yet"))
         if self.progress is None:
             return
-        now = time.monotonic()
+        sums, now = values["sums"], time.monotonic()
+        tokens, eligible = sums.sums_B["tokens"], sums.sums_B["eligible"]
+        new = {"tokens": tokens, "predictions": sums.weight_B["mlm"], "eligible": eligible}
         if self.clock is not None:  # the first step after a start or pause is not timed: it compiles, or waits
-            self.totals["seconds"] += now - self.clock
-        self.pending.append((values, None if self.clock is None else now - self.clock))
+            new |= {"timed_tokens": tokens, "timed_seconds": now - self.clock}
+        for name, value in new.items():
+            self.totals[name] += float(value)
+        self.pending.append(values)
         self.clock = now
         self.progress.advance(number)
         if flush or number % self.cfg.train.log_every == 0:
             self.record(number)
 
     def record(self, number: int) -> None:
-        def total(get):
-            return float(sum(get(values["sums"]) for values, _ in self.pending))
+        def total(field, name):
+            return float(sum(getattr(values["sums"], field)[name] for values in self.pending))
 
-        timed = [(values["sums"].sums_B["tokens"], seconds) for values, seconds in self.pending if seconds is not None]
-        rate = sum(t for t, _ in timed) / sum(s for _, s in timed) if timed else 0.0
-        predictions, eligible = total(lambda s: s.weight_B["mlm"]), total(lambda s: s.sums_B["eligible"])
-        self.totals["tokens"] += total(lambda s: s.sums_B["tokens"])
-        self.totals["predictions"] += predictions
-        self.totals["eligible"] += eligible
-        values, _ = self.pending[-1]
-        record = {"loss": statistics.fmean(float(values["loss"]) for values, _ in self.pending),
-                  "accuracy": total(lambda s: s.sums_B["correct"]) / max(predictions, 1),
-                  "realised_rate": predictions / max(eligible, 1),
-                  "gradient_norm": float(values["gradient_norm"]), "learning_rate": float(values["learning_rate"]),
-                  "tokens_per_second": float(rate), **self.totals}
-        for term in values["sums"].loss_B if len(values["sums"].loss_B) > 1 else ():
-            record[f"{term}_loss"] = (total(lambda s, t=term: s.loss_B[t])
-                                      / max(total(lambda s, t=term: s.weight_B[t]), 1))
-        if timed:
-            self.rates.append(rate)
-        self.pending = []
+        since = {name: self.totals[name] - self.recorded[name] for name in TOTALS}
+        last = self.pending[-1]
+        record = {"loss": statistics.fmean(float(values["loss"]) for values in self.pending),
+                  "accuracy": total("sums_B", "correct") / max(since["predictions"], 1),
+                  "realised_rate": since["predictions"] / max(since["eligible"], 1),
+                  **{name: float(last[name]) for name in ("gradient_norm", "update_norm", "learning_rate")},
+                  "tokens_per_second": speed(since), **self.totals}
+        if len(terms := last["sums"].loss_B) > 1:
+            record |= {f"{term}_loss": total("loss_B", term) / max(total("weight_B", term), 1) for term in terms}
+        self.recorded, self.pending = dict(self.totals), []
         self.writer.write(number, record)
         self.progress.log(record)
 
@@ -88,9 +92,9 @@ class Log:
         self.clock = None
 
     def summary(self) -> dict:
-        totals = dict(self.totals)
-        return {**totals, "tokens_per_second": float(statistics.median(self.rates)) if self.rates else None,
-                "realised_rate": totals["predictions"] / max(totals["eligible"], 1)}
+        """The run's totals, its speed and its realised masking rate."""
+        return {**self.totals, "tokens_per_second": speed(self.totals),
+                "realised_rate": self.totals["predictions"] / max(self.totals["eligible"], 1)}
 
     def close(self) -> None:
         if self.progress is not None:

@@ -1,5 +1,6 @@
 """One run from its config to its result: restore, step, evaluate, save, stop."""
 import functools
+import os
 import signal
 import threading
 from pathlib import Path
@@ -9,7 +10,6 @@ import numpy as np
 
 from mlm import checkpoint, config, evaluate, flops, gap, limits, masking, metrics, parallel, rundir, step, types
 from mlm.data import loader, pack
-from mlm.data.corpus import CORPORA
 from mlm.log import Log
 from mlm.models import MODELS, layers
 from mlm.objectives import OBJECTIVES
@@ -26,8 +26,6 @@ class Stopped(Exception):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
     limits.validate(cfg)
-    config.one_of("config.data.corpus", cfg.data.corpus, list(CORPORA))
-    config.one_of("config.objective", cfg.objective, list(OBJECTIVES))
     parallel.check(cfg)
 
 
@@ -37,11 +35,12 @@ def train(cfg: config.Config) -> dict:
     Raises ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
     """
     check(cfg)
-    done = rundir.finished(cfg)
+    rows, held_out = pack.load(cfg, "train"), pack.load(cfg, "validation")
+    done = rundir.finished(cfg, rows.manifest["inputs"])
     if done is not None:
         return done
-    with rundir.claim(cfg) if jax.process_index() == 0 else open("/dev/null"):
-        return _train(cfg)
+    with rundir.claim(cfg) if jax.process_index() == 0 else open(os.devnull):
+        return _train(cfg, rows, held_out)
 
 
 def training_knobs(cfg: config.Config) -> types.Knobs:
@@ -51,9 +50,8 @@ def training_knobs(cfg: config.Config) -> types.Knobs:
                        weight_decay=np.float32(cfg.optim.weight_decay))
 
 
-def _train(cfg: config.Config) -> dict:
-    workdir, title = Path(cfg.workdir), Path(cfg.workdir).name
-    rows, held_out = pack.load(cfg, "train"), pack.load(cfg, "validation")
+def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
+    workdir, data = Path(cfg.workdir), rows.manifest["inputs"]
     vocab_size = rows.tokenizer.vocab_size
     model = MODELS[cfg.model.family](cfg.model, vocab_size)
     objective, frozen = (OBJECTIVES[cfg.objective](cfg.mask, masking.slots(rate, cfg.pack.length), rows.unigram_V)
@@ -65,11 +63,11 @@ def _train(cfg: config.Config) -> dict:
     initial = jax.jit(functools.partial(step.init_state, cfg, model, objective))
     checkpoints = checkpoint.manager(workdir)
     abstract = jax.eval_shape(initial, knobs)
-    state = checkpoint.restore(checkpoints, cfg, abstract)
-    if jax.process_index() == 0:
-        rundir.describe(cfg)
+    state = checkpoint.restore(checkpoints, cfg, data, abstract)
     state = run.put_state(jax.device_get(initial(knobs)) if state is None else state)
     start = int(run.get_state(state.step))
+    if jax.process_index() == 0:
+        rundir.describe(cfg, data, start)
 
     beside = gap.measure(cfg, held_out)
 
@@ -78,11 +76,11 @@ def _train(cfg: config.Config) -> dict:
                                       process=jax.process_index(), processes=jax.process_count())
         return evaluate.evaluate(run.eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg), beside)
 
-    log = Log(workdir, start, cfg, title)
+    log = Log(workdir, start, cfg)
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=start,
                                    process=jax.process_index(), processes=jax.process_count())
     asked = Asked()
-    late = None  # the metrics of the last step, read once the next is under way, so that devices never wait for us
+    late = judged = None  # metrics are read one step late, so that devices never wait for this process
     try:
         for number in range(start + 1, cfg.train.steps + 1):
             state, new = run.train_step(state, run.put_batch(next(batches)), knobs)
@@ -90,23 +88,24 @@ def _train(cfg: config.Config) -> dict:
                 log.add(number - 1, run.get_metrics(late), checkpoints)
             late = new
             last, stop = number == cfg.train.steps, asked.now(checkpoints, number)
-            if last or stop or number % cfg.train.checkpoint_every == 0:
+            due = last or (cfg.train.eval_every and number % cfg.train.eval_every == 0)
+            if due or stop or number % cfg.train.checkpoint_every == 0:
                 log.add(number, run.get_metrics(late), checkpoints, flush=True)
                 late = None
-                checkpoint.save(checkpoints, cfg, run.get_state(state))
+                if due:  # before the checkpoint, so that a run continued from it lacks no evaluation
+                    judged = evaluation()
+                    log.evaluation(number, judged)
+                if last or stop or number % cfg.train.checkpoint_every == 0:
+                    checkpoint.save(checkpoints, cfg, data, run.get_state(state))
                 if stop and not last:
                     checkpoints.wait_until_finished()
                     raise Stopped(f"stopped at step {number:,} of {cfg.train.steps:,}, saved in {workdir}; "
-                                  "the same command continues", asked.signal or signal.SIGTERM)
+                                  "the same command continues", asked.signal)
                 log.pause()
-            if cfg.train.eval_every and number % cfg.train.eval_every == 0 and not last:
-                log.evaluation(number, evaluation())
-        result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "steps": cfg.train.steps,
-                  "vocab_size": vocab_size, **layers.count(abstract.params["model"]),
-                  "flops": flops.per_step(cfg, vocab_size, objective, knobs) * cfg.train.steps,
-                  "evaluation": evaluation()}
-        log.evaluation(cfg.train.steps, result["evaluation"])
-        result |= log.summary()
+        cost = flops.per_step(cfg, vocab_size, objective, knobs)
+        result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "data": data,
+                  "steps": cfg.train.steps, "vocab_size": vocab_size, **layers.count(abstract.params["model"]),
+                  "flops": cost and cost * cfg.train.steps, "evaluation": judged or evaluation(), **log.summary()}
         checkpoints.wait_until_finished()
     finally:
         asked.restore()
@@ -114,11 +113,17 @@ def _train(cfg: config.Config) -> dict:
         checkpoints.close()
     if jax.process_index() == 0:
         metrics.write_json(workdir / "result.json", result)
+    if asked.signal is not None:
+        raise Stopped(f"{workdir} is done; stopped after it", asked.signal)
     return result
 
 
 class Asked:
-    """Whether the run was asked to stop (SIGTERM, SIGINT); processes of one run agree on the step."""
+    """Whether the run was asked to stop; processes of one run agree on the step.
+
+    One process listens to SIGTERM and SIGINT, and a second signal ends it at once. Several listen to SIGTERM alone,
+    through JAX's preemption service.
+    """
 
     def __init__(self):
         self.signal = None
@@ -128,9 +133,12 @@ class Asked:
 
     def note(self, number, frame):
         self.signal = number
+        self.restore()
 
     def now(self, checkpoints, number: int) -> bool:
-        return checkpoints.reached_preemption(number) if jax.process_count() > 1 else self.signal is not None
+        if jax.process_count() > 1 and checkpoints.reached_preemption(number):
+            self.signal = signal.SIGTERM
+        return self.signal is not None
 
     def restore(self):
         for number, handler in self.before.items():

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlm import types
 from mlm.data.tokenizer import MASK, NUM_SPECIAL
@@ -24,10 +25,12 @@ def slots(max_rate: float, length: int) -> int:
     return math.ceil(max_rate * length - 1e-6)
 
 
-def cumulative(unigram_V: jax.Array, uniform: bool) -> jax.Array:
+def cumulative(unigram_V: np.ndarray, uniform: bool) -> np.ndarray:
     """The distribution function of the random tokens: unigram counts, or uniform, over all but the special tokens."""
-    weight_V = jnp.where(jnp.arange(len(unigram_V)) >= NUM_SPECIAL, 1.0 if uniform else unigram_V, 0.0)
-    return jnp.cumsum(weight_V) / weight_V.sum()
+    weight_V = np.where(np.arange(len(unigram_V)) >= NUM_SPECIAL, 1 if uniform else unigram_V, 0)
+    # In float64, and over its own last value: float32 ends below 1 for large counts, and a draw above it has no token.
+    cdf_V = np.cumsum(weight_V, dtype=np.float64)
+    return (cdf_V / cdf_V[-1]).astype(np.float32)
 
 
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V) -> tuple[Masked, jax.Array]:

@@ -11,8 +11,8 @@ from mlm import config, types
 def schedule(optim: config.Optim, steps: int) -> Callable:
     """The share of the peak learning rate at each step, a function that can be traced.
 
-    It rises linearly over the warm-up and reaches final_fraction at the last step; wsd stays at the peak until the
-    last decay_fraction of the steps, constant for good.
+    It rises linearly over the warm-up to the peak, then falls so that final_fraction would be that of step `steps`, one
+    after the last; wsd stays at the peak until the last decay_fraction of the steps, constant for good.
     """
     warmup = round(optim.warmup_fraction * steps)
     rest = max(steps - warmup, 1)

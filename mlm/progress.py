@@ -20,7 +20,9 @@ class Progress:
         self.step = step
 
     def log(self, values: dict) -> None:
-        shown = f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s"
+        shown = f"loss {values['loss']:.3f}"
+        if values["tokens_per_second"]:
+            shown += f", {values['tokens_per_second']:,.0f} tokens/s"
         if self.bar is not None:
             self.bar.set_postfix_str(shown)
             return

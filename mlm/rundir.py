@@ -14,12 +14,11 @@ from mlm import config, metrics
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 
 
-def finished(cfg: config.Config) -> dict | None:
-    """The result of a run that is done, or None. Raises ConfigError where the directory holds another config's run."""
-    workdir = Path(cfg.workdir)
-    if (workdir / "config.json").exists():
-        config.check_same(cfg, json.loads((workdir / "config.json").read_text()), str(workdir))
-    result = workdir / "result.json"
+def finished(cfg: config.Config, data: dict) -> dict | None:
+    """The result of a run that is done, or None. Raises ConfigError where it is another config's, or of other rows."""
+    kept, result = Path(cfg.workdir, "config.json"), Path(cfg.workdir, "result.json")
+    if kept.exists():
+        config.check_same(cfg, data, json.loads(kept.read_text()), cfg.workdir)
     return json.loads(result.read_text()) if result.exists() else None
 
 
@@ -38,15 +37,17 @@ def claim(cfg: config.Config):
     return lock
 
 
-def describe(cfg: config.Config) -> None:
-    """Writes config.json, and provenance.json: commit, command, versions, devices, to get the same numbers again."""
+def describe(cfg: config.Config, data: dict, step: int) -> None:
+    """Writes config.json, and adds this start at `step` to provenance.json: what one needs to get the numbers again."""
     def git(*words):
         done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    metrics.write_json(Path(cfg.workdir) / "config.json", config.flatten(cfg))
-    metrics.write_json(Path(cfg.workdir) / "provenance.json", {
-        "commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"), "command": sys.argv,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": sys.version.split()[0],
-        "versions": {name: metadata.version(name) for name in PACKAGES}, "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(), "processes": jax.process_count()})
+    path = Path(cfg.workdir) / "provenance.json"
+    starts = json.loads(path.read_text()) if path.exists() else []
+    metrics.write_json(Path(cfg.workdir) / "config.json", {"config": config.flatten(cfg), "data": data})
+    metrics.write_json(path, [*starts, {
+        "step": step, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": sys.argv,
+        "commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"),
+        "python": sys.version.split()[0], "versions": {name: metadata.version(name) for name in PACKAGES},
+        "device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}])

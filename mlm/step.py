@@ -19,7 +19,8 @@ def eval_keys(knobs: types.Knobs, index_B):
 
 def init_state(cfg: config.Config, model: types.Model, objective: types.Objective,
                knobs: types.Knobs) -> types.TrainState:
-    key_model, key_objective = jax.random.split(jax.random.key(knobs.seed))
+    # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
+    key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, cfg.model.width)}
     return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
 
@@ -58,6 +59,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     metrics = {
         "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
         "gradient_norm": optax.tree.norm(gradient),
+        "update_norm": optax.tree.norm(updates),
         "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
         "sums": sums,
     }

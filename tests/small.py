@@ -10,7 +10,7 @@ from mlm.models import CELLS, MODELS
 
 VOCAB = 50
 MEMBERS = [(family, cell) for family, cells in CELLS.items() for cell in cells or ("",)]
-PLAIN = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 
 def small_config(family="transformer", cell="", **changes) -> config.Config:

@@ -102,6 +102,13 @@ def test_the_rate_is_traced_and_slots_fit_the_largest():
     assert masking.slots(0.15, 128) == 20 and masking.slots(0.25, 128) == 32
 
 
+def test_the_random_token_is_never_outside_the_vocabulary_however_large_the_counts():
+    counts = 1e8 / np.arange(1, 30_523)
+    cdf = masking.cumulative(counts, uniform=False)
+    assert cdf[-1] == 1 and (np.diff(cdf) >= 0).all()
+    assert np.searchsorted(cdf, np.float32(1 - 2**-24), side="right") < len(counts)
+
+
 def test_rows_without_ordinary_tokens_are_left_alone():
     ids = np.zeros((2, LENGTH), np.int32)
     out = corrupt(ids, 0.5)

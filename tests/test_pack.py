@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from mlm import config
-from mlm.data import corpus, pack, store, tokenizer
+from mlm.data import corpus, modes, pack, store, tokenizer
 from mlm.data.tokenizer import CLS, PAD, SEP
 
 LENGTH = 16
-MODES = list(pack.MODES)
+MODES = list(modes.MODES)
 
 
 def texts(count=60, longest=9):
@@ -133,7 +133,7 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), tokenizer.NUM_SPECIAL)}
     document = {i: w.partition("w")[0] for w, i in number.items()}
     documents = [[[number[w] for w in s.split()] for s in t] for t in words]
-    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    rows = list(modes.segment_pair(iter(documents), LENGTH))
     assert 0.44 < np.mean([row.label for row in rows]) < 0.56
     for row in rows:
         assert len(row.ids) <= LENGTH and row.pieces == [len(row.ids)]
@@ -145,12 +145,12 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
         assert (document[a[0]] == document[b[0]]) == row.label
         assert not row.label or b[0] > a[-1]
     assert np.mean([len(row.ids) for row in rows]) > 0.8 * LENGTH
-    assert [r.ids for r in pack.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
+    assert [r.ids for r in modes.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
 
 
 def test_pairs_leave_out_little_of_the_text():
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
-    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    rows = list(modes.segment_pair(iter(documents), LENGTH))
     seen = {i for row in rows for i in (row.ids if row.label else row.ids[:row.second])}
     assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
 
@@ -158,13 +158,13 @@ def test_pairs_leave_out_little_of_the_text():
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
     monkeypatch.setattr(pack, "WINDOW", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
-    rows = list(pack.segment_pair(iter(documents), LENGTH))
+    rows = list(modes.segment_pair(iter(documents), LENGTH))
     away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
     assert min(away) > 0 and max(away) < 40
 
 
 def test_a_lone_document_still_gives_pairs():
-    rows = list(pack.segment_pair(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
+    rows = list(modes.segment_pair(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
     assert {row.label for row in rows} == {0, 1}
 
 

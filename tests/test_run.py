@@ -34,7 +34,7 @@ def fields(tmp_path_factory):
     return {"data.path": str(folder / "*.txt"), "data.cache": str(folder / "cache"), "tokenizer.kind": "words",
             "tokenizer.vocab_size": 150, "pack.length": 16, "model.layers": 1, "model.width": 16, "model.hidden": 16,
             "model.heads": 2, "train.steps": STEPS, "train.batch_size": 8, "train.checkpoint_every": 20,
-            "train.log_every": 10, "eval.batch_size": 8, "eval.max_rows": 32}
+            "train.log_every": 10, "train.eval_every": 80, "eval.batch_size": 8, "eval.max_rows": 32}
 
 
 def environment(devices=1):
@@ -67,14 +67,18 @@ def assert_same(workdir, reference):
     arrays, records = final(workdir)
     jax.tree.map(np.testing.assert_array_equal, arrays, reference[0])
     assert set(reference[1]) <= set(records)
-    assert json.loads((workdir / "result.json").read_text())["steps"] == STEPS
+    ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (workdir, reference[2]))
+    for name in ("steps", "tokens", "predictions", "eligible", "flops", "realised_rate", "evaluation", "data"):
+        assert ours[name] == theirs[name], name
+    records = [record["step"] for record in metrics.read(workdir / "metrics.jsonl") if "eval_loss" in record]
+    assert records == [80, 160, STEPS]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(fields, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "undisturbed"
     finish(start(fields, workdir))
-    return final(workdir)
+    return *final(workdir), workdir
 
 
 def wait_for(workdir, process, step):
@@ -164,25 +168,55 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     cfg = config.Config()
     checkpoints = checkpoint.manager(tmp_path)
     state = loop.types.TrainState(np.int32(3), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
-    checkpoint.save(checkpoints, cfg, state)
+    checkpoint.save(checkpoints, cfg, {}, state)
     checkpoints.wait_until_finished()
-    restored = checkpoint.restore(checkpoints, cfg, state)
+    restored = checkpoint.restore(checkpoints, cfg, {}, state)
     assert restored.params["w"].dtype == np.float16
     with pytest.raises(config.ConfigError, match=r"float16.*expected the type float32"):
-        checkpoint.restore(checkpoints, cfg, state._replace(params={"w": np.ones(3, np.float32)}))
+        checkpoint.restore(checkpoints, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(fields, tmp_path):
     cfg = resolved(fields, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
-    with pytest.raises(log.Diverged, match=r"step \d+: loss .*last good checkpoint: .*/checkpoints/\d+$"):
+    with pytest.raises(log.Diverged, match=r"step 1: loss .*update_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
+def test_the_last_good_checkpoint_is_named_and_good(fields, tmp_path, monkeypatch):
+    cfg = resolved(fields, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
+    fail = log.math.isfinite
+    seen = []
+    monkeypatch.setattr(log.math, "isfinite", lambda value: seen.append(value) or (len(seen) < 3 * 10 and fail(value)))
+    with pytest.raises(log.Diverged, match=r"last good checkpoint: .*/d/checkpoints/8$"):
+        loop.train(cfg)
+    monkeypatch.undo()
+    assert loop.train(cfg)["steps"] == 40
+
+
+def test_changed_text_is_not_taken_for_the_text_trained_on(fields, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
+    ours = fields | {"data.path": str(text), "data.boundary": "blank_line", "data.cache": str(tmp_path / "cache"),
+                     "tokenizer.vocab_size": 100, "train.steps": 4}
+    loop.train(resolved(ours, tmp_path / "e"))
+    text.write_text(text.read_text().replace("cats", "dogs"))
+    with pytest.raises(config.ConfigError, match=r"trained on other rows: .*corpus"):
+        loop.train(resolved(ours, tmp_path / "e"))
+
+
+def test_next_sentence_prediction_trains_and_is_judged(fields, tmp_path):
+    result = loop.train(resolved(fields, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
+    record = [record for record in metrics.read(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
+    assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
+    assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
+
+
 def test_a_run_says_where_it_came_from_and_what_it_measured(fields, tmp_path):
     result = loop.train(resolved(fields, tmp_path / "c", train__steps=20, mask__rate=0.3))
-    provenance = json.loads((tmp_path / "c" / "provenance.json").read_text())
-    assert provenance["versions"]["jax"] == jax.__version__ and provenance["devices"] == jax.device_count()
+    (provenance,) = json.loads((tmp_path / "c" / "provenance.json").read_text())
+    assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
+    assert provenance["versions"]["jax"] == jax.__version__
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())

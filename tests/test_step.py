@@ -10,7 +10,7 @@ from mlm import evaluate, loop, masking, parallel, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
-DROPOUT = {"model.dropout": 0.2, "model.attention_dropout": 0.2}
+DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 
 
 def uneven(rows, seed=0):
@@ -40,14 +40,13 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
 
 @pytest.fixture(scope="module")
 def one_device():
-    return losses(**{name.replace(".", "__"): value for name, value in DROPOUT.items()})
+    return losses(**DROPOUT)
 
 
 @pytest.mark.parametrize(("mode", "devices"), [("jit", 2), ("jit", 4), ("pmap", 1), ("pmap", 4)])
 def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     alone, _, rows_alone = one_device
-    many, _, rows_many = losses(mode=mode, devices=devices,
-                                **{name.replace(".", "__"): value for name, value in DROPOUT.items()})
+    many, _, rows_many = losses(mode=mode, devices=devices, **DROPOUT)
     np.testing.assert_allclose(many, alone, rtol=1e-5)
     assert alone[-2:].mean() < alone[:2].mean()
     np.testing.assert_allclose(rows_many.loss_B["mlm"], rows_alone.loss_B["mlm"], rtol=1e-4)
@@ -55,30 +54,29 @@ def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))
 def test_accumulation_equals_the_whole_batch(objective):
-    plain = {name.replace(".", "__"): value for name, value in PLAIN.items()}
-    whole, state, _ = losses(5, objective=objective, **plain)
-    parts, state_parts, _ = losses(5, objective=objective, train__accumulate=4, **plain)
+    whole, state, _ = losses(5, objective=objective, optim__clip=0.0, **PLAIN)
+    parts, state_parts, _ = losses(5, objective=objective, train__accumulate=4, optim__clip=0.0, **PLAIN)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
-    for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(state_parts.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped
 
 
 def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
-    cfg = small_config(mask__rate=0.3, **{name.replace(".", "__"): value for name, value in PLAIN.items()})
+    cfg = small_config(mask__rate=0.3, **PLAIN)
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["mlm"](cfg.mask, 5, np.arange(VOCAB))
     knobs, rows = loop.training_knobs(cfg), uneven(8)
     state = step.init_state(cfg, model, goal, knobs)
     per_row = goal.loss(state.params, model, rows, step.row_keys(knobs.seed, 0, rows.index_B), knobs, train=True)
     nats, weight = np.asarray(per_row.loss_B["mlm"]), np.asarray(per_row.weight_B["mlm"])
-    first, _, _ = losses(1, mode="jit", devices=2, **{name.replace(".", "__"): value for name, value in PLAIN.items()})
+    first, _, _ = losses(1, mode="jit", devices=2, **PLAIN)
     np.testing.assert_allclose(first[0], nats.sum() / weight.sum(), rtol=1e-5)
     halves = np.mean([nats[:4].sum() / weight[:4].sum(), nats[4:].sum() / weight[4:].sum()])
     assert abs(halves - first[0]) > 1e-4
 
 
 def test_next_sentence_loss_reads_the_label_and_only_it():
-    cfg = small_config(objective="nsp", **{name.replace(".", "__"): value for name, value in PLAIN.items()})
+    cfg = small_config(objective="nsp", **PLAIN)
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["nsp"](cfg.mask, 5, np.arange(VOCAB))
     knobs, rows = loop.training_knobs(cfg), batch(4)

@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlm import config, masking, types
 from mlm.data.tokenizer import NUM_SPECIAL
@@ -19,11 +20,11 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
 
     In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
     """
-    counts_V = jnp.asarray(unigram_V, jnp.float32)
-    cdf_V = masking.cumulative(counts_V, mask.random_from == "uniform")
+    cdf_V = masking.cumulative(unigram_V, mask.random_from == "uniform")
     # One is added to the count of every token that can be a target, so that an unseen one has a finite baseline.
-    smooth_V = jnp.where(jnp.arange(len(counts_V)) >= NUM_SPECIAL, counts_V + 1, 0)
-    log_unigram_V = jnp.log(smooth_V / smooth_V.sum())
+    smooth_V = np.where(np.arange(len(unigram_V)) >= NUM_SPECIAL, unigram_V + 1, 0)
+    with np.errstate(divide="ignore"):
+        log_unigram_V = jnp.asarray(np.log(smooth_V / smooth_V.sum()), jnp.float32)
 
     def forward(params, model, batch, key_B, knobs, *, train):
         masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V)

@@ -1,0 +1,60 @@
+"""A sweep goes on past a point that fails, skips what is done, and makes its table from what there is."""
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENT = '''
+from experiments.architectures import table  # noqa: F401
+
+SCALES = {"quick": {}}
+
+
+def sweep(scale):
+    """A point that trains, and one whose updates overflow."""
+    return {"good": {"seed": 0}, "bad": {"seed": 1, "optim.learning_rate": 1e30, "optim.clip": 0.0}}
+'''
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "texts.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
+    (folder / "experiment.py").write_text(EXPERIMENT)
+    fields = {"data.path": folder / "texts.txt", "data.boundary": "blank_line", "data.cache": folder / "cache",
+              "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.length": 16, "model.layers": 1,
+              "model.width": 8, "model.hidden": 8, "model.heads": 1, "train.steps": 6, "train.batch_size": 8,
+              "eval.batch_size": 8, "workdir": folder / "runs"}
+
+    def call(verb, *more):
+        done = subprocess.run([sys.executable, "-m", "launch.sweep", verb, str(folder / "experiment.py"),
+                               *(f"--config.{name}={value}" for name, value in fields.items()), *more], cwd=ROOT,
+                              capture_output=True, text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+        return done.returncode, done.stdout, done.stderr
+
+    return folder / "runs", call
+
+
+def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
+    runs, call = sweep
+    code, out, _ = call("list")
+    assert code == 0 and out.count("not started") == 2
+    code, out, errors = call("run")
+    assert code == 1 and "1 of 2 points are done" in out
+    assert "Diverged: step 1" in errors.splitlines()[-1] and "bad-" in errors.splitlines()[-1]
+    (good,) = runs.glob("good-*")
+    before = (good / "result.json").stat().st_mtime_ns
+    code, out, errors = call("run")
+    assert code == 1 and "point 2 of 2" in out and "point 1 of 2" not in out
+    assert (good / "result.json").stat().st_mtime_ns == before
+    code, out, _ = call("table")
+    assert code == 0 and "1 of 2 points are done" in out
+    with (runs / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["seeds"]) for row in rows] == [("transformer", "1"), ("unigram", "")]
+    code, out, _ = call("list", "--config.train.steps=7")
+    assert out.count("not started") == 2  # another config is another point
