@@ -7,9 +7,10 @@ Command    python -m launch.sweep run experiments/architectures.py --scale=lapto
 Scales     quick: three families, one seed, for a first look. laptop: all six, two seeds.
            paper: all six at base size, three seeds, BERT's batch, for an accelerator.
 """
+import math
 from collections.abc import Sequence
 
-from mlm.report.table import Column, estimate
+from mlm.report.table import Column, Estimate, estimate
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
            "transformer": "transformer"}
@@ -39,6 +40,7 @@ COLUMNS = (
     Column("perplexity", "perplexity", ".2f"), Column("accuracy", "accuracy", ".3f"),
     Column("below_unigram", "nats below unigram", ".2f"),
 )
+GAP = Column("gap", "nats above floor", ".3f")  # on a corpus whose floor is known
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -52,11 +54,16 @@ def sweep(scale: str) -> dict[str, dict]:
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """One row a group of seeds in the order they come, then the unigram baseline of the train split."""
+    """One row a group of seeds in the order they come, then the unigram baseline of the train split.
+
+    Where the corpus's floor is known, also each row's distance from it, and rows for the exact optimum and for the best
+    of what a window of neighbours tells.
+    """
     groups = {}
     for result in results:
         model = result["config"]["model.cell"] or result["config"]["model.family"]
         groups.setdefault((model, result["config"]["model.size"]), []).append(result)
+    known = all("gap" in result["evaluation"] for result in results)
     rows = []
     for (model, size), seeds in groups.items():
         held_out = [result["evaluation"] for result in seeds]
@@ -66,7 +73,29 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
             "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
             "tokens_per_second": estimate(result["tokens_per_second"] for result in seeds),
             **{name: estimate(e[name] for e in held_out) for name in ("loss", "perplexity", "accuracy")},
-            "below_unigram": estimate(e["unigram_loss"] - e["loss"] for e in held_out)})
-    baseline = {name: estimate([results[0]["evaluation"][f"unigram_{name}"]])
-                for name in ("loss", "perplexity", "accuracy")}
-    return [*rows, {"model": "unigram", **baseline}], COLUMNS
+            "below_unigram": estimate(e["unigram_loss"] - e["loss"] for e in held_out),
+            "gap": distance(held_out) if known else None})
+    first = results[0]["evaluation"]
+
+    def reference(name, loss, accuracy, **more):
+        return {"model": name, "loss": estimate([loss]), "perplexity": estimate([math.exp(loss)]),
+                "accuracy": estimate([accuracy]), **more}
+
+    unigram = first["unigram_loss"]
+    if not known:
+        return [*rows, reference("unigram", unigram, first["unigram_accuracy"])], COLUMNS
+    floor, window = first["floor"], first["window_floor"]
+    rows += [reference("exact optimum", floor, first["floor_accuracy"], below_unigram=unigram - floor, gap=0.0),
+             reference("window floor", window, first["window_floor_accuracy"], below_unigram=unigram - window,
+                       gap=window - floor),
+             reference("unigram", unigram, first["unigram_accuracy"], gap=unigram - floor)]
+    at = [column.name for column in COLUMNS].index("loss") + 1
+    return rows, (*COLUMNS[:at], GAP, *COLUMNS[at:])
+
+
+def distance(held_out: Sequence[dict]) -> Estimate:
+    """The gap to the floor with its 95% interval: over seeds, or over held-out rows where there is one seed only."""
+    if len(held_out) > 1:
+        return estimate(e["gap"] for e in held_out)
+    gap, half = held_out[0]["gap"], 1.96 * held_out[0]["gap_se"]
+    return Estimate(gap, gap - half, gap + half)

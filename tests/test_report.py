@@ -57,6 +57,7 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
     rows, columns = architectures.table(results)
     table.write(tmp_path, rows, columns)
     assert [row["model"] for row in rows] == ["lstm", "transformer", "unigram"]
+    assert "gap" not in [column.name for column in columns]
     with (tmp_path / "table.csv").open() as file:
         read = list(csv.DictReader(file))
     low, high = stats.t.interval(0.95, 1, 4.1, stats.sem([4.0, 4.2]))
@@ -66,6 +67,27 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
     assert read[1]["loss_low"] == "" and float(read[2]["loss"]) == 6.0
     assert "4.100 ± 1.271" in (tmp_path / "table.md").read_text()
     assert "\\toprule" in (tmp_path / "table.tex").read_text() and "$\\pm$" in (tmp_path / "table.tex").read_text()
+
+
+def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
+    known = {"floor": 3.0, "floor_accuracy": 0.7, "window_floor": 3.5, "window_floor_accuracy": 0.6, "gap_se": 0.01}
+    results = [result("lstm", 0, 4.0), result("lstm", 1, 4.2), result("transformer", 0, 5.0)]
+    for one in results:
+        one["evaluation"] |= known | {"gap": one["evaluation"]["loss"] - 3.0}
+    rows, columns = architectures.table(results)
+    table.write(tmp_path, rows, columns)
+    with (tmp_path / "table.csv").open() as file:
+        read = {row["model"]: row for row in csv.DictReader(file)}
+    assert list(read) == ["lstm", "transformer", "exact optimum", "window floor", "unigram"]
+    low, high = stats.t.interval(0.95, 1, 1.1, stats.sem([1.0, 1.2]))
+    spread = [float(read["lstm"][name]) for name in ("gap", "gap_low", "gap_high")]
+    assert spread == pytest.approx([1.1, low, high])  # over seeds
+    alone = [float(read["transformer"][name]) for name in ("gap", "gap_low", "gap_high")]
+    assert alone == pytest.approx([2.0, 2 - 0.0196, 2 + 0.0196])  # over rows
+    assert [float(read[name]["gap"]) for name in ("exact optimum", "window floor", "unigram")] == [0.0, 0.5, 3.0]
+    assert float(read["window floor"]["loss"]) == 3.5 and float(read["exact optimum"]["accuracy"]) == 0.7
+    assert float(read["window floor"]["below_unigram"]) == 2.5
+    assert "nats above floor" in (tmp_path / "table.md").read_text()
 
 
 def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
