@@ -57,7 +57,7 @@ def leaks(result) -> bool:
 def test_no_member_beats_the_floor(data, family, cell):
     result = trained(data, family, cell)
     assert not leaks(result), result
-    assert result["loss"] < result["unigram_loss"] - 0.2  # a model that has learnt nothing would use no leak
+    assert result["loss"] < result["unigram_loss"] - 0.05  # a model that has learnt nothing would use no leak
 
 
 def test_a_model_that_sees_the_words_is_caught(data):

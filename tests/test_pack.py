@@ -156,7 +156,7 @@ def test_pairs_leave_out_little_of_the_text():
 
 
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
-    monkeypatch.setattr(pack, "WINDOW", 500)
+    monkeypatch.setattr(modes, "WINDOW", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
     rows = list(modes.segment_pair(iter(documents), LENGTH))
     away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
