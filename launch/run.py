@@ -25,7 +25,7 @@ def main(argv):
         raise config.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
     import jax
 
-    from mlm import log, loop
+    from mlm import log, loop, metrics
     from mlm.models import CELLS
 
     cfg = config.resolve(command.CONFIG.value, SIZES, CELLS)
@@ -43,9 +43,7 @@ def main(argv):
     except log.Diverged as diverged:
         print(f"error: {diverged}", file=sys.stderr)
         sys.exit(1)
-    held_out = result["evaluation"]
-    print(f"done: {cfg.workdir}: held-out loss {held_out['loss']:.4f} ± {held_out['loss_se']:.4f}, "
-          f"accuracy {held_out['accuracy']:.4f}; unigram baseline {held_out['unigram_loss']:.4f}")
+    print(f"done: {cfg.workdir}: {metrics.brief(result['evaluation'])}")
 
 
 if __name__ == "__main__":

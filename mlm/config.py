@@ -38,7 +38,7 @@ class Language:
 @dataclasses.dataclass(unsafe_hash=True)
 class Data:
     corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known);
-                                        #       auto: text where path is set, else docstrings
+                                        #       auto: text where path is set, else language
     path: str = ""                      # text: globs of .txt and .gz files, separated by commas
     validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
     boundary: str = "file"              # text: a document is a "file", ends at a "blank_line", or starts at a line
@@ -127,6 +127,7 @@ class Train:
 @dataclasses.dataclass(unsafe_hash=True)
 class Eval:
     rate: float = 0.15                  # share of tokens replaced by [MASK], the same for every model
+    rates: tuple[float, ...] = ()       # further shares to evaluate at, once, when the run ends
     seed: int = 1234                    # of the frozen masks
     batch_size: int = setting(64)       # rows
     max_rows: int = 0                   # 0: the whole held-out split
@@ -228,7 +229,7 @@ def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]]
     model = dataclasses.replace(model, **{k: getattr(model, k) or v for k, v in table[model.size].items()})
     data, tokenizer, pack = config.data, config.tokenizer, config.pack
     if data.corpus == "auto":
-        data = dataclasses.replace(data, corpus="text" if data.path else "docstrings")
+        data = dataclasses.replace(data, corpus="text" if data.path else "language")
     drawn = data.corpus == "language"
     if drawn:
         room = pack.length - 2  # beside [CLS] and [SEP]
@@ -251,7 +252,7 @@ def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], w
 
     data: the identity of the packed rows; saved: what a run kept of itself as "config" (flattened) and "data".
     """
-    want, have = flatten(cfg, results_only=True), saved["config"]
+    want, have = json.loads(json.dumps(flatten(cfg, results_only=True))), saved["config"]  # tuples are lists there
     differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
                  for name, value in want.items() if have.get(name) != value]
     if differing:

@@ -26,21 +26,27 @@ def ratio(total_N, weight_N) -> tuple[float, float]:
     return float(mean), float(math.sqrt(spread) / weight)
 
 
-def evaluate(eval_step: Callable, state, batches: Iterable[types.Batch], put_batch: Callable, knobs,
-             beside: Callable | None = None) -> dict:
-    """Loss (nats per masked token), perplexity and accuracy with standard errors ("_se"), beside the unigram baseline.
+def collect(eval_step: Callable, state, batches: Iterable[types.Batch], put_batch: Callable, knobs) -> types.Losses:
+    """What each row of a split loses, as numpy arrays over the rows.
 
-    batches: the split once, its last batch filled up with empty rows. With nsp also that task's loss and accuracy.
-    beside: what more to say of each row's loss and masked tokens, such as the gap to the floor (`gap.measure`).
+    batches: the split once, its last batch filled up with empty rows, which are left out here.
     """
     parts = [eval_step(state, put_batch(batch), knobs) for batch in batches]
     rows = types.Losses(*({name: np.concatenate([part[i][name] for part in parts]) for name in parts[0][i]}
                           for i in range(3)))
     real = rows.sums_B["tokens"] > 0
-    rows = types.Losses(*({name: x[real] for name, x in field.items()} for field in rows))
+    return types.Losses(*({name: x[real] for name, x in field.items()} for field in rows))
+
+
+def summarise(rows: types.Losses, knobs: types.Knobs, beside: Callable | None = None) -> dict:
+    """Loss (nats per masked token), perplexity and accuracy with standard errors ("_se"), beside the unigram baseline.
+
+    With nsp also that task's loss and accuracy. beside: what more to say of each row's loss and masked tokens, such as
+    the gap to the floor (`gap.measure`). Raises ConfigError where no token was masked.
+    """
     weight_N = rows.weight_B["mlm"]
     config.expect(weight_N.sum() > 0, "config.eval.rate", float(knobs.mask_rate), "a rate that masks some token")
-    result = {"rows": int(real.sum()), "masked_tokens": int(weight_N.sum()),
+    result = {"rows": len(weight_N), "masked_tokens": int(weight_N.sum()),
               "realised_rate": float(weight_N.sum() / rows.sums_B["eligible"].sum())}
     columns = {"loss": rows.loss_B["mlm"], "accuracy": rows.sums_B["correct"],
                "unigram_loss": rows.sums_B["unigram_nats"], "unigram_accuracy": rows.sums_B["unigram_correct"]}

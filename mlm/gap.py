@@ -9,24 +9,35 @@ import jax
 import numpy as np
 
 from mlm import config, evaluate, floor, masking, step
-from mlm.data import language, pack
+from mlm.data import language, pack, store
 from mlm.data.tokenizer import MASK, NUM_SPECIAL
 
+FORMAT = 1  # of what is kept: a change of how floors are computed, or masks drawn, must change this number
 WINDOW = 5  # neighbours on each side: what configs/sizes.py gives the window models
 
 
 def measure(cfg: config.Config, held_out: pack.Rows) -> Callable[[np.ndarray, np.ndarray], dict] | None:
     """What `beside` needs but the model's own losses, for a corpus whose floor is known; None for any other.
 
-    None on all processes but the first, which alone writes results. Takes some seconds for each thousand rows.
+    None on all processes but the first, which alone writes results. Floors take some seconds for each thousand rows and
+    are kept under config.data.cache, as what they are of is the same for every model.
     """
     if cfg.data.corpus != "language" or jax.process_index() != 0:
         return None
-    grammar = language.build(cfg.data.language)
-    ids_NxL = np.asarray(held_out.ids_NxL[:cfg.eval.max_rows or None], np.int32)
-    words_NxL, masked_NxL = words(grammar, held_out.tokenizer.pieces, ids_NxL), masked(cfg, ids_NxL)
-    return functools.partial(beside, floor.bayes_loss(grammar.hmm, words_NxL, masked_NxL),
-                             floor.window_loss(grammar.hmm, words_NxL, masked_NxL, WINDOW))
+
+    def make(folder):
+        grammar = language.build(cfg.data.language)
+        ids_NxL = np.asarray(held_out.ids_NxL[:cfg.eval.max_rows or None], np.int32)
+        words_NxL, masked_NxL = words(grammar, held_out.tokenizer.pieces, ids_NxL), masked(cfg, ids_NxL)
+        for name, found in (("best", floor.bayes_loss(grammar.hmm, words_NxL, masked_NxL)),
+                            ("window", floor.window_loss(grammar.hmm, words_NxL, masked_NxL, WINDOW))):
+            np.savez(folder / f"{name}.npz", **found._asdict())
+        return {}
+
+    inputs = {"format": FORMAT, "rows": held_out.manifest["inputs"], "rate": cfg.eval.rate, "seed": cfg.eval.seed,
+              "max_rows": cfg.eval.max_rows, "window": WINDOW}
+    folder, _ = store.made(cfg.data.cache, "floor", inputs, make)
+    return functools.partial(beside, *(floor.Floor(**np.load(folder / f"{name}.npz")) for name in ("best", "window")))
 
 
 def words(grammar: language.Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
@@ -54,5 +65,6 @@ def beside(best: floor.Floor, window: floor.Floor, nats_N: np.ndarray, weight_N:
     if not np.array_equal(weight_N, best.count_N):
         raise ValueError("the floor was computed under other masks than the evaluation's")
     gap, gap_se = evaluate.ratio(nats_N - best.nats_N, weight_N)
-    return {"floor": best.loss, "floor_se": best.loss_error, "floor_accuracy": best.accuracy, "gap": gap,
-            "gap_se": gap_se, "window_floor": window.loss, "window_floor_accuracy": window.accuracy}
+    return {"floor": float(best.loss), "floor_se": float(best.loss_error), "floor_accuracy": float(best.accuracy),
+            "gap": gap, "gap_se": gap_se, "window_floor": float(window.loss),
+            "window_floor_accuracy": float(window.accuracy)}

@@ -56,6 +56,8 @@ def validate(config: Config) -> None:
         number(f"data.language.{name}", 0, 1, high_open=True)
     for name in ("mask.rate", "mask.max_rate", "eval.rate"):
         number(name, 0, 1, low_open=True, high_open=True)
+    for rate in config.eval.rates:
+        expect(isinstance(rate, float) and 0 < rate < 1, "config.eval.rates", config.eval.rates, "each 0 < rate < 1")
     expect(config.mask.rate <= config.mask.max_rate, "config.mask.rate", config.mask.rate,
            f"at most config.mask.max_rate = {config.mask.max_rate}, which sizes the compiled step")
     for name in ("mask.mask_share", "mask.random_share", "optim.final_fraction", "optim.warmup_fraction",

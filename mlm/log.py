@@ -83,8 +83,7 @@ class Log:
     def evaluation(self, number: int, values: dict) -> None:
         if self.progress is not None:
             self.writer.write(number, {f"eval_{name}": value for name, value in values.items()})
-            self.progress.say(f"step {number:,}: held-out loss {values['loss']:.4f} ± {values['loss_se']:.4f}, "
-                              f"accuracy {values['accuracy']:.4f} (unigram {values['unigram_loss']:.4f})")
+            self.progress.say(f"step {number:,}: {metrics.brief(values)}")
         self.pause()
 
     def pause(self) -> None:

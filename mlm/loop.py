@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm import checkpoint, config, evaluate, flops, gap, limits, masking, metrics, parallel, rundir, step, types
+from mlm import checkpoint, config, evaluate, examine, flops, gap, limits, masking, parallel, rundir, step, types
 from mlm.data import loader, pack
 from mlm.log import Log
 from mlm.models import MODELS, layers
@@ -57,8 +57,8 @@ def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
     objective, frozen = (OBJECTIVES[cfg.objective](cfg.mask, masking.slots(rate, cfg.pack.length), rows.unigram_V)
                          for rate in (cfg.mask.max_rate, cfg.eval.rate))
     knobs = training_knobs(cfg)
-    run = parallel.MODES[cfg.parallel.mode](functools.partial(step.train_step, cfg, model, objective),
-                                            functools.partial(step.eval_step, model, frozen))
+    run = parallel.MODES[cfg.parallel.mode](functools.partial(step.train_step, cfg, model, objective))
+    eval_step = run.per_row(functools.partial(step.eval_step, model, frozen))
 
     initial = jax.jit(functools.partial(step.init_state, cfg, model, objective))
     checkpoints = checkpoint.manager(workdir)
@@ -74,7 +74,8 @@ def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
     def evaluation():
         batches = loader.eval_batches(held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
                                       process=jax.process_index(), processes=jax.process_count())
-        return evaluate.evaluate(run.eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg), beside)
+        lost = evaluate.collect(eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg))
+        return lost, evaluate.summarise(lost, evaluate.frozen_knobs(cfg), beside)
 
     log = Log(workdir, start, cfg)
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=start,
@@ -94,7 +95,7 @@ def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
                 late = None
                 if due:  # before the checkpoint, so that a run continued from it lacks no evaluation
                     judged = evaluation()
-                    log.evaluation(number, judged)
+                    log.evaluation(number, judged[1])
                 if last or stop or number % cfg.train.checkpoint_every == 0:
                     checkpoint.save(checkpoints, cfg, data, run.get_state(state))
                 if stop and not last:
@@ -102,17 +103,19 @@ def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
                     raise Stopped(f"stopped at step {number:,} of {cfg.train.steps:,}, saved in {workdir}; "
                                   "the same command continues", asked.signal)
                 log.pause()
+        lost, summary = judged or evaluation()
         cost = flops.per_step(cfg, vocab_size, objective, knobs)
         result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "data": data,
                   "steps": cfg.train.steps, "vocab_size": vocab_size, **layers.count(abstract.params["model"]),
-                  "flops": cost and cost * cfg.train.steps, "evaluation": judged or evaluation(), **log.summary()}
+                  "flops": cost and cost * cfg.train.steps, "evaluation": summary,
+                  **examine.examine(cfg, model, rows, held_out, run, state), **log.summary()}
         checkpoints.wait_until_finished()
     finally:
         asked.restore()
         log.close()
         checkpoints.close()
     if jax.process_index() == 0:
-        metrics.write_json(workdir / "result.json", result)
+        rundir.finish(workdir, result, lost)
     if asked.signal is not None:
         raise Stopped(f"{workdir} is done; stopped after it", asked.signal)
     return result

@@ -19,6 +19,15 @@ def read(path: Path) -> list[dict]:
     return records
 
 
+def brief(evaluation: dict) -> str:
+    """An evaluation in one line, for a person."""
+    line = (f"held-out loss {evaluation['loss']:.4f} ± {evaluation['loss_se']:.4f}, "
+            f"accuracy {evaluation['accuracy']:.4f}; unigram baseline {evaluation['unigram_loss']:.4f}")
+    if "gap" in evaluation:
+        line += f"; {evaluation['gap']:.4f} ± {evaluation['gap_se']:.4f} nats above the floor"
+    return line
+
+
 def write_json(path: Path, value) -> None:
     """Writes aside, then renames: the file is whole or not there."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")

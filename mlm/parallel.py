@@ -16,7 +16,8 @@ class Parallel(NamedTuple):
     get_state: Callable    # and back: numpy copies, which stay as they are when the next step reuses the memory
     put_batch: Callable    # this process's rows -> the global batch
     train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
-    eval_step: Callable    # (state, batch, knobs) -> this process's view: per-row values of the global batch, numpy
+    per_row: Callable      # function of (params, batch, knobs) -> values by row, compiled: call it with (state, batch,
+                           # knobs); it returns those of the whole global batch, numpy, on every process
     get_metrics: Callable  # metrics -> numpy scalars
 
 
@@ -30,7 +31,7 @@ def check(cfg: config.Config) -> None:
                   f"a multiple of {devices}, the number of devices")
 
 
-def over_mesh(train_step: Callable, eval_step: Callable, devices=None) -> Parallel:
+def over_mesh(train_step: Callable, devices=None) -> Parallel:
     """jax.jit over a mesh of all devices of all processes, or of those given."""
     devices = devices or jax.devices()
     mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -39,22 +40,29 @@ def over_mesh(train_step: Callable, eval_step: Callable, devices=None) -> Parall
     def mapped(function, inputs, outputs):
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
-    evaluate = jax.jit(mapped(eval_step, (same, rows, same), rows))
+    def per_row(function):
+        compiled = jax.jit(mapped(function, (same, rows, same), rows))
+        return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
+
     return Parallel(
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, same)),
         get_state=lambda state: jax.tree.map(np.array, state),
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, rows), x), batch),
         train_step=jax.jit(mapped(train_step, (same, rows, same), (same, same)), donate_argnums=0),
-        eval_step=lambda state, batch, knobs: gather(evaluate(state.params, batch, knobs)),
+        per_row=per_row,
         get_metrics=jax.device_get,
     )
 
 
-def over_pmap(train_step: Callable, eval_step: Callable, devices=None) -> Parallel:
+def over_pmap(train_step: Callable, devices=None) -> Parallel:
     """jax.pmap: every value carries a leading axis of this process's devices, or of those given."""
     count = len(devices or jax.local_devices())
-    evaluate = jax.pmap(eval_step, axis_name="data", in_axes=(0, 0, None), devices=devices)
+
+    def per_row(function):
+        compiled = jax.pmap(function, axis_name="data", in_axes=(0, 0, None), devices=devices)
+        return lambda state, batch, knobs: jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]), gather(compiled(state.params, batch, knobs)))
 
     def first(tree):
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
@@ -65,8 +73,7 @@ def over_pmap(train_step: Callable, eval_step: Callable, devices=None) -> Parall
         put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch),
         train_step=jax.pmap(train_step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0,
                             devices=devices),
-        eval_step=lambda state, batch, knobs: jax.tree.map(
-            lambda x: x.reshape(-1, *x.shape[2:]), gather(evaluate(state.params, batch, knobs))),
+        per_row=per_row,
         get_metrics=first,
     )
 

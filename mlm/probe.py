@@ -5,6 +5,7 @@ items is read beside the optimum's on the same ones.
 
 Letters in array names: N rows, L places, I items.
 """
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from mlm.evaluate import ratio
 from mlm.posterior import cloze, log_probs
 
 DISTANCES = ((0, 0), (1, 3), (4, 8), (9, 16), (17, None))  # words between subject and verb, from and to
+ATTRACTORS = ((0, 0), (1, 1), (2, 2), (3, None))           # nouns of the other number between them
+SENTENCES = ((0, 0), (1, 1), (2, 3), (4, None))            # sentence ends between two mentions of a name
 
 
 class Agreement(NamedTuple):
@@ -116,21 +119,32 @@ def correct(items: Agreement | Recall, log_prob_IxW: np.ndarray) -> np.ndarray:
 
 
 def optimum(grammar: Grammar, words_NxL: np.ndarray, items: Agreement | Recall) -> np.ndarray:
-    """Which items the exact posterior gets right, given all other words of the row."""
+    """Which items, in the order of np.nonzero, the exact posterior gets right, given all other words of the row."""
     asked_NxL = np.zeros(words_NxL.shape, bool)
     asked_NxL[items.row_I, items.column_I] = True
     return correct(items, log_probs(grammar.hmm, cloze(grammar.hmm, words_NxL, asked_NxL)))
 
 
-def accuracy(items: Agreement | Recall, correct_I: np.ndarray, among_I: np.ndarray) -> tuple[float, float, int]:
-    """Share of the items among_I that are correct, its standard error over rows, and how many they are.
+def sample(items: Agreement | Recall, bins: Sequence[tuple], most: int, seed: int
+           ) -> tuple[Agreement | Recall, np.ndarray]:
+    """At most `most` items of each bin of distances, in their order, and weight_I: how many items each stands for."""
+    stream = np.random.default_rng(seed)
+    chosen, weights = [np.zeros(0, int)], [np.zeros(0)]
+    for bin_ in bins:
+        (there_J,) = np.nonzero(within(items.distance_I, *bin_))
+        chosen.append(np.sort(stream.permutation(there_J)[:most]))
+        weights.append(np.full(len(chosen[-1]), len(there_J) / max(len(chosen[-1]), 1)))
+    order_I = np.concatenate(chosen).argsort()
+    return type(items)(*(x_I[np.concatenate(chosen)[order_I]] for x_I in items)), np.concatenate(weights)[order_I]
 
-    among_I: which to count, as from `within(items.distance_I, 4, 8)`.
+
+def accuracy(items: Agreement | Recall, correct_I: np.ndarray, weight_I: np.ndarray) -> tuple[float, float]:
+    """Share of the items that are correct, and its standard error over rows.
+
+    weight_I: how much each counts, such as a sample's weights, or 0 and 1 as from `within(items.distance_I, 4, 8)`.
     """
-    rows = items.row_I.max() + 1
-    correct_N = np.bincount(items.row_I[among_I], correct_I[among_I], rows)
-    count_N = np.bincount(items.row_I[among_I], minlength=rows)
-    return *ratio(correct_N, count_N), int(among_I.sum())
+    correct_N, weight_N = (np.bincount(items.row_I, x_I) for x_I in (correct_I * weight_I, weight_I))
+    return ratio(correct_N[weight_N > 0], weight_N[weight_N > 0])
 
 
 def within(value_I: np.ndarray, low: int, high: int | None) -> np.ndarray:

@@ -1,6 +1,7 @@
 """A run's directory: its resolved config, where it came from, and its result, which is written last."""
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -8,8 +9,9 @@ from importlib import metadata
 from pathlib import Path
 
 import jax
+import numpy as np
 
-from mlm import config, metrics
+from mlm import config, metrics, types
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 
@@ -35,6 +37,14 @@ def claim(cfg: config.Config):
     except BlockingIOError:
         raise config.ConfigError(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
     return lock
+
+
+def finish(workdir: Path, result: dict, lost: types.Losses) -> None:
+    """Writes held_out.npz, what each held-out row lost (nats_N) over its predictions_N, and at last result.json."""
+    aside = workdir / f".held_out.{os.getpid()}.npz"
+    np.savez(aside, nats_N=lost.loss_B["mlm"], predictions_N=lost.weight_B["mlm"])
+    aside.rename(workdir / "held_out.npz")
+    metrics.write_json(workdir / "result.json", result)
 
 
 def describe(cfg: config.Config, data: dict, step: int) -> None:

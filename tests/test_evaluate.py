@@ -34,8 +34,10 @@ def run(batch_size, rows=10, params_seed=0):
                                 [:batch_size] for x in part))
 
     compiled = jax.jit(functools.partial(step.eval_step, model, goal))
-    return evaluate.evaluate(lambda state, rows, knobs: jax.device_get(compiled(state, rows, knobs)), params, batches(),
-                             lambda x: x, evaluate.frozen_knobs(cfg))
+    knobs = evaluate.frozen_knobs(cfg)
+    lost = evaluate.collect(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches(),
+                            lambda batch: batch, knobs)
+    return evaluate.summarise(lost, knobs)
 
 
 def test_result_does_not_depend_on_the_batch_size():

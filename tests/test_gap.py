@@ -33,8 +33,10 @@ def evaluated(cfg, rows, logits_NxLxV, beside, batch_size=32):
     compiled = jax.jit(functools.partial(step.eval_step, TABLE, goal))
     batches = loader.eval_batches(rows, batch_size=batch_size, max_rows=cfg.eval.max_rows)
     params = {"model": jnp.asarray(logits_NxLxV), "objective": {}}
-    return evaluate.evaluate(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches,
-                             lambda batch: batch, evaluate.frozen_knobs(cfg), beside)
+    knobs = evaluate.frozen_knobs(cfg)
+    lost = evaluate.collect(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches,
+                            lambda batch: batch, knobs)
+    return evaluate.summarise(lost, knobs, beside)
 
 
 def optimum(cfg, rows, grammar, see=posterior.posterior):

@@ -37,15 +37,16 @@ def trained(data, family="transformer", cell="", change=lambda model: model, pre
     cfg = drawn_config(cache, family, cell, **EASY, **QUICK)
     model = change(MODELS[cfg.model.family](cfg.model, rows.tokenizer.vocab_size))
     goal = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.rate, cfg.pack.length), rows.unigram_V)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
-                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
     knobs = loop.training_knobs(cfg)
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _, batch in zip(range(cfg.train.steps), batches, strict=False):
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
-    return evaluate.evaluate(run.eval_step, state, map(prepare, loader.eval_batches(held_out, batch_size=80)),
-                             run.put_batch, evaluate.frozen_knobs(cfg), beside)
+    lost = evaluate.collect(run.per_row(functools.partial(step.eval_step, model, goal)), state,
+                            map(prepare, loader.eval_batches(held_out, batch_size=80)), run.put_batch,
+                            evaluate.frozen_knobs(cfg))
+    return evaluate.summarise(lost, evaluate.frozen_knobs(cfg), beside)
 
 
 def leaks(result) -> bool:

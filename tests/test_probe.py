@@ -56,8 +56,22 @@ def test_every_drawn_row_is_parsed_and_the_optimum_never_misses_an_agreement():
     assert probe.optimum(grammar, words_NxL, items).all()
     names = probe.recall(grammar, words_NxL)
     known_I = probe.optimum(grammar, words_NxL, names)
-    near, _, count = probe.accuracy(names, known_I, probe.within(names.distance_I, 0, 1))
-    assert near > 0.97 and count > 100
+    near_I = probe.within(names.distance_I, 0, 1)
+    assert probe.accuracy(names, known_I, near_I)[0] > 0.97 and near_I.sum() > 100
+
+
+def test_a_sample_has_the_accuracy_of_all_items_though_it_is_spread_over_distances():
+    grammar = build(Language())
+    items = probe.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 200))
+    some, weight_I = probe.sample(items, probe.DISTANCES, 150, 3)
+    for low, high in probe.DISTANCES:
+        among_I, there = probe.within(some.distance_I, low, high), probe.within(items.distance_I, low, high).sum()
+        assert among_I.sum() == min(150, there) and weight_I[among_I].sum() == pytest.approx(there)
+    assert len(set(zip(some.row_I, some.column_I, strict=True))) == len(some.row_I)
+    right_I = items.distance_I < 3  # whatever is easier nearby
+    whole = probe.accuracy(items, right_I, np.ones(len(right_I)))[0]
+    share, error = probe.accuracy(some, some.distance_I < 3, weight_I)
+    assert abs(share - whole) < 4 * error and abs((some.distance_I < 3).mean() - whole) > 0.1
 
 
 def test_where_verbs_agree_by_chance_so_does_the_optimum():

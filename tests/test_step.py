@@ -29,14 +29,14 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
     knobs = loop.training_knobs(cfg)
-    run = parallel.MODES[mode](functools.partial(step.train_step, cfg, model, goal),
-                               functools.partial(step.eval_step, model, goal), jax.devices()[:devices])
+    run = parallel.MODES[mode](functools.partial(step.train_step, cfg, model, goal), jax.devices()[:devices])
+    eval_step = run.per_row(functools.partial(step.eval_step, model, goal))
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     seen = []
     for number in range(steps):
         state, metrics = run.train_step(state, run.put_batch(uneven(8, number % 2)), knobs)
         seen.append(float(run.get_metrics(metrics)["loss"]))
-    rows = run.eval_step(state, run.put_batch(uneven(8)), evaluate.frozen_knobs(cfg))
+    rows = eval_step(state, run.put_batch(uneven(8)), evaluate.frozen_knobs(cfg))
     return np.array(seen), run.get_state(state), rows
 
 

@@ -21,7 +21,7 @@ def train_batches(rows: pack.Rows, *, seed: int, batch_size: int, start_step: in
     numbers = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat().batch(share)
     mine = numbers[start_step * processes + process::processes]
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
-    batches = mine.map(lambda rows_B: _read(rows, rows_B, slots_B))
+    batches = mine.map(lambda rows_B: read(rows, rows_B, slots_B))
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 
@@ -36,7 +36,7 @@ def eval_batches(rows: pack.Rows, *, batch_size: int, max_rows: int = 0, process
     count = min(len(rows), max_rows or len(rows))
     for first in range(process * share, -(-count // batch_size) * batch_size, batch_size):
         numbers_B = np.arange(first, first + share, dtype=np.int32)
-        batch = _read(rows, np.minimum(numbers_B, count - 1), numbers_B)
+        batch = read(rows, np.minimum(numbers_B, count - 1), numbers_B)
         real_B = numbers_B < count
         yield types.Batch(*(np.where(real_B.reshape(-1, *[1] * (a.ndim - 1)), a, 0) for a in batch[:-1]), numbers_B)
 
@@ -46,7 +46,8 @@ def _share(batch_size, processes, field):
     return batch_size // processes
 
 
-def _read(rows, rows_B, index_B):
+def read(rows: pack.Rows, rows_B: np.ndarray, index_B: np.ndarray) -> types.Batch:
+    """Rows rows_B of a split as a batch of int32 arrays of its own."""
     def take(array):
         return array[rows_B].astype(np.int32)
     return types.Batch(take(rows.ids_NxL), take(rows.segments_NxL), take(rows.positions_NxL), take(rows.types_NxL),
