@@ -64,15 +64,17 @@ def state(cfg) -> str:
 
 
 def show(experiment, root: Path, configs) -> None:
-    """Prints and writes the table of the points that are done, saying how many of how many those are."""
-    from mlm.report import table
+    """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
+    from mlm.report import gallery, table
 
     results = [json.loads(path.read_text()) for cfg in configs if (path := Path(cfg.workdir) / "result.json").exists()]
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
         rows, columns = experiment.table(results)
         table.write(root, rows, columns)
-        print(f"\n{table.markdown(rows, columns)}\n\nwritten: {root}/table.md, .csv, .tex; runs: {root}/*/")
+        drawn = ", ".join(path.name for path in gallery.write(root, results))
+        print(f"\n{table.markdown(rows, columns)}\n\nwritten in {root}: table.md, .csv, .tex; as .png, .svg, .csv: "
+              f"{drawn}; runs: {root}/*/")
 
 
 def train(configs) -> list[str]:

@@ -72,8 +72,10 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
 def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
     known = {"floor": 3.0, "floor_accuracy": 0.7, "window_floor": 3.5, "window_floor_accuracy": 0.6, "gap_se": 0.01}
     results = [result("lstm", 0, 4.0), result("lstm", 1, 4.2), result("transformer", 0, 5.0)]
-    for one in results:
+    for share, one in zip((0.6, 0.8, 0.7), results, strict=True):
         one["evaluation"] |= known | {"gap": one["evaluation"]["loss"] - 3.0}
+        verbs = [{"low": low, "accuracy": share + low / 100, "optimum": 0.99} for low in (0, 1, 4, 9, 17)]
+        one["probes"] = {"agreement": {"distance": verbs}, "recall": {"accuracy": share / 2, "optimum": 0.9}}
     rows, columns = architectures.table(results)
     table.write(tmp_path, rows, columns)
     with (tmp_path / "table.csv").open() as file:
@@ -86,7 +88,9 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
     assert alone == pytest.approx([2.0, 2 - 0.0196, 2 + 0.0196])  # over rows
     assert [float(read[name]["gap"]) for name in ("exact optimum", "window floor", "unigram")] == [0.0, 0.5, 3.0]
     assert float(read["window floor"]["loss"]) == 3.5 and float(read["exact optimum"]["accuracy"]) == 0.7
-    assert float(read["window floor"]["below_unigram"]) == 2.5
+    assert [float(read["lstm"][name]) for name in ("near", "far", "recall")] == pytest.approx([0.71, 0.79, 0.35])
+    assert [float(read["exact optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
+    assert read["window floor"]["near"] == ""
     assert "nats above floor" in (tmp_path / "table.md").read_text()
 
 
