@@ -98,6 +98,7 @@ class Model:
     dtype: str = "float32"              # of the computation: float32 | bfloat16; parameters stay float32
     unroll: int = 0                     # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
     time_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
+    fast: bool = setting(True)          # hand-written backward passes where mlm/models/fast.py has one for the device
 
 
 @dataclasses.dataclass(unsafe_hash=True)

@@ -47,6 +47,8 @@ class Model(NamedTuple):
     init: Callable            # (key) -> params
     encode: Callable          # (params, batch, *, key_B=None) -> h_BxLxD; key_B None: evaluation, no dropout
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
+    head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
+                                  # logits; None: a loss cannot, or should not, take its own way through them
 
 
 class Objective(NamedTuple):

@@ -157,8 +157,12 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
     bias = rng.normal(size=spec.gates * hidden).astype(np.float32)
     inputs = rng.normal(size=(2, 9, spec.gates * hidden)).astype(np.float32)
     segments = np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0], [1] * 9])
+    turn = -1 if reverse else 1
+    read_LxB = segments.T[::turn]
+    same_LxB = np.pad(read_LxB[1:] == read_LxB[:-1], ((1, 0), (0, 0)))
     for unroll in (1, 4):
-        got = rnn.recur(spec, kernel, bias, inputs, segments, reverse=reverse, unroll=unroll)
+        got = rnn.recur(spec, kernel, bias, jnp.asarray(inputs.swapaxes(0, 1)[::turn]), same_LxB, unroll)
+        got = got[::turn].swapaxes(0, 1)
         for row in range(2):
             for segment in np.unique(segments[row]):
                 places = np.flatnonzero(segments[row] == segment)

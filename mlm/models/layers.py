@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm import config, types
+from mlm.models import fast
 
 
 def fold(key_B, number):
@@ -29,7 +30,8 @@ def initializer(model: config.Model):
 
 
 def dense(model: config.Model, features: int, name: str) -> nn.Dense:
-    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), name=name)
+    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), name=name,
+                    dot_general=fast.dot_general if fast.takes(model, "matmul") else None)
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
@@ -115,10 +117,13 @@ class MaskedLM(nn.Module):
         x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
         return self.body(x_BxLxD, batch.segments_BxL, key_B)
 
-    def logits(self, h):
+    def head(self, h):
         h = self.transform_norm(nn.gelu(self.transform(h), approximate=False))
-        table_VxD = self.token.embedding.astype(h.dtype)
-        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + self.bias
+        return h, self.token.embedding.astype(h.dtype), self.bias
+
+    def logits(self, h):
+        h, table_VxD, bias_V = self.head(h)
+        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
     def __call__(self, batch: types.Batch):
         return self.logits(self.encode(batch, None))
@@ -133,11 +138,13 @@ def masked_lm(model: config.Model, vocab_size: int, encoder, positions: str = "n
         batch = types.Batch(ids_1x2, ids_1x2, ids_1x2, ids_1x2, ids_1x2[0, :1], ids_1x2[0, :1])
         return module.init(key, batch)["params"]
 
-    return types.Model(
-        init=init,
-        encode=lambda params, batch, *, key_B=None: module.apply({"params": params}, batch, key_B, method="encode"),
-        logits=lambda params, h: module.apply({"params": params}, h, method="logits"),
-    )
+    def method(name):
+        return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
+
+    encode = method("encode")
+    return types.Model(init=init, logits=method("logits"),
+                       encode=lambda params, batch, *, key_B=None: encode(params, batch, key_B),
+                       head=method("head") if fast.takes(model, "cross_entropy") else None)
 
 
 def count(params) -> dict[str, int]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm import config, types
-from mlm.models import layers
+from mlm.models import fast, layers, recurrence
 
 
 class Cell(NamedTuple):
@@ -47,22 +47,17 @@ STEPS = {"elman": Cell(1, 1, elman), "gru": Cell(3, 1, gru), "lstm": Cell(4, 2, 
 CELLS = ("lstm", "gru", "elman")
 
 
-def recur(cell: Cell, kernel_HxG, bias_G, input_BxLxG, segments_BxL, *, reverse: bool, unroll: int):
-    """Runs a cell along each row, forward or in reverse, from a zero state that returns where the segment changes."""
-    before = slice(1, None) if reverse else slice(None, -1)
-    edge = ((0, 0), (0, 1)) if reverse else ((0, 0), (1, 0))
-    same_BxL = segments_BxL == jnp.pad(segments_BxL[:, before], edge, constant_values=-1)
-
+def recur(cell: Cell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
+    """Runs a cell along rows in the order given, from a zero state, which returns where same_LxB is false."""
     def step(carry, inputs):
         input_BxG, same_B = inputs
         carry = tuple(jnp.where(same_B[:, None], c_BxH, 0) for c_BxH in carry)
         carry = cell.step(input_BxG, carry[0] @ kernel_HxG + bias_G, carry)
         return carry, carry[0]
 
-    zero_BxH = jnp.zeros((input_BxLxG.shape[0], kernel_HxG.shape[0]), input_BxLxG.dtype)
-    inputs = (jnp.swapaxes(input_BxLxG, 0, 1), jnp.swapaxes(same_BxL, 0, 1))
-    _, h_LxBxH = jax.lax.scan(step, (zero_BxH,) * cell.carries, inputs, reverse=reverse, unroll=unroll)
-    return jnp.swapaxes(h_LxBxH, 0, 1)
+    zero_BxH = jnp.zeros((input_LxBxG.shape[1], kernel_HxG.shape[0]), input_LxBxG.dtype)
+    _, h_LxBxH = jax.lax.scan(step, (zero_BxH,) * cell.carries, (input_LxBxG, same_LxB), unroll=unroll)
+    return h_LxBxH
 
 
 class Layer(nn.Module):
@@ -72,19 +67,28 @@ class Layer(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, key_B):
         model, cell = self.model, STEPS[self.model.cell]
         hidden, gates = model.hidden, cell.gates * model.hidden
-        y_BxLxD = layers.norm(model, "norm")(x_BxLxD)
-        directions = []
+        y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
+        kernels, biases, inputs, same = [], [], [], []
         for name in ("forward", "backward")[: 1 + model.bidirectional]:
-            input_BxLxG = layers.dense(model, gates, f"{name}_input")(y_BxLxD)
+            turn = -1 if name == "backward" else 1  # the order in which the direction reads a row
+            segments_LxB = segments_BxL.T[::turn]
+            inputs.append(layers.dense(model, gates, f"{name}_input")(y_LxBxD[::turn]))
+            same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
             orthogonal = nn.initializers.orthogonal()
             kernel_HxG = self.param(
                 f"{name}_kernel",
                 lambda key: jnp.concatenate([orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1),  # noqa: B023, E501
             )
-            bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else 0.0
-            directions.append(recur(cell, kernel_HxG.astype(input_BxLxG.dtype), jnp.asarray(bias_G, input_BxLxG.dtype),
-                                    input_BxLxG, segments_BxL, reverse=name == "backward", unroll=model.time_unroll))
-        out_BxLxD = layers.dense(model, model.width, "out")(jnp.concatenate(directions, -1))
+            bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else \
+                jnp.zeros(gates)  # the other cells' products are added to inputs that have one
+            kernels.append(kernel_HxG.astype(y_LxBxD.dtype))
+            biases.append(bias_G.astype(y_LxBxD.dtype))
+        if fast.takes(model, "recurrence"):
+            h = recurrence.recur(model.cell, model.time_unroll, *map(tuple, (kernels, biases, inputs, same)))
+        else:
+            h = [recur(cell, *each, model.time_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
+        h_LxBxH = jnp.concatenate([h[0], *(h_LxBxH[::-1] for h_LxBxH in h[1:])], -1)
+        out_BxLxD = jnp.swapaxes(layers.dense(model, model.width, "out")(h_LxBxH), 0, 1)
         return x_BxLxD + layers.dropout(out_BxLxD, key_B, model.dropout)
 
 

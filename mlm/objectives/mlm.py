@@ -7,6 +7,7 @@ import numpy as np
 
 from mlm import config, masking, types
 from mlm.data.tokenizer import NUM_SPECIAL
+from mlm.objectives.cross_entropy import cross_entropy
 
 
 def build(mask: config.Mask, slots: int, unigram_V) -> types.Objective:
@@ -31,15 +32,11 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
         h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
                                key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        logits_BxKxV = model.logits(params["model"], h_BxKxD)
-        label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
-        nats_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK
+        nats_BxK, right_BxK = (trained if train else judged)(params["model"], model, h_BxKxD, masked.targets_BxK)
 
         def over_row(x_BxK):
             return (x_BxK * masked.weights_BxK).sum(-1)
 
-        # In training a tie counts as correct, which spares a pass over the logits: their maximum is at hand already.
-        right_BxK = label_BxK >= logits_BxKxV.max(-1) if train else logits_BxKxV.argmax(-1) == masked.targets_BxK
         sums = {"correct": over_row(right_BxK),
                 "eligible": masked.eligible_B.astype(jnp.float32),
                 "tokens": (batch.segments_BxL > 0).sum(-1).astype(jnp.float32)}
@@ -49,3 +46,21 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
         return types.Losses({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
+
+
+def judged(params, model, h_BxKxD, target_BxK):
+    """nats_BxK of the targets, and whether each has the largest logit, of equal ones the first in the vocabulary."""
+    logits_BxKxV = model.logits(params, h_BxKxD)
+    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
+
+
+def trained(params, model, h_BxKxD, target_BxK):
+    """As `judged`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand already."""
+    if model.head is not None:
+        h_BxKxD, table_VxD, bias_V = model.head(params, h_BxKxD)
+        found = cross_entropy(h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), table_VxD, bias_V, target_BxK.reshape(-1))
+        return (x_N.reshape(target_BxK.shape) for x_N in found)
+    logits_BxKxV = model.logits(params, h_BxKxD)
+    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, label_BxK >= logits_BxKxV.max(-1)
