@@ -44,7 +44,7 @@ def load(knobs: config.Config, split: str) -> Rows:
     config.one_of("split", split, corpus.SPLITS)
     config.one_of("config.pack.mode", knobs.pack.mode, list(MODES))
     content = corpus.fingerprint(knobs.data)
-    words = _vocabulary(knobs, content)
+    words = vocabulary(knobs, content)
     isolate = knobs.pack.isolate and knobs.pack.mode == "full_sentences"  # elsewhere rows hold one document or pair
     inputs = {"format": FORMAT, "corpus": content, "kind": words.kind,
               "tokenizer": hashlib.sha256(words.model).hexdigest(),
@@ -74,9 +74,15 @@ def load(knobs: config.Config, split: str) -> Rows:
                 np.fromfile(folder / "unigram.bin", np.int64), words, manifest)
 
 
+def vocabulary(knobs: config.Config, content: str) -> tokenizer.Tokenizer:
+    """The tokenizer learnt from the corpus of this content (`corpus.fingerprint`), made where the cache lacks it.
 
-def _vocabulary(knobs, content):
+    Raises ConfigError where it would have to be made and the corpus holds something else by now.
+    """
     def make(folder):
+        if corpus.fingerprint(knobs.data) != content:
+            raise config.ConfigError(f"config.data.cache = {knobs.data.cache!r}: expected the folder that holds the "
+                                     "tokenizer, since the corpus that it was learnt from has changed")
         words = tokenizer.train(knobs.tokenizer, _progress(corpus.to_learn(knobs.data), "reading for the vocabulary"))
         return {"file": words.save(folder).name}
 

@@ -1,0 +1,90 @@
+"""Judges a trained run by pseudo-log-likelihood: pseudo-perplexity of sentences, and accuracy on BLiMP's minimal pairs.
+
+    python -m launch.judge runs/a --blimp=FOLDER --sentences='held-out/*.txt'
+
+Writes judged.json into the run's directory; a second call does only what is not yet in it. --config.NAME=value changes
+a setting that cannot change a result, such as config.eval.batch_size or config.data.cache.
+"""
+import itertools
+import sys
+
+from absl import flags
+
+from launch import command
+
+_SENTENCES = flags.DEFINE_string("sentences", "", "Globs of text files; not given: the held-out documents of the run's "
+                                 "corpus. A sentence ends with its line, or with a full stop, ! or ? before a space.")
+_MAX_SENTENCES = flags.DEFINE_integer("max_sentences", 0, "The first so many; 0: all.", lower_bound=0)
+_BLIMP = flags.DEFINE_string("blimp", "", "Folder of BLiMP's .jsonl files; not given: no minimal pairs.")
+_PARADIGMS = flags.DEFINE_list("paradigms", "", "Which of them, separated by commas; not given: all.")
+_MAX_PAIRS = flags.DEFINE_integer("max_pairs", 0, "The first so many of each paradigm; 0: all.", lower_bound=0)
+
+
+def sentences(data) -> list[str]:
+    from mlm.data import corpus, text_files
+
+    if _SENTENCES.value:
+        texts = text_files.read(text_files.find("--sentences", _SENTENCES.value), lambda line: False)
+    else:
+        texts = corpus.documents(data, "validation")
+    every = itertools.chain.from_iterable(map(corpus.sentences, texts))
+    return list(itertools.islice(every, _MAX_SENTENCES.value or None))
+
+
+def show(judged: dict) -> None:
+    from mlm.data import blimp
+    from mlm.report.table import Column, Estimate, markdown
+
+    def interval(values, name, scale=1.0):
+        middle, half = scale * values[name], 1.96 * scale * values[f"{name}_se"]
+        return Estimate(middle, middle - half, middle + half)
+
+    names = {"pll": "PLL", "pll_word_l2r": "PLL-word-l2r"}
+    if held := judged.get("sentences"):
+        print(f"\n{held['sentences']:,} sentences: {held['words']:,} words, {held['tokens']:,} tokens, "
+              f"{held['unknown_tokens']:,} unknown ones not asked for\n")
+        units = ("token", "word")
+        rows = [{"metric": title} | {unit: interval(held[metric], f"{unit}_perplexity") for unit in units}
+                for metric, title in names.items()]
+        columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
+        print(markdown(rows, columns))
+    if not judged["paradigms"]:
+        return
+
+    def row(phenomenon, paradigm, values):
+        return {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": values["pairs"]} | \
+            {metric: interval(values, f"{metric}_accuracy", 100) for metric in names}
+
+    rows = []
+    for phenomenon, mean in judged["phenomena"].items():
+        members = {name: values for name, values in judged["paradigms"].items() if values["phenomenon"] == phenomenon}
+        rows += [row(phenomenon, name, values) for name, values in sorted(members.items())]
+        rows += [row(phenomenon, f"mean of {len(members)}", mean)] if len(members) > 1 else []
+    overall = judged["overall"]
+    rows += [row("overall", f"mean of {overall['paradigms']}", overall)]
+    columns = [Column("phenomenon", "phenomenon"), Column("paradigm", "paradigm"), Column("pairs", "pairs", ",d"),
+               *(Column(metric, f"{title} (%)", ".1f") for metric, title in names.items())]
+    if overall["pairs"] == blimp.PARADIGMS * blimp.PAIRS:
+        rows += [{"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER.items()]
+        columns += [Column("paper", "paper (%)", ".1f")]
+    print(f"\n{markdown(rows, columns)}")
+
+
+def main(argv):
+    from mlm import config
+
+    if len(argv) != 2:
+        raise config.ConfigError("expected the directory of a run, such as: python -m launch.judge runs/a")
+    from mlm import judge, trained
+    from mlm.data import blimp
+
+    paradigms = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value) if _BLIMP.value else []
+    config.expect(bool(paradigms) or not _PARADIGMS.value, "--paradigms", ",".join(_PARADIGMS.value),
+                  "--blimp=FOLDER beside it")
+    run = trained.load(argv[1], command.overrides(sys.argv))
+    show(judge.judge(run, sentences(run.cfg.data), paradigms))
+    print(f"\nwritten: {argv[1]}/judged.json (step {run.step:,})")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,132 @@
+"""A trained run is judged from its directory alone, a part at a time, and what is done is not done again."""
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import small_config
+
+from mlm import config, evaluate, judge, loop, masking, pll, rundir, step, trained
+from mlm.data import blimp, corpus, loader, pack
+from mlm.objectives import OBJECTIVES
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of few steps on sentences whose words come in the order of their letters."""
+    folder, draw = tmp_path_factory.mktemp("run"), random.Random(0)
+    for number in range(60):
+        (folder / f"{number}.txt").write_text("\n".join(
+            " ".join(sorted("".join(draw.choices("abcdefgh", k=draw.randint(1, 4))) for _ in range(6))) + "."
+            for _ in range(10)))
+    cfg = small_config(data__path=str(folder / "*.txt"), data__cache=str(folder / "cache"), workdir=str(folder / "a"),
+                       tokenizer__kind="wordpiece", tokenizer__vocab_size=60, pack__length=32, train__steps=30,
+                       train__batch_size=16, eval__batch_size=8, eval__rates=(0.3,), optim__learning_rate=3e-3)
+    return cfg, loop.train(cfg)
+
+
+@pytest.fixture(scope="module")
+def pairs(run):
+    """Two paradigms of held-out sentences against the same with their words in reverse."""
+    texts = [text for document in corpus.documents(run[0].data, "validation") for text in corpus.sentences(document)]
+    texts = texts[:40]
+    assert len(texts) == 40
+    sentences = [t for text in texts for t in (text, " ".join(reversed(text.split())))]
+    return texts, [blimp.Paradigm("order_1", "order", sentences[:40]), blimp.Paradigm("order_2", "order", sentences)]
+
+
+def test_a_run_is_loaded_as_it_was_trained(run):
+    cfg, result = run
+    loaded = trained.load(cfg.workdir, {"eval.batch_size": 20})
+    assert loaded.cfg.eval.batch_size == 20 and config.fingerprint(loaded.cfg) == config.fingerprint(cfg)
+    assert loaded.step == 30
+    held_out = pack.load(cfg, "validation")
+    objective = OBJECTIVES["mlm"](cfg.mask, masking.slots(cfg.eval.rate, cfg.pack.length), held_out.unigram_V)
+    eval_step = loaded.run.per_row(lambda *arguments: step.eval_step(loaded.model, objective, *arguments))
+    lost = evaluate.collect(eval_step, loaded.state, loader.eval_batches(held_out, batch_size=20),
+                            loaded.run.put_batch, evaluate.frozen_knobs(cfg))
+    assert evaluate.summarise(lost, evaluate.frozen_knobs(cfg))["loss"] == pytest.approx(
+        result["evaluation"]["loss"], rel=1e-6)
+
+
+def test_judging_writes_what_is_measured_and_does_nothing_twice(run, pairs):
+    cfg, _ = run
+    (texts, paradigms), path = pairs, Path(cfg.workdir, "judged.json")
+    path.unlink(missing_ok=True)
+    loaded = trained.load(cfg.workdir, {})
+    first = judge.judge(loaded, texts, paradigms[:1])
+    assert json.loads(path.read_text()) == first and (first["step"], first["fingerprint"]) == (
+        30, config.fingerprint(cfg))
+    score = pll.scorer(loaded.model, loaded.run, loaded.state)
+    by_hand = pll.scores(score, pll.clozes(loaded.words, paradigms[0].sentences, 32), 8)
+    assert pll.accuracy(by_hand).items() <= first["paradigms"]["order_1"].items()
+    assert first["sentences"]["sentences"] == len(texts) and first["overall"]["pairs"] == 20
+    before = path.stat().st_mtime_ns
+    assert judge.judge(loaded, texts, paradigms[:1]) == first and path.stat().st_mtime_ns == before
+
+    path.write_text(json.dumps(first | {"sentences": first["sentences"] | {"mark": 1}}))  # kept: not done again
+    more = judge.judge(loaded, texts, paradigms)
+    assert more["sentences"]["mark"] == 1 and more["paradigms"].keys() == {"order_1", "order_2"}
+    assert more["phenomena"]["order"] == more["overall"] and more["overall"]["pairs"] == 60
+    fewer = judge.judge(loaded, texts[:5], [])
+    assert fewer["sentences"]["sentences"] == 5 and fewer["paradigms"] == more["paradigms"]
+
+    later = judge.judge(loaded._replace(step=31), texts[:5], [])  # of another state nothing is kept
+    assert later["step"] == 31 and later["paradigms"] == {} and "overall" not in later
+
+
+def test_what_cannot_be_judged_is_told(run, tmp_path):
+    cfg, _ = run
+    with pytest.raises(config.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
+        trained.load(str(Path(cfg.workdir).parent / "b"), {})
+    with pytest.raises(config.ConfigError, match=r"^config.mask.rate = 0.4: expected what the run was trained with"):
+        trained.load(cfg.workdir, {"mask.rate": 0.4})
+    with pytest.raises(config.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
+        trained.load(cfg.workdir, {"eval.batch_size": 6})
+    with rundir.claim(cfg), pytest.raises(config.ConfigError, match="another process"):
+        trained.load(cfg.workdir, {})
+    saved = json.loads((Path(cfg.workdir) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(config.ConfigError, match=r"it has none yet$"):
+        trained.load(str(tmp_path), {})
+    for name, message in (("corpus", "the corpus that it was learnt from has changed"),
+                          ("tokenizer", "expected the folder that holds the tokenizer that .* was trained with")):
+        changed = saved | {"data": saved["data"] | {name: "0" * 64}}
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        with pytest.raises(config.ConfigError, match=message):
+            trained.load(str(tmp_path), {})
+
+
+def command(*words):
+    return subprocess.run([sys.executable, "-m", "launch.judge", *map(str, words)], cwd=ROOT, capture_output=True,
+                          text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+
+
+def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_path):
+    cfg, _ = run
+    texts, (_, paradigm) = pairs
+    good, bad = paradigm.sentences[::2], paradigm.sentences[1::2]
+    (tmp_path / "order.jsonl").write_text("".join(
+        json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
+        for g, b in zip(good, bad, strict=True)))
+    (tmp_path / "held.txt").write_text("\n".join(texts))
+    done = command(cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt", "--max_sentences=7",
+                   "--max_pairs=30")
+    assert done.returncode == 0, done.stderr
+    judged = json.loads((Path(cfg.workdir) / "judged.json").read_text())
+    assert judged["sentences"]["sentences"] == 7 and judged["overall"]["pairs"] == 30
+    shown = f"{100 * judged['overall']['pll_accuracy']:.1f} ± "
+    assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
+    perplexity = f"{judged['sentences']['pll_word_l2r']['token_perplexity']:,.2f} ± "
+    assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
+    assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
+    for words, message in (((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
+                           ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
+                           ((), "error: expected the directory of a run")):
+        done = command(*words)
+        assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
