@@ -128,7 +128,7 @@ def plan(asked: Clozes, batch_size: int) -> list[tuple[int, np.ndarray]]:
 
 
 def lengths(longest: int) -> list[int]:
-    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`, so that padding stays under a third."""
+    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
     steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
     return [*(length for length in steps if length < longest), longest]
 

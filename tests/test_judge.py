@@ -130,3 +130,16 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_p
                            ((), "error: expected the directory of a run")):
         done = command(*words)
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+
+
+def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
+    from launch.judge import show
+
+    one = {"phenomenon": "order", "pairs": 1000} | {f"{metric}_accuracy{error}": 0.5 for metric in pll.METRICS
+                                                    for error in ("", "_se")}
+    values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
+    for paradigms, expected in ((67, values), (66, [])):
+        found = {f"p{number}": one for number in range(paradigms)}
+        show({"paradigms": found, **blimp.summary(found)})
+        cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+        assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
