@@ -89,7 +89,7 @@ class Model:
     window: int = 0                     # feedforward: neighbours on each side
     bidirectional: bool = True          # rnn
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
-    positions: str = "learned"          # transformer: learned | sinusoidal
+    positions: str = "learned"          # transformer: learned | sinusoidal | rotary
     max_positions: int = 512            # transformer: longest row
     segment_types: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding
     dropout: float = 0.1                # of embeddings and of each sub-layer's output

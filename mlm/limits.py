@@ -29,7 +29,7 @@ def validate(config: Config) -> None:
     choice("pack.mode", *MODES)
     choice("mask.random_from", "unigram", "uniform")
     choice("model.norm", "pre", "post")
-    choice("model.positions", "learned", "sinusoidal")
+    choice("model.positions", "learned", "sinusoidal", "rotary")
     choice("model.dtype", "float32", "bfloat16")
     choice("optim.schedule", "linear", "cosine", "wsd", "constant")
     choice("parallel.mode", "jit", "pmap")
@@ -84,6 +84,9 @@ def validate(config: Config) -> None:
         at_least(1, "model.heads")
         expect(config.model.width % config.model.heads == 0, "config.model.heads", config.model.heads,
                f"a divisor of config.model.width = {config.model.width}")
+        if config.model.positions == "rotary":
+            expect(config.model.width // config.model.heads % 2 == 0, "config.model.heads", config.model.heads,
+                   "heads of an even width, since config.model.positions is rotary")
         expect(config.pack.length <= config.model.max_positions, "config.pack.length", config.pack.length,
                f"at most config.model.max_positions = {config.model.max_positions}")
     if config.model.family == "feedforward":
