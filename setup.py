@@ -23,6 +23,7 @@ setuptools.setup(
         "tokenizers>=0.22",
         "ml_collections>=1.1",
         "absl-py>=2.3",
+        "jinja2>=3.1",
         "matplotlib>=3.10",
         "numpy>=2.1",
         "scipy>=1.15",

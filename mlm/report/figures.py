@@ -1,141 +1,143 @@
-"""Figures, each as PNG, SVG and CSV: what the HTML page draws, for papers and slides.
-
-Every function takes the path without an ending and returns it. Series keep their colour, marker and dashes in all
-figures that name the same series in the same order; no two of the first twelve share all three, so that figures can
-be read without colour. matplotlib is imported by the first figure.
-"""
+"""The charts of a sweep as figures for papers and slides: each as PNG, SVG and CSV. matplotlib is imported to draw."""
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from mlm.report import table
+from mlm.report import charts, table
+from mlm.report.palette import DASHES, LIGHT, MARKERS, style
 from mlm.report.series import Series
+from mlm.report.table import Column
 
-# Eight colours that stay apart under the three kinds of colour blindness, each with a contrast of 3 to white.
-COLOURS = ("#0b62c4", "#c8500a", "#0a8f6c", "#c04a9e", "#8a6d00", "#3a3a3a", "#2b93d1", "#7a2be2")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
-DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)))
-
-TITLES = {"step": "step", "tokens": "training tokens", "eval_loss": "held-out loss (nats per masked token)",
-          "eval_gap": "held-out loss above the floor (nats per masked token)", "eval_accuracy": "held-out accuracy",
-          "loss": "held-out loss (nats per masked token)", "accuracy": "held-out accuracy",
-          "gap": "held-out loss above the floor (nats per masked token)"}
+REFERENCES = ((1, 1.2), (8, 4))  # dashes of floor or optimum, and of chance
 
 
-class Style(NamedTuple):
-    color: str
-    marker: str
-    linestyle: object
+def draw(folder: Path, chart: charts.Lines | charts.Heat | charts.Intervals) -> Path:
+    """Writes NAME.png, NAME.svg and NAME.csv into the folder, each whole or not at all; returns the PNG's path.
 
-
-def style(index: int) -> Style:
-    return Style(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
-
-
-def learning_curves(path: Path, series: Sequence[Series], *, x: str = "step", y: str = "eval_loss",
-                    floor: float | None = None) -> Path:
-    """Held-out loss by step or tokens (`series.curves`); the band is from the lowest to the highest seed."""
-    figure, axes = canvas(TITLES[x], TITLES[y])
-    for index, line in enumerate(series):
-        look = style(index)
-        axes.plot(line.x, [value.mean for value in line.y], label=line.name, linewidth=1.5, markersize=4,
-                  markevery=max(1, len(line.x) // 8), **look._asdict())
-        if line.y[0].low is not None:
-            axes.fill_between(line.x, [value.low for value in line.y], [value.high for value in line.y],
-                              color=look.color, alpha=0.15, linewidth=0)
-    if floor is not None:
-        axes.axhline(floor, color="black", linewidth=1, linestyle=(0, (1, 1)), label="floor")
-    thousands(axes.xaxis)
-    return finish(path, figure, axes, series, x, y)
-
-
-def by_class(path: Path, series: Sequence[Series], optimum: Series, *, x: str, y: str = "accuracy",
-             chance: float | None = None) -> Path:
-    """Accuracy by class, such as distance (`series.by_class`), with 95% intervals, beside the optimum's.
-
-    x: what the classes are, such as "words between subject and verb". chance: the accuracy of a guess.
+    The same chart gives the same files. A legend stands beside the axes, where it covers nothing.
     """
-    figure, axes = canvas(x, y)
-    places = range(len(optimum.x))
-    axes.plot(places, [value.mean for value in optimum.y], color="black", linewidth=1, linestyle=(0, (1, 1)),
-              marker="_", markersize=10, label="optimum")
-    for index, line in enumerate(series):
-        shift = 0.3 * ((index + 0.5) / len(series) - 0.5)
-        bars(axes, [place + shift for place in places], line, index)
-    if chance is not None:
-        axes.axhline(chance, color="gray", linewidth=1, linestyle=(0, (4, 4)), label="chance")
-    axes.set_xticks(places, optimum.x)
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -0.02), min(high, 1.02))
-    return finish(path, figure, axes, [*series, optimum], "class", "accuracy")
+    figure, data = {charts.Lines: lines, charts.Heat: heat, charts.Intervals: intervals}[type(chart)](chart)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "mlm"}):
+        for ending, save in (("svg", lambda path: figure.savefig(path, metadata={"Date": None})),
+                             ("png", lambda path: figure.savefig(path, dpi=160)),
+                             ("csv", lambda path: path.write_text(data))):
+            aside = folder / f".{chart.name}.{os.getpid()}.{ending}"
+            save(aside)
+            aside.rename(folder / f"{chart.name}.{ending}")
+    return folder / f"{chart.name}.png"
 
 
-def by_rate(path: Path, series: Sequence[Series], floor: Series | None = None, *, y: str = "loss") -> Path:
-    """Loss, gap or accuracy by the evaluation's masking rate (`series.by_rate`), 95% intervals, above the floor's."""
-    figure, axes = canvas("masking rate of the evaluation (%)", TITLES[y])
-    if floor is not None:
-        axes.plot(floor.x, [value.mean for value in floor.y], color="black", linewidth=1, linestyle=(0, (1, 1)),
-                  marker="_", markersize=10, label="floor")
-    for index, line in enumerate(series):
-        bars(axes, line.x, line, index)
-    return finish(path, figure, axes, [*series, *([floor] if floor else [])], "rate", y)
-
-
-def bars(axes, x: Sequence[float], line: Series, index: int) -> None:
-    """A line with markers and the interval of each as a bar."""
-    look = style(index)
-    half = [[0 if value.low is None else value.mean - value.low for value in line.y],
-            [0 if value.low is None else value.high - value.mean for value in line.y]]
-    axes.errorbar(x, [value.mean for value in line.y], half, label=line.name, linewidth=1.5, markersize=5,
-                  elinewidth=1, capsize=2, **look._asdict())
-
-
-def canvas(x: str, y: str, width: float = 7.5, height: float = 4.5):
-    """A figure with one pair of axes; no state is shared with other figures, nor any screen needed."""
+def canvas(x: str, y: str, height: float = 4.5):
+    """A figure with one pair of axes; it shares no state with others and needs no screen."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(7.5, height), layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
 
 
-def thousands(axis) -> None:
-    from matplotlib.ticker import EngFormatter
+def lines(chart: charts.Lines):
+    figure, axes = canvas(chart.x, chart.y)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    classes = next((line.x for line in chart.series if isinstance(line.x[0], str)), None)
+    for index, line in enumerate(chart.series):
+        x = range(len(classes)) if classes else line.x
+        if not chart.band:  # side by side, so that no bar covers another
+            shift = ((index + 0.5) / len(chart.series) - 0.5) * (0.4 if classes else 0.04 * (x[-1] - x[0]))
+            line = line._replace(x=[place + shift for place in x])
+        plot(axes, line, index, chart.band)
+    for reference, dashes in zip(chart.references, REFERENCES, strict=False):
+        axes.plot(range(len(classes)) if classes else reference.x, means(reference), label=reference.name,
+                  color="black", linewidth=1, linestyle=(0, dashes))
+    if chart.value in charts.SHARES:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -0.02), min(high, 1.02))
+    if classes:
+        axes.set_xticks(range(len(classes)), classes)
+    else:
+        from matplotlib.ticker import EngFormatter
 
-    axis.set_major_formatter(EngFormatter(sep=""))
-
-
-def finish(path: Path, figure, axes, series: Sequence[Series], x: str, y: str) -> Path:
-    """Puts the legend beside the axes, its lines in the order in which they end, and writes the figure and its data."""
-    def end(handle):
-        return getattr(handle, "lines", [handle])[0].get_ydata()[-1]
-
-    handles, labels = axes.get_legend_handles_labels()
-    pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: -end(pair[0]))
-    figure.legend(*zip(*pairs, strict=True), loc="outside right upper", frameon=False, fontsize=9)
-    rows = [{"series": line.name, x: place, y: value} for line in series
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    legend(figure, axes)
+    rows = [{"series": line.name, chart.along: place, chart.value: value} for line in (*chart.series, *chart.references)
             for place, value in zip(line.x, line.y, strict=True)]
-    write(path, figure, table.plain(rows, [table.Column(name, name) for name in ("series", x, y)]))
-    return path
+    return figure, table.plain(rows, [Column(name, name) for name in ("series", chart.along, chart.value)])
 
 
-def write(path: Path, figure, data: str) -> None:
-    """path.png, path.svg and path.csv, each whole or not at all, and the same for the same data."""
-    import matplotlib
+def plot(axes, line: Series, index: int, band: bool) -> None:
+    look = style(index)
+    looks = {"label": line.name, "color": LIGHT[look.colour], "marker": MARKERS[look.marker], "linewidth": 1.5,
+             "linestyle": (0, DASHES[look.dashes]) if DASHES[look.dashes] else "-", "markersize": 5}
+    mean = means(line)
+    low, high = ([m if bound is None else bound for m, bound in zip(mean, bounds, strict=True)]
+                 for bounds in ([value.low for value in line.y], [value.high for value in line.y]))
+    if band:
+        axes.plot(line.x, mean, markevery=max(1, len(line.x) // 8), **looks)
+        axes.fill_between(line.x, low, high, color=looks["color"], alpha=0.15, linewidth=0)
+    else:
+        half = [[m - bound for m, bound in zip(mean, low, strict=True)],
+                [bound - m for m, bound in zip(mean, high, strict=True)]]
+        axes.errorbar(line.x, mean, half, elinewidth=1, capsize=2, **looks)
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
 
-    def aside(ending):
-        return path.parent / f".{path.name}.{os.getpid()}.{ending}"
+def means(line: Series) -> list[float]:
+    return [value.mean for value in line.y]
 
-    with matplotlib.rc_context({"svg.hashsalt": "mlm"}):
-        figure.savefig(aside("svg"), metadata={"Date": None})
-    figure.savefig(aside("png"), dpi=160)
-    aside("csv").write_text(data)
-    for ending in ("svg", "png", "csv"):
-        aside(ending).rename(path.parent / f"{path.name}.{ending}")
+
+def legend(figure, axes) -> None:
+    """Names beside the axes, in the order in which the lines end."""
+    def end(pair):
+        return -getattr(pair[0], "lines", [pair[0]])[0].get_ydata()[-1]
+
+    pairs = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=end)
+    figure.legend(*zip(*pairs, strict=True), loc="outside right upper", frameon=False, fontsize=9, handlelength=3.5)
+
+
+def heat(chart: charts.Heat):
+    matrix = chart.matrix
+    figure, axes = canvas(chart.x, chart.y, 1.6 + 0.38 * len(matrix.groups))
+    above_GxR = chart.above_least()
+    image = axes.imshow(above_GxR, cmap="Blues", aspect="auto", vmin=0)
+    most = max(map(max, above_GxR)) or 1
+    for g, values in enumerate(matrix.value_GxR):
+        for r, value in enumerate(values):
+            axes.text(r, g, f"{value.mean:.3f}", ha="center", va="center", fontsize=9,
+                      color="white" if above_GxR[g][r] > 0.65 * most else "black",
+                      weight="bold" if above_GxR[g][r] == 0 else "normal")
+    axes.set_xticks(range(len(matrix.rates)), [f"{100 * rate:g}" for rate in matrix.rates])
+    axes.set_yticks(range(len(matrix.groups)), matrix.groups)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"{chart.title}; bold: the least of its column", fontsize=9, loc="left")
+    figure.colorbar(image, label="nats above the least of the column")
+    rows = [{"group": group, "rate": 100 * rate, chart.value: value}
+            for group, values in zip(matrix.groups, matrix.value_GxR, strict=True)
+            for rate, value in zip(matrix.rates, values, strict=True)]
+    return figure, table.plain(rows, [Column(name, name) for name in ("group", "rate", chart.value)])
+
+
+def intervals(chart: charts.Intervals):
+    figure, axes = canvas(chart.x, "", 1.2 + 0.32 * len(chart.rows))
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    for place, (_, value, paper) in enumerate(chart.rows):
+        if value.low is not None:
+            axes.hlines(place, value.low, value.high, color=LIGHT[0], linewidth=2, label="95% interval")
+        axes.plot(value.mean, place, "o", color=LIGHT[0], markersize=6, label="mean")
+        if paper is not None:
+            axes.plot(paper, place, "D", color=LIGHT[1], markerfacecolor="white", markersize=7, label="paper")
+    axes.set_yticks(range(len(chart.rows)), [name for name, _, _ in chart.rows])
+    axes.invert_yaxis()
+    if chart.value in charts.SHARES:
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.02), min(high, 1.02))
+    axes.tick_params(axis="y", length=0)
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once, loc="outside right upper", frameon=False, fontsize=9)
+    rows = [{"row": name, chart.value: value, "paper": paper} for name, value, paper in chart.rows]
+    return figure, table.plain(rows, [Column(name, name) for name in ("row", chart.value, "paper")])

@@ -1,4 +1,4 @@
-"""What figures show of a sweep: lines, points and matrices, each value with its interval over a group of seeds.
+"""What figures show of a sweep: lines and matrices, each value with its interval over a group of seeds.
 
 A run is its result.json, as a dict; a group is the runs that differ in their seed alone.
 """
@@ -19,6 +19,14 @@ class Series(NamedTuple):
     name: str
     x: list
     y: list[Estimate]
+
+
+class Matrix(NamedTuple):
+    """A value for each group and evaluation rate (a fraction)."""
+
+    groups: list[str]
+    rates: list[float]
+    value_GxR: list[list[Estimate]]
 
 
 def folder(root: Path, result: dict) -> Path:
@@ -56,16 +64,13 @@ def curves(root: Path, results: Sequence[dict], group=name_of, x: str = "step", 
     for name, members in groups(results, group).items():
         seeds = [points(metrics.read(folder(root, member) / "metrics.jsonl"), x, y) for member in members]
         steps = sorted(set.intersection(*map(set, seeds)))
-        at_NxSx2 = np.array([[seed[step] for step in steps] for seed in seeds]).reshape(len(seeds), len(steps), 2)
-        bounds = (at_NxSx2[..., 1].min(0), at_NxSx2[..., 1].max(0)) if len(seeds) > 1 else ([None] * len(steps),) * 2
-        lines.append(Series(name, at_NxSx2[..., 0].mean(0).tolist(),
-                            [Estimate(*map(plain, three)) for three in zip(at_NxSx2[..., 1].mean(0), *bounds,
-                                                                           strict=True)]))
-    return [line for line in lines if line.x]
-
-
-def plain(value) -> float | None:
-    return None if value is None else float(value)
+        if steps:
+            x_NxS, y_NxS = np.array([[seed[step] for step in steps] for seed in seeds]).transpose(2, 0, 1)
+            bounds = zip(y_NxS.min(0).tolist(), y_NxS.max(0).tolist(), strict=True)
+            lines.append(Series(name, x_NxS.mean(0).tolist(),
+                                [Estimate(mean, *(bound if len(seeds) > 1 else (None, None)))
+                                 for mean, bound in zip(y_NxS.mean(0).tolist(), bounds, strict=True)]))
+    return lines
 
 
 def points(records: Sequence[dict], x: str, y: str) -> dict[int, tuple[float, float]]:
@@ -79,20 +84,17 @@ def points(records: Sequence[dict], x: str, y: str) -> dict[int, tuple[float, fl
 def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=name_of) -> tuple[list[Series], Series]:
     """Accuracy on a probe ("agreement", "recall") by distance or by attractors: a line a group, and the optimum's.
 
-    Classes are named by their bounds, the last by "≥"; those without items, and runs without the probe, are left out.
+    Classes are named by their bounds, the last by "≥"; runs without the probe are left out.
     """
     have = [result for result in results if by in result.get("probes", {}).get(probe, {})]
-    if not have:
-        return [], Series("optimum", [], [])
-    classes = [i for i, one in enumerate(have[0]["probes"][probe][by]) if one["items"]]
-    first = [have[0]["probes"][probe][by][i] for i in classes]
-    names = [span(one["low"], one["high"]) for one in first]
+    classes = have[0]["probes"][probe][by] if have else []
+    names = [span(one["low"], one["high"]) for one in classes]
     lines = []
     for name, members in groups(have, group).items():
-        columns = [[member["probes"][probe][by][i] for member in members] for i in classes]
+        columns = zip(*(member["probes"][probe][by] for member in members), strict=True)
         lines.append(Series(name, names, [judged([one["accuracy"] for one in column],
                                                  [one["accuracy_se"] for one in column]) for column in columns]))
-    return lines, Series("optimum", names, [Estimate(one["optimum"], None, None) for one in first])
+    return lines, Series("optimum", names, [Estimate(one["optimum"], None, None) for one in classes])
 
 
 def span(low: int, high: int | None) -> str:
@@ -101,20 +103,23 @@ def span(low: int, high: int | None) -> str:
     return str(low) if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def by_rate(results: Sequence[dict], value: str = "loss", group=name_of) -> tuple[list[Series], Series | None]:
-    """`value` by the evaluation's masking rate in per cent, a line a group; and the floor's, where it is known.
+def matrix(results: Sequence[dict], value: str = "loss", group=name_of) -> Matrix:
+    """`value` ("loss", "accuracy" or "gap") of each group at each evaluation rate that all runs were asked for."""
+    have = [result for result in results if value in result.get("rates", [{}])[0]]
+    asked = [{one["rate"]: one for one in result["rates"]} for result in have]
+    rates = sorted(set.intersection(*map(set, asked))) if asked else []
+    members = groups(list(zip(have, asked, strict=True)), lambda pair: group(pair[0]))
+    return Matrix(list(members), rates, [[judged([at[rate][value] for _, at in seeds],
+                                                 [at[rate][f"{value}_se"] for _, at in seeds]) for rate in rates]
+                                         for seeds in members.values()])
 
-    value: "loss", "accuracy" or "gap".
-    """
-    have = [result for result in results if result.get("rates") and value in result["rates"][0]]
-    lines = []
-    for name, members in groups(have, group).items():
-        per_rate = [[member["rates"][i] for member in members] for i in range(len(members[0]["rates"]))]
-        lines.append(Series(name, [100 * column[0]["rate"] for column in per_rate],
-                            [judged([one[value] for one in column], [one[f"{value}_se"] for one in column])
-                             for column in per_rate]))
-    if value != "loss" or not have or any("floor" not in one for one in have[0]["rates"]):
+
+def by_rate(results: Sequence[dict], value: str = "loss", group=name_of) -> tuple[list[Series], Series | None]:
+    """`matrix` as a line a group by the evaluation's masking rate in per cent; and the floor's loss where known."""
+    found = matrix(results, value, group)
+    per_cent = [100 * rate for rate in found.rates]
+    lines = [Series(name, per_cent, values) for name, values in zip(found.groups, found.value_GxR, strict=True)]
+    floors = {one["rate"]: one["floor"] for result in results for one in result.get("rates", []) if "floor" in one}
+    if value != "loss" or not lines or not floors.keys() >= set(found.rates):
         return lines, None
-    rates = have[0]["rates"]
-    return lines, Series("floor", [100 * one["rate"] for one in rates], [Estimate(one["floor"], None, None)
-                                                                         for one in rates])
+    return lines, Series("floor", per_cent, [Estimate(floors[rate], None, None) for rate in found.rates])

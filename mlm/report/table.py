@@ -37,11 +37,32 @@ def estimate(values: Iterable[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def against_paper(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list[dict], list[Column]]:
+    """The table with a column of differences, ours less the paper's, after each column of the paper's values.
+
+    The paper's value for the column NAME is that of a column NAME_paper.
+    """
+    rows, wider = [dict(row) for row in rows], []
+    for column in columns:
+        wider.append(column)
+        name = column.name.removesuffix("_paper")
+        if name != column.name:
+            ours = next(one for one in columns if one.name == name)
+            wider.append(Column(f"{name}_difference", f"{ours.title}, ours - paper", "+" + ours.form.lstrip("+")))
+            for row in rows:
+                value, paper = row.get(name), row.get(column.name)
+                if value is not None and paper is not None:
+                    row[f"{name}_difference"] = (Estimate(*(None if x is None else x - paper for x in value))
+                                                 if isinstance(value, Estimate) else value - paper)
+    return rows, wider
+
+
 def text(value, form: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, Estimate):
-        return text(value.mean, form) + ("" if value.low is None else f" ± {format(value.mean - value.low, form)}")
+        half = "" if value.low is None else f" ± {format(value.mean - value.low, form.lstrip('+'))}"
+        return text(value.mean, form) + half
     return value if isinstance(value, str) else format(value, form)
 
 
