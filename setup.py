@@ -9,6 +9,7 @@ setuptools.setup(
     version="0.1.0",
     description="A laboratory for masked language models in JAX and Flax",
     python_requires=">=3.11",
+    package_data={"mlm.report": ["page.html"]},
     packages=setuptools.find_packages(include=["mlm", "mlm.*"]),
     install_requires=[
         # jax 0.11 dropped Python 3.11, and flax follows jax: each Python gets a pair made for one another.
@@ -35,6 +36,6 @@ setuptools.setup(
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "tfds": tfds,
-        "test": [*tfds, "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
+        "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
     },
 )

@@ -2,7 +2,7 @@
 
 Letters in array names: S seeds, N held-out rows, R resamples.
 """
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from mlm.report.series import folder
+from mlm.report.table import Column, Estimate
 
 RESAMPLES = 10_000
 CHUNK = 2**24  # weights drawn at a time
@@ -37,6 +38,37 @@ class Comparison(NamedTuple):
     paired: bool
     over_seeds_and_rows: Difference
     over_seeds: Difference | None
+
+
+COLUMNS = (
+    Column("better", "better"), Column("worse", "than"), Column("difference", "difference (nats)", "+.4f"),
+    Column("low", "95% from", "+.4f"), Column("high", "to", "+.4f"), Column("p", "p", ".2g"),
+    Column("seeds", "seeds"), Column("over_seeds", "over paired seeds alone", "+.4f"),
+    Column("over_seeds_p", "its p", ".2g"),
+)
+
+
+def claims(root: Path, groups: Mapping[str, Sequence[dict]],
+           pairs: Iterable[tuple[str, str]] | None = None) -> tuple[list[dict], Sequence[Column]]:
+    """A table of claims "the first is better than the second", as an experiment's `table` gives it.
+
+    groups: runs by name. pairs: names, of which those with an unfinished group are left out; without pairs the group
+    of least loss is held against each other one. So are claims about groups that were judged on other rows or masks.
+    """
+    if pairs is None:
+        mean = {name: np.mean([run["evaluation"]["loss"] for run in runs]) for name, runs in groups.items()}
+        order = sorted(mean, key=mean.get)
+        pairs = [(order[0], other) for other in order[1:]]
+    rows = []
+    for better, worse in pairs:
+        if better in groups and worse in groups and (found := compare(root, groups[better], groups[worse])):
+            mean, low, high, p = found.over_seeds_and_rows
+            row = {"better": better, "worse": worse, "difference": mean, "low": low, "high": high, "p": p,
+                   "seeds": f"{found.seeds[0]} paired" if found.paired else "{} and {}".format(*found.seeds)}
+            if found.over_seeds:
+                row |= {"over_seeds": Estimate(*found.over_seeds[:3]), "over_seeds_p": found.over_seeds.p}
+            rows.append(row)
+    return rows, COLUMNS
 
 
 def paired_seeds(loss_a_S: np.ndarray, loss_b_S: np.ndarray) -> Difference:
@@ -82,7 +114,7 @@ def draws(rng: np.random.Generator, n: int, resamples: int) -> np.ndarray:
     return np.bincount(place_RxN.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
 
 
-def groups(root: Path, a: Sequence[dict], b: Sequence[dict]) -> Comparison | None:
+def compare(root: Path, a: Sequence[dict], b: Sequence[dict]) -> Comparison | None:
     """Compares two groups of runs by their held_out.npz; None where those are missing, or of other rows or masks.
 
     Runs are paired where two seeds or more are shared, or where each group has the same one seed.

@@ -95,11 +95,11 @@ def plain(rows: Sequence[dict], columns: Sequence[Column]) -> str:
     return out.getvalue()
 
 
-def write(folder: Path, rows: Sequence[dict], columns: Sequence[Column]) -> None:
-    """Writes table.md, table.csv and table.tex into the folder, each whole or not at all."""
+def write(folder: Path, rows: Sequence[dict], columns: Sequence[Column], stem: str = "table") -> None:
+    """Writes STEM.md, STEM.csv and STEM.tex into the folder, each whole or not at all."""
     latex = markdown(rows, columns, "latex_booktabs").replace("±", "$\\pm$")
-    for name, content in (("table.md", markdown(rows, columns) + "\n"), ("table.csv", plain(rows, columns)),
-                          ("table.tex", latex + "\n")):
-        aside = folder / f".{name}.{os.getpid()}"
+    for ending, content in (("md", markdown(rows, columns) + "\n"), ("csv", plain(rows, columns)),
+                            ("tex", latex + "\n")):
+        aside = folder / f".{stem}.{ending}.{os.getpid()}"
         aside.write_text(content)
-        aside.rename(folder / name)
+        aside.rename(folder / f"{stem}.{ending}")
