@@ -1,6 +1,7 @@
 """metrics.jsonl survives a kill; tables carry the right intervals; FLOPs are all counted."""
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -92,6 +93,19 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
     assert [float(read["exact optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
     assert read["window floor"]["near"] == ""
     assert "nats above floor" in (tmp_path / "table.md").read_text()
+
+
+def test_differences_from_the_paper_stand_beside_its_values():
+    columns = [table.Column("model", "model"), table.Column("loss", "loss", ".2f"),
+               table.Column("loss_paper", "loss (paper)", ".2f")]
+    rows = [{"model": "a", "loss": table.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
+            {"model": "b", "loss": 2.0, "loss_paper": 1.5}, {"model": "c", "loss": table.Estimate(1.0, None, None)}]
+    wider, all_columns = table.against_paper(rows, columns)
+    assert [column.name for column in all_columns] == ["model", "loss", "loss_paper", "loss_difference"]
+    assert wider[0]["loss_difference"] == (-0.25, -0.75, 0.25) and wider[1]["loss_difference"] == 0.5
+    assert "loss_difference" not in wider[2] and "loss_difference" not in rows[0]
+    assert "| -0.25 ± 0.50 |" in re.sub(" +", " ", table.markdown(wider, all_columns))
+    assert table.against_paper(rows, columns[:2]) == (rows, columns[:2])
 
 
 def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():

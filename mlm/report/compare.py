@@ -52,15 +52,11 @@ def claims(root: Path, groups: Mapping[str, Sequence[dict]],
            pairs: Iterable[tuple[str, str]] | None = None) -> tuple[list[dict], Sequence[Column]]:
     """A table of claims "the first is better than the second", as an experiment's `table` gives it.
 
-    groups: runs by name. pairs: names, of which those with an unfinished group are left out; without pairs the group
-    of least loss is held against each other one. So are claims about groups that were judged on other rows or masks.
+    groups: runs by name. pairs: names, of which those that cannot be compared are left out; without pairs the group of
+    least loss is held against each other one that was judged on the same rows and masks.
     """
-    if pairs is None:
-        mean = {name: np.mean([run["evaluation"]["loss"] for run in runs]) for name, runs in groups.items()}
-        order = sorted(mean, key=mean.get)
-        pairs = [(order[0], other) for other in order[1:]]
     rows = []
-    for better, worse in pairs:
+    for better, worse in best_against_others(root, groups) if pairs is None else pairs:
         if better in groups and worse in groups and (found := compare(root, groups[better], groups[worse])):
             mean, low, high, p = found.over_seeds_and_rows
             row = {"better": better, "worse": worse, "difference": mean, "low": low, "high": high, "p": p,
@@ -69,6 +65,15 @@ def claims(root: Path, groups: Mapping[str, Sequence[dict]],
                 row |= {"over_seeds": Estimate(*found.over_seeds[:3]), "over_seeds_p": found.over_seeds.p}
             rows.append(row)
     return rows, COLUMNS
+
+
+def best_against_others(root: Path, groups: Mapping[str, Sequence[dict]]) -> list[tuple[str, str]]:
+    alike = {}
+    for name, runs in groups.items():
+        if found := held_out(root, runs[0]):
+            loss = float(np.mean([run["evaluation"]["loss"] for run in runs]))
+            alike.setdefault(found[1].tobytes(), []).append((loss, name))
+    return [(min(those)[1], name) for those in alike.values() for _, name in sorted(those)[1:]]
 
 
 def paired_seeds(loss_a_S: np.ndarray, loss_b_S: np.ndarray) -> Difference:

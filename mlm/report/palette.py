@@ -1,12 +1,12 @@
 """How series look in every figure and on the page: told apart by colour, by marker and by dashes, each alone.
 
-The eight colours of a background lie at least 0.06 apart in OKLab, the space of even steps to the eye, for people of
+The eight colours of a background lie at least 0.12 apart in OKLab, the space of even steps to the eye, for people of
 normal sight and of each kind of colour blindness, and have a contrast of at least 3 to the background.
 """
 from typing import NamedTuple
 
-LIGHT = ("#1f5fbf", "#c8500a", "#0f9d78", "#b8408f", "#6b5200", "#1e1e1e", "#5a9bd8", "#7a1020")  # on white
-DARK = ("#4f8df7", "#ef7d22", "#19b38a", "#f2a0d6", "#e3c94b", "#f4f4f4", "#a9d5ff", "#c0405f")   # on DARK_GROUND
+LIGHT = ("#1b5bd5", "#e96908", "#17a77f", "#ad3289", "#715b09", "#1a111c", "#9d7fd6", "#69222a")  # on white
+DARK = ("#4b6dec", "#f37a22", "#1eb68c", "#d886ed", "#eace4e", "#f7f7d3", "#add8f7", "#be3e5f")   # on DARK_GROUND
 DARK_GROUND = "#16191e"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")  # matplotlib's names
 DASHES = ((), (6, 2), (1.5, 1.5), (6, 2, 1.5, 2), (10, 3))              # lengths in line widths: on, off, ...
