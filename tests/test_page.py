@@ -105,7 +105,8 @@ def test_points_carry_students_interval_or_that_of_the_rows_where_one_seed_is_in
 
 
 def test_a_figure_is_written_in_three_forms_and_again_the_same(sweep, tmp_path):
-    some = [all_charts(sweep)[name] for name in ("loss-by-step", "recall-by-distance", "gap-matrix", "accuracy-intervals")]
+    found = all_charts(sweep)
+    some = [found[name] for name in ("loss-by-step", "recall-by-distance", "gap-matrix", "accuracy-intervals")]
     for chart, folder in itertools.product(some, ("a", "b")):
         figures.draw(tmp_path / folder, chart)
     files = sorted((tmp_path / "a").iterdir())
@@ -165,7 +166,8 @@ def test_colours_are_apart_for_every_eye_and_stand_out(colours, ground):
 
 def test_series_differ_by_more_than_colour():
     looks = [palette.style(i) for i in range(12)]
-    assert len({(look.marker, look.dashes) for look in looks}) == 12
+    assert len({look.marker for look in looks}) == 12 and len({look.colour for look in looks[:8]}) == 8
+    assert all(one.dashes != other.dashes for one, other in itertools.pairwise(looks))
 
 
 def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):

@@ -87,8 +87,8 @@ def learning_curves(root: Path, results: Sequence[dict], group=series.name_of, x
     floors = {result["evaluation"].get("floor") for result in results}
     references = []
     if y == "eval_loss" and len(floors) == 1 and None not in floors and lines:
-        ends = [min(line.x[0] for line in lines), max(line.x[-1] for line in lines)]
-        references = [Series("floor", ends, [Estimate(*floors, None, None)] * 2)]
+        everywhere = sorted({place for line in lines for place in line.x})
+        references = [Series("floor", everywhere, [Estimate(*floors, None, None)] * len(everywhere))]
     return Lines(y.removeprefix("eval_"), x, "Learning curves",
                  {"step": "step", "tokens": "training tokens"}[x],
                  {"eval_loss": LOSS, "eval_gap": GAP, "eval_accuracy": ACCURACY}[y], lines, references, band=True)
@@ -118,7 +118,7 @@ def rate_curves(results: Sequence[dict], value: str = "loss", group=series.name_
 
 
 def heat(results: Sequence[dict], group=series.name_of) -> list[Heat]:
-    """What each group was trained for by what it is evaluated at: the gap where it is known, else the loss."""
+    """How each group was trained by what it is evaluated at: the gap where it is known, else the loss."""
     for value, unit in (("gap", GAP), ("loss", LOSS)):
         found = series.matrix(results, value, group)
         if found.groups and found.rates and len({group(result) for result in results}) == len(found.groups):

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mlm import config
 from mlm.report import charts, compare, figures, palette, series, table
@@ -27,42 +28,60 @@ RUN_COLUMNS = (
 )
 
 
-def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path:
-    """Writes root/report.html, root/figures/*, root/table.* and root/claims.*; returns the page's path.
+class Findings(NamedTuple):
+    """What the results of a sweep say: the experiment's table, the claims, and all charts."""
 
-    results: the result.json of each finished run, whose directories lie in root; planned: how many points the sweep
-    has. With no results yet the page holds the claim alone.
+    rows: list[dict]
+    columns: Sequence[Column]
+    claims: list[dict]
+    claim_columns: Sequence[Column]
+    charts: list
+
+
+def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
+    """Writes root/table.*, root/claims.* and root/figures/*, and returns what they hold.
+
+    results: the result.json of each finished run, at least one; the runs' directories lie in root.
+    """
+    group = getattr(experiment, "group", series.name_of)
+    groups = series.groups(results, group)
+    rows, columns = table.against_paper(*experiment.table(results))
+    named = getattr(experiment, "claims", None)
+    claims, claim_columns = compare.claims(root, groups, named and named(list(groups)))
+    found = Findings(rows, columns, claims, claim_columns, charts.of(root, results, rows, columns, group))
+    table.write(root, rows, columns)
+    table.write(root, claims, claim_columns, "claims")
+    for chart in found.charts:
+        figures.draw(root / "figures", chart)
+    return found
+
+
+def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path:
+    """Writes root/report.html and the files beside it, and returns its path.
+
+    planned: how many points the sweep has. With no results yet the page holds the experiment's question alone.
     """
     import jinja2
 
-    root = Path(root)
-    group = getattr(experiment, "group", series.name_of)
-    groups = series.groups(results, group)
-    rows, columns = table.against_paper(*experiment.table(results)) if results else ([], [])
-    named = getattr(experiment, "claims", None)
-    claims, claim_columns = compare.claims(root, groups, named and named(list(groups)))
-    drawings = charts.of(root, results, rows, columns, group)
-    for chart in drawings:
-        figures.draw(root / "figures", chart)
-    if results:
-        table.write(root, rows, columns)
-        table.write(root, claims, claim_columns, "claims")
-    question, _, rest = (experiment.__doc__ or root.name).partition("\n\n")
-    lines = [chart for chart in drawings if isinstance(chart, charts.Lines)]
-    topics = {}
-    for chart in lines:
-        topics.setdefault(chart.topic, []).append(chart)
+    found = files(root, experiment, results) if results else Findings([], [], [], [], [])
+    question, _, recipe = (experiment.__doc__ or root.name).partition("\n\n")
     same, different = settings(results)
+    topics = {}
+    for chart in found.charts:
+        if isinstance(chart, charts.Lines):
+            topics.setdefault(chart.topic, []).append(chart)
     environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report", "."), autoescape=True,
                                      trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     html = environment.get_template("page.html").render(
-        question=" ".join(question.split()), recipe=rest.strip(), name=root.name, done=len(results), planned=planned,
-        rows=rows, columns=columns, claims=claims, claim_columns=claim_columns, text=table.text,
-        intervals=[interval_plot(chart) for chart in drawings if isinstance(chart, charts.Intervals)], topics=topics,
-        heats=[chart for chart in drawings if isinstance(chart, charts.Heat)], same=same, different=different,
-        runs=runs(results, different), run_columns=[column for column in RUN_COLUMNS
-                                                    if any(measured(run, column.name) is not None for run in results)],
-        palette=palette, data=embedded({topic: [drawn(chart) for chart in of] for topic, of in topics.items()}))
+        question=" ".join(question.split()), recipe=recipe.strip(), name=root.name, done=len(results), planned=planned,
+        found=found, topics=topics, same=same, different=different, runs=runs(results, different),
+        intervals=[interval_plot(chart) for chart in found.charts if isinstance(chart, charts.Intervals)],
+        heats=[chart for chart in found.charts if isinstance(chart, charts.Heat)],
+        run_columns=[column for column in RUN_COLUMNS
+                     if any(measured(result, column.name) is not None for result in results)],
+        data=embedded({topic: [drawn(chart) for chart in of] for topic, of in topics.items()}),
+        palette=palette, text=table.text)
+    root.mkdir(parents=True, exist_ok=True)
     aside = root / f".report.html.{os.getpid()}"
     aside.write_text(html, encoding="utf-8")
     aside.rename(root / "report.html")

@@ -1,4 +1,4 @@
-"""How series look in every figure and on the page: told apart by colour, by marker and by dashes, each alone.
+"""How series look in every figure and on the page: eight colours, twelve markers, five kinds of dashes.
 
 The eight colours of a background lie at least 0.12 apart in OKLab, the space of even steps to the eye, for people of
 normal sight and of each kind of colour blindness, and have a contrast of at least 3 to the background.
