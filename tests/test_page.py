@@ -50,7 +50,7 @@ def sweep(tmp_path_factory):
             "rates": [judged(loss, 0.15), judged(loss + 0.2, 0.5)],
             "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
                                      "attractors": classes(0.9, (0, 0), (1, None))},
-                       "recall": {"distance": classes(0.5, (0, 0), (1, None))}}})
+                       "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98}}})
         records = [{"step": step, **more} for step in (2, 4) for more in (
             {"loss": 5.0, "tokens": step * results[-1]["tokens"] / 4},
             {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()})]
