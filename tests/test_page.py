@@ -179,6 +179,11 @@ def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
         assert (written.parent / link).exists(), link
 
 
+def test_data_cannot_end_the_script_that_holds_it():
+    held = page.embedded({"a": "</script><!-- & -->"})
+    assert not set("<>&") & set(held) and json.loads(held) == {"a": "</script><!-- & -->"}
+
+
 def test_a_sweep_without_results_has_a_page_too(tmp_path):
     text = page.write(tmp_path, architectures, [], 12).read_text()
     assert "0 of 12" in text and "<table" not in text

@@ -61,6 +61,7 @@ class Intervals(NamedTuple):
 
     value: str
     x: str
+    form: str
     rows: list[tuple[str, Estimate, float | None]]
 
     @property
@@ -71,24 +72,25 @@ class Intervals(NamedTuple):
 def of(root: Path, results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column],
        group: Callable[[dict], str] = series.name_of) -> list[Lines | Heat | Intervals]:
     """Every chart that the results of a sweep and the rows of its table have the numbers for."""
-    known = bool(results) and all("gap" in result["evaluation"] for result in results)
-    charts = [learning_curves(root, results, group, x, y) for y in ("eval_loss", *(["eval_gap"] if known else []),
-                                                                    "eval_accuracy") for x in ("step", "tokens")]
+    histories = series.histories(root, results, group)
+    floors = {result["evaluation"].get("floor") for result in results}
+    floor = floors.pop() if len(floors) == 1 else None
+    charts = [learning_curves(histories, x, y, floor if y == "eval_loss" else None)
+              for y in ("eval_loss", "eval_gap", "eval_accuracy") for x in ("step", "tokens")]
     charts += [probe(results, name, by, group) for name, by in PROBES]
     charts += [rate_curves(results, value, group) for value in ("loss", "gap", "accuracy")]
     charts = [chart for chart in charts if chart.series]
     return [*charts, *heat(results, group), *intervals(rows, columns)]
 
 
-def learning_curves(root: Path, results: Sequence[dict], group=series.name_of, x: str = "step",
-                    y: str = "eval_loss") -> Lines:
-    """Held-out loss, gap or accuracy by step or tokens; with the floor, where all runs have the same."""
-    lines = series.curves(root, results, group, x, y)
-    floors = {result["evaluation"].get("floor") for result in results}
-    references = []
-    if y == "eval_loss" and len(floors) == 1 and None not in floors and lines:
-        everywhere = sorted({place for line in lines for place in line.x})
-        references = [Series("floor", everywhere, [Estimate(*floors, None, None)] * len(everywhere))]
+def learning_curves(histories: dict, x: str = "step", y: str = "eval_loss", floor: float | None = None) -> Lines:
+    """Held-out loss, gap or accuracy by step or tokens; with a floor, the same for all, where there is one.
+
+    histories: as `series.histories` gives them.
+    """
+    lines = series.curves(histories, x, y)
+    everywhere = sorted({place for line in lines for place in line.x})
+    references = [] if floor is None else [Series("floor", everywhere, [Estimate(floor, None, None)] * len(everywhere))]
     return Lines(y.removeprefix("eval_"), x, "Learning curves",
                  {"step": "step", "tokens": "training tokens"}[x],
                  {"eval_loss": LOSS, "eval_gap": GAP, "eval_accuracy": ACCURACY}[y], lines, references, band=True)
@@ -136,7 +138,7 @@ def intervals(rows: Sequence[dict], columns: Sequence[Column]) -> list[Intervals
         if column.name in judging or f"{column.name}_paper" in names:
             shown = [(label(row, columns), as_estimate(row[column.name]), row.get(f"{column.name}_paper"))
                      for row in rows if row.get(column.name) is not None]
-            charts.append(Intervals(column.name, column.title, shown))
+            charts.append(Intervals(column.name, column.title, column.form, shown))
     return charts
 
 

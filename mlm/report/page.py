@@ -28,6 +28,9 @@ RUN_COLUMNS = (
 )
 
 
+POINTS = 200
+
+
 class Findings(NamedTuple):
     """What the results of a sweep say: the experiment's table, the claims, and all charts."""
 
@@ -132,7 +135,8 @@ def interval_plot(chart: charts.Intervals) -> dict:
     def place(x):
         return None if x is None else round(100 * min(max((x - low) / (high - low), 0), 1), 2)
 
-    return {"title": chart.x, "name": chart.name, "ticks": [(f"{x:.6g}", place(x)) for x in ticks.tolist()],
+    return {"title": chart.x, "name": chart.name, "form": chart.form,
+            "ticks": [(f"{x:.6g}", place(x)) for x in ticks.tolist()],
             "papers": any(paper is not None for _, _, paper in chart.rows),
             "rows": [{"label": name, "value": value, "paper": paper, "mean": place(value.mean),
                       "low": place(value.low), "high": place(value.high), "paper_at": place(paper)}
@@ -140,8 +144,9 @@ def interval_plot(chart: charts.Intervals) -> dict:
 
 
 def drawn(chart: charts.Lines) -> dict:
-    """The chart for the page's script; numbers are rounded, for a screen needs no more."""
+    """The chart for the page's script: rounded numbers, and at most some POINTS of a line, for a screen has no more."""
     def line(index, of, reference):
+        of = thinned(of)
         bounds = [[short(value.low), short(value.high)] if value.low is not None else None for value in of.y]
         return {"name": of.name, "x": [x if isinstance(x, str) else short(x) for x in of.x],
                 "y": [short(value.mean) for value in of.y], "bounds": bounds, "reference": reference,
@@ -150,6 +155,12 @@ def drawn(chart: charts.Lines) -> dict:
     return {"name": chart.name, "x": chart.x, "y": chart.y, "band": chart.band, "share": chart.value in charts.SHARES,
             "series": [*(line(i, of, False) for i, of in enumerate(chart.series)),
                        *(line(i, of, True) for i, of in enumerate(chart.references))]}
+
+
+def thinned(line: series.Series) -> series.Series:
+    every = -(-len(line.x) // POINTS)
+    kept = sorted({*range(0, len(line.x), every), len(line.x) - 1})
+    return line._replace(x=[line.x[i] for i in kept], y=[line.y[i] for i in kept])
 
 
 def short(value: float) -> float:

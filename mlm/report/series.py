@@ -54,31 +54,36 @@ def judged(values: Sequence[float], errors: Sequence[float]) -> Estimate:
     return Estimate(values[0], values[0] - 1.96 * errors[0], values[0] + 1.96 * errors[0])
 
 
-def curves(root: Path, results: Sequence[dict], group=name_of, x: str = "step", y: str = "eval_loss") -> list[Series]:
+def histories(root: Path, results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
+    """What the runs of each group logged: for each seed all records of a step as one, by step."""
+    return {name: [by_step(metrics.read(folder(root, member) / "metrics.jsonl")) for member in members]
+            for name, members in groups(results, group).items()}
+
+
+def by_step(records: Sequence[dict]) -> dict[int, dict]:
+    at = {}
+    for record in records:
+        at.setdefault(record["step"], {}).update(record)
+    return at
+
+
+def curves(histories: dict[str, list[dict[int, dict]]], x: str = "step", y: str = "eval_loss") -> list[Series]:
     """A line a group: the mean of `y` over seeds, and the lowest and highest seed, at the steps that all seeds have.
 
     x: "step", or a running total of metrics.jsonl such as "tokens", averaged over seeds. y: a name in metrics.jsonl.
     The range is shown, not Student's interval: with two or three seeds that is far wider than the figure.
     """
     lines = []
-    for name, members in groups(results, group).items():
-        seeds = [points(metrics.read(folder(root, member) / "metrics.jsonl"), x, y) for member in members]
-        steps = sorted(set.intersection(*map(set, seeds)))
+    for name, seeds in histories.items():
+        steps = sorted(set.intersection(*({step for step, record in seed.items() if x in record and y in record}
+                                          for seed in seeds)))
         if steps:
-            x_NxS, y_NxS = np.array([[seed[step] for step in steps] for seed in seeds]).transpose(2, 0, 1)
+            x_NxS, y_NxS = (np.array([[seed[step][axis] for step in steps] for seed in seeds]) for axis in (x, y))
             bounds = zip(y_NxS.min(0).tolist(), y_NxS.max(0).tolist(), strict=True)
             lines.append(Series(name, x_NxS.mean(0).tolist(),
                                 [Estimate(mean, *(bound if len(seeds) > 1 else (None, None)))
                                  for mean, bound in zip(y_NxS.mean(0).tolist(), bounds, strict=True)]))
     return lines
-
-
-def points(records: Sequence[dict], x: str, y: str) -> dict[int, tuple[float, float]]:
-    """(x, y) by step, of the records that hold y; x may stand in another record of the same step."""
-    at = {}
-    for record in records:
-        at.setdefault(record["step"], {}).update(record)
-    return {step: (record[x], record[y]) for step, record in at.items() if x in record and y in record}
 
 
 def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=name_of) -> tuple[list[Series], Series]:
