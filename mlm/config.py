@@ -71,7 +71,9 @@ class Pack:
 @dataclasses.dataclass(unsafe_hash=True)
 class Mask:
     rate: float = 0.15                  # share of a row's eligible tokens that are corrupted and predicted
-    max_rate: float = 0.0               # largest rate the compiled step must hold; 0: rate
+    max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: rate. Runs at several rates share
+                                        #       one compiled program where this is the same: quick to start, but each
+                                        #       pays for the output layer at this rate
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform

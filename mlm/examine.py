@@ -2,49 +2,44 @@
 
 Letters in array names: I items of a probe, W words of the language, V vocabulary; others as in types.py.
 """
-import functools
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import config, evaluate, gap, masking, parallel, probe, step, types
+from mlm import config, evaluate, gap, probe, program, step, types
 from mlm.data import language, loader, pack
 from mlm.data.tokenizer import MASK
-from mlm.objectives import OBJECTIVES
 
 ITEMS = 200  # of each distance, at most
 
 
-def examine(cfg: config.Config, model: types.Model, rows: pack.Rows, held_out: pack.Rows, run: parallel.Parallel,
-            state) -> dict:
+def examine(cfg: config.Config, made: program.Program, held_out: pack.Rows, state) -> dict:
     """"rates": the evaluation at each of config.eval.rates; on the built-in language also "probes"."""
     found = {}
     if cfg.eval.rates:
-        found["rates"] = by_rate(cfg, model, rows, held_out, run, state)
+        found["rates"] = by_rate(cfg, made, held_out, state)
     if cfg.data.corpus == "language":
-        found["probes"] = probes(cfg, model, held_out, run, state)
+        found["probes"] = probes(cfg, made, held_out, state)
     return found
 
 
-def by_rate(cfg, model, rows, held_out, run, state) -> list[dict]:
+def by_rate(cfg, made, held_out, state) -> list[dict]:
     """The evaluation at each rate, on the same rows: one compiled step, made for the highest."""
-    slots = masking.slots(max(cfg.eval.rates), cfg.pack.length)
-    objective = OBJECTIVES[cfg.objective](cfg.mask, slots, rows.unigram_V)
-    eval_step = run.per_row(functools.partial(step.eval_step, model, objective))
+    eval_step = made.run.per_row(step.eval_step, made.model, made.objective(max(cfg.eval.rates)))
     found = []
     for rate in cfg.eval.rates:
         at = config.override(cfg, {"eval.rate": rate})
         knobs = evaluate.frozen_knobs(at)
         batches = loader.eval_batches(held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
                                       process=jax.process_index(), processes=jax.process_count())
-        lost = evaluate.collect(eval_step, state, batches, run.put_batch, knobs)
+        lost = evaluate.collect(eval_step, state, batches, made.run.put_batch, knobs)
         found.append({"rate": rate, **evaluate.summarise(lost, knobs, gap.measure(at, held_out))})
     return found
 
 
-def probes(cfg, model, held_out, run, state) -> dict:
+def probes(cfg, made, held_out, state) -> dict:
     """Accuracy on agreeing verbs and recurring names by what lies between, beside the optimum's on the same items.
 
     Agreement is left out where the language's words are out of order: its sentences have no one reading then.
@@ -53,13 +48,13 @@ def probes(cfg, model, held_out, run, state) -> dict:
     ids_NxL = np.asarray(held_out.ids_NxL[:cfg.eval.max_rows or None], np.int32)
     words_NxL = gap.words(grammar, held_out.tokenizer.pieces, ids_NxL)
     entry_W = np.array([held_out.tokenizer.pieces.index(word) for word in grammar.words])
-    answer = run.per_row(functools.partial(cloze, model))
+    answer = made.run.per_row(cloze, made.model)
 
     def judge(items, bins, **groups):
         items, weight_I = probe.sample(items, bins, ITEMS, cfg.eval.seed)
         if not len(weight_I):
             return None
-        log_prob_IxW = np.concatenate([answer(state, run.put_batch(batch), evaluate.frozen_knobs(cfg))
+        log_prob_IxW = np.concatenate([answer(state, made.run.put_batch(batch), evaluate.frozen_knobs(cfg))
                                        for batch in masked_alone(cfg, held_out, items)])[:len(weight_I), entry_W]
         right_I, best_I = probe.correct(items, log_prob_IxW), probe.optimum(grammar, words_NxL, items)
 

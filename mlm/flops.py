@@ -1,39 +1,51 @@
 """Training FLOPs by the compiler's own count."""
-import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from mlm import config, types
+from mlm import config, masking, program, types
 from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
 
 
-def per_step(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs) -> float | None:
+def per_step(cfg: config.Config, vocab_size: int) -> float | None:
     """Floating-point operations of one update's forward and backward pass, over the whole batch; None: XLA gives none.
 
-    XLA counts a loop's body once, however often it runs. Layers are therefore unrolled for the count, and the loop
-    along a row is counted with one and with two tokens an iteration: the difference is one token's share.
+    Those that the run's own masking rate asks for, not its max_rate. XLA counts a loop's body once, however often it
+    runs. Layers are therefore unrolled for the count, and the loop along a row is counted with one and with two tokens
+    an iteration: the difference is one token's share.
     """
-    once, twice = (lowered(cfg, vocab_size, objective, knobs, time_unroll=unroll) for unroll in (1, 2))
+    once, twice = (lowered(cfg, vocab_size, time_unroll=unroll) for unroll in (1, 2))
     if once is None:
         return None
     bodies = 2 + cfg.pack.length % 2  # where the loop does not divide evenly, what is left over stands outside it
     return once + (cfg.pack.length - 1) * (twice - once) / (bodies - 1)
 
 
-def lowered(cfg: config.Config, vocab_size: int, objective: types.Objective, knobs: types.Knobs, *,
-            time_unroll: int) -> float | None:
+def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float | None:
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
-    shape = dataclasses.replace(cfg.model, unroll=0, time_unroll=time_unroll, fast=False)  # the same on every device
-    model = MODELS[shape.family](shape, vocab_size)
-    rows, length = cfg.train.batch_size, cfg.pack.length
+    if cfg.model.family != "rnn":
+        time_unroll = 1  # no loop along a row
+    changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.fast": False,  # the same on every device
+               "mask.max_rate": cfg.mask.rate}
+    return _lowered(program.blank(config.override(cfg, changes)), vocab_size)
+
+
+@functools.cache
+def _lowered(cfg, vocab_size):
+    model = MODELS[cfg.model.family](cfg.model, vocab_size)
+    objective = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.max_rate, cfg.pack.length),
+                                          np.ones(vocab_size, np.int64))
+    knobs, rows, length = program.training_knobs(cfg), cfg.train.batch_size, cfg.pack.length
 
     def loss(params, batch, key_B):
         losses = objective.loss(params, model, batch, key_B, knobs, train=True)
         return sum(x_B.sum() for x_B in losses.loss_B.values())
 
     def init(key):
-        return {"model": model.init(key), "objective": objective.init(key, shape.width)}
+        return {"model": model.init(key), "objective": objective.init(key, cfg.model.width)}
 
     int_BxL, int_B = (jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows, length), (rows,)))
     batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)

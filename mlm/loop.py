@@ -1,18 +1,18 @@
 """One run from its config to its result: restore, step, evaluate, save, stop."""
+import contextlib
 import functools
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import numpy as np
 
-from mlm import checkpoint, config, evaluate, examine, flops, gap, limits, masking, parallel, rundir, step, types
+from mlm import checkpoint, config, evaluate, examine, flops, gap, limits, parallel, program, rundir, step, types
 from mlm.data import loader, pack
 from mlm.log import Log
-from mlm.models import MODELS, layers
-from mlm.objectives import OBJECTIVES
+from mlm.models import layers
 
 
 class Stopped(Exception):
@@ -32,7 +32,8 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config) -> dict:
     """Trains the run of a resolved config to its end, from its newest checkpoint if it has one, and returns its result.
 
-    Raises ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
+    Of runs one after the other that differ in traced values alone, only the first compiles (mlm/program.py). Raises
+    ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
     """
     check(cfg)
     rows, held_out = pack.load(cfg, "train"), pack.load(cfg, "validation")
@@ -43,82 +44,106 @@ def train(cfg: config.Config) -> dict:
         return _train(cfg, rows, held_out)
 
 
-def training_knobs(cfg: config.Config) -> types.Knobs:
-    return types.Knobs(seed=np.uint32(cfg.seed), mask_rate=np.float32(cfg.mask.rate),
-                       mask_share=np.float32(cfg.mask.mask_share), random_share=np.float32(cfg.mask.random_share),
-                       learning_rate=np.float32(cfg.optim.learning_rate),
-                       weight_decay=np.float32(cfg.optim.weight_decay))
-
-
 def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
-    workdir, data = Path(cfg.workdir), rows.manifest["inputs"]
-    vocab_size = rows.tokenizer.vocab_size
-    model = MODELS[cfg.model.family](cfg.model, vocab_size)
-    objective, frozen = (OBJECTIVES[cfg.objective](cfg.mask, masking.slots(rate, cfg.pack.length), rows.unigram_V)
-                         for rate in (cfg.mask.max_rate, cfg.eval.rate))
-    knobs = training_knobs(cfg)
-    run = parallel.MODES[cfg.parallel.mode](functools.partial(step.train_step, cfg, model, objective))
-    eval_step = run.per_row(functools.partial(step.eval_step, model, frozen))
-
-    initial = jax.jit(functools.partial(step.init_state, cfg, model, objective))
-    checkpoints = checkpoint.manager(workdir)
-    abstract = jax.eval_shape(initial, knobs)
-    state = checkpoint.restore(checkpoints, cfg, data, abstract)
-    state = run.put_state(jax.device_get(initial(knobs)) if state is None else state)
-    start = int(run.get_state(state.step))
-    if jax.process_index() == 0:
-        rundir.describe(cfg, data, start)
-
-    beside = gap.measure(cfg, held_out)
-
-    def evaluation():
-        batches = loader.eval_batches(held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
-                                      process=jax.process_index(), processes=jax.process_count())
-        lost = evaluate.collect(eval_step, state, batches, run.put_batch, evaluate.frozen_knobs(cfg))
-        return lost, evaluate.summarise(lost, evaluate.frozen_knobs(cfg), beside)
-
-    log = Log(workdir, start, cfg)
-    batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=start,
-                                   process=jax.process_index(), processes=jax.process_count())
-    asked = Asked()
-    late = judged = None  # metrics are read one step late, so that devices never wait for this process
-    try:
-        for number in range(start + 1, cfg.train.steps + 1):
-            state, new = run.train_step(state, run.put_batch(next(batches)), knobs)
-            if late is not None:
-                log.add(number - 1, run.get_metrics(late), checkpoints)
-            late = new
-            last, stop = number == cfg.train.steps, asked.now(checkpoints, number)
-            due = last or (cfg.train.eval_every and number % cfg.train.eval_every == 0)
-            if due or stop or number % cfg.train.checkpoint_every == 0:
-                log.add(number, run.get_metrics(late), checkpoints, flush=True)
-                late = None
-                if due:  # before the checkpoint, so that a run continued from it lacks no evaluation
-                    judged = evaluation()
-                    log.evaluation(number, judged[1])
-                if last or stop or number % cfg.train.checkpoint_every == 0:
-                    checkpoint.save(checkpoints, cfg, data, run.get_state(state))
-                if stop and not last:
-                    checkpoints.wait_until_finished()
-                    raise Stopped(f"stopped at step {number:,} of {cfg.train.steps:,}, saved in {workdir}; "
-                                  "the same command continues", asked.signal)
-                log.pause()
-        lost, summary = judged or evaluation()
-        cost = flops.per_step(cfg, vocab_size, objective, knobs)
-        result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "data": data,
-                  "steps": cfg.train.steps, "vocab_size": vocab_size, **layers.count(abstract.params["model"]),
-                  "flops": cost and cost * cfg.train.steps, "evaluation": summary,
-                  **examine.examine(cfg, model, rows, held_out, run, state), **log.summary()}
-        checkpoints.wait_until_finished()
-    finally:
-        asked.restore()
-        log.close()
-        checkpoints.close()
-    if jax.process_index() == 0:
-        rundir.finish(workdir, result, lost)
+    made = program.build(cfg, rows)
+    with contextlib.closing(Run(cfg, rows, held_out, made)) as run, Asked() as asked:
+        state = made.run.put_state(run.restore())
+        for number in range(run.start + 1, cfg.train.steps + 1):
+            state, new = made.run.train_step(state, made.run.put_batch(next(run.batches)), run.knobs)
+            run.took(number, functools.partial(made.run.get_metrics, new))
+            stop = asked.now(run.checkpoints, number)
+            if run.rests(number, stop):
+                run.rest(number, state, stop)
+            if stop and number < cfg.train.steps:
+                raise Stopped(f"stopped at step {number:,} of {cfg.train.steps:,}, saved in {cfg.workdir}; "
+                              "the same command continues", asked.signal)
+        result = run.finish(state)
     if asked.signal is not None:
-        raise Stopped(f"{workdir} is done; stopped after it", asked.signal)
+        raise Stopped(f"{cfg.workdir} is done; stopped after it", asked.signal)
     return result
+
+
+class Run:
+    """One run beside its steps: where it starts, what feeds it, and what is written of it. Others make the steps."""
+
+    def __init__(self, cfg: config.Config, rows: pack.Rows, held_out: pack.Rows, made: program.Program):
+        self.cfg, self.rows, self.held_out, self.made = cfg, rows, held_out, made
+        self.workdir, self.data = Path(cfg.workdir), rows.manifest["inputs"]
+        self.knobs = program.training_knobs(cfg)
+        self.abstract = jax.eval_shape(made.initial, self.knobs)
+        self.checkpoints = checkpoint.manager(self.workdir)
+        self.start = self.log = self.batches = None
+        self.late = self.judged = None  # metrics are read one step late, so that devices never wait for this process
+
+    def restore(self) -> types.TrainState:
+        """The state to go on from, numpy: the newest checkpoint's, or the initial one. Opens the run's files."""
+        cfg = self.cfg
+        state = checkpoint.restore(self.checkpoints, cfg, self.data, self.abstract)
+        state = jax.device_get(self.made.initial(self.knobs)) if state is None else state
+        self.start = int(state.step)
+        if jax.process_index() == 0:
+            rundir.describe(cfg, self.data, self.start)
+        self.beside = gap.measure(cfg, self.held_out)
+        self.log = Log(self.workdir, self.start, cfg)
+        self.batches = loader.train_batches(self.rows, seed=cfg.seed, batch_size=cfg.train.batch_size,
+                                            start_step=self.start, process=jax.process_index(),
+                                            processes=jax.process_count())
+        return state
+
+    def took(self, number: int, read: Callable) -> None:
+        """Step `number` is under way; read() waits for its metrics."""
+        if self.late is not None:
+            self.log.add(number - 1, self.late(), self.checkpoints)
+        self.late = read
+
+    def rests(self, number: int, stop: bool) -> bool:
+        """Whether more than the next step follows step `number`: an evaluation, a checkpoint or the end."""
+        return stop or self.due(number) or number % self.cfg.train.checkpoint_every == 0
+
+    def due(self, number: int) -> bool:
+        train = self.cfg.train
+        return number == train.steps or bool(train.eval_every and number % train.eval_every == 0)
+
+    def rest(self, number: int, state, stop: bool) -> None:
+        """Evaluates and saves what is due after step `number`; where the run is to stop there, waits for the disk."""
+        self.log.add(number, self.late(), self.checkpoints, flush=True)
+        self.late = None
+        last = number == self.cfg.train.steps
+        if self.due(number):  # before the checkpoint, so that a run continued from it lacks no evaluation
+            self.judged = self.evaluation(state)
+            self.log.evaluation(number, self.judged[1])
+        if last or stop or number % self.cfg.train.checkpoint_every == 0:
+            checkpoint.save(self.checkpoints, self.cfg, self.data, self.made.run.get_state(state))
+        if stop and not last:
+            self.checkpoints.wait_until_finished()
+        self.log.pause()
+
+    def evaluation(self, state) -> tuple[types.Losses, dict]:
+        cfg, made, knobs = self.cfg, self.made, evaluate.frozen_knobs(self.cfg)
+        batches = loader.eval_batches(self.held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
+                                      process=jax.process_index(), processes=jax.process_count())
+        eval_step = made.run.per_row(step.eval_step, made.model, made.objective(cfg.eval.rate))
+        lost = evaluate.collect(eval_step, state, batches, made.run.put_batch, knobs)
+        return lost, evaluate.summarise(lost, knobs, self.beside)
+
+    def finish(self, state) -> dict:
+        """Writes what the finished run is, and returns it."""
+        cfg, vocab_size = self.cfg, self.rows.tokenizer.vocab_size
+        lost, summary = self.judged or self.evaluation(state)
+        cost = flops.per_step(cfg, vocab_size)
+        result = {"fingerprint": config.fingerprint(cfg), "config": config.flatten(cfg), "data": self.data,
+                  "steps": cfg.train.steps, "vocab_size": vocab_size, **layers.count(self.abstract.params["model"]),
+                  "flops": cost and cost * cfg.train.steps, "evaluation": summary,
+                  **examine.examine(cfg, self.made, self.held_out, state), **self.log.summary()}
+        self.checkpoints.wait_until_finished()
+        if jax.process_index() == 0:
+            rundir.finish(self.workdir, result, lost)
+        return result
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+        self.checkpoints.close()
 
 
 class Asked:
@@ -131,18 +156,21 @@ class Asked:
     def __init__(self):
         self.signal = None
         self.before = {}
+
+    def __enter__(self):
         if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
             self.before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *failure):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
     def note(self, number, frame):
         self.signal = number
-        self.restore()
+        self.__exit__()
 
     def now(self, checkpoints, number: int) -> bool:
         if jax.process_count() > 1 and checkpoints.reached_preemption(number):
             self.signal = signal.SIGTERM
         return self.signal is not None
-
-    def restore(self):
-        for number, handler in self.before.items():
-            signal.signal(number, handler)

@@ -1,4 +1,5 @@
 """How the per-device step runs on many devices: the only file that names them."""
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ class Parallel(NamedTuple):
     get_state: Callable    # and back: numpy copies, which stay as they are when the next step reuses the memory
     put_batch: Callable    # this process's rows -> the global batch
     train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
-    per_row: Callable      # function of (params, batch, knobs) -> values by row, compiled: call it with (state, batch,
-                           # knobs); it returns those of the whole global batch, numpy, on every process
+    per_row: Callable      # (function, *fixed), compiled once: function(*fixed, params, batch, knobs) gives values by
+                           # row; call the compiled one with (state, batch, knobs); it returns those of the whole
+                           # global batch, numpy, on every process
     get_metrics: Callable  # metrics -> numpy scalars
 
 
@@ -40,8 +42,9 @@ def over_mesh(train_step: Callable, devices=None) -> Parallel:
     def mapped(function, inputs, outputs):
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
-    def per_row(function):
-        compiled = jax.jit(mapped(function, (same, rows, same), rows))
+    @functools.cache
+    def per_row(function, *fixed):
+        compiled = jax.jit(mapped(functools.partial(function, *fixed), (same, rows, same), rows))
         return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
 
     return Parallel(
@@ -59,8 +62,10 @@ def over_pmap(train_step: Callable, devices=None) -> Parallel:
     """jax.pmap: every value carries a leading axis of this process's devices, or of those given."""
     count = len(devices or jax.local_devices())
 
-    def per_row(function):
-        compiled = jax.pmap(function, axis_name="data", in_axes=(0, 0, None), devices=devices)
+    @functools.cache
+    def per_row(function, *fixed):
+        compiled = jax.pmap(functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None),
+                            devices=devices)
         return lambda state, batch, knobs: jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:]), gather(compiled(state.params, batch, knobs)))
 

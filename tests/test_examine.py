@@ -1,16 +1,12 @@
 """What is asked at a run's end: the optimum is told so at every rate and by every probe, an untrained model is not."""
-import functools
-
 import jax
 import numpy as np
 import pytest
 from small import drawn_config
 
-from mlm import examine, gap, loop, parallel, posterior, probe, step, types
+from mlm import examine, gap, parallel, posterior, probe, program, types
 from mlm.data import language, pack
 from mlm.data.tokenizer import MASK
-from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
 
 RATES = (0.1, 0.4, 0.8)
 
@@ -43,8 +39,10 @@ def optimum(cfg, held_out) -> types.Model:
 def test_the_optimum_is_told_so(data):
     cfg, rows, held_out = data
     one = parallel.over_mesh(None, jax.devices()[:1])._replace(  # the posterior is computed on this host: no compiling
-        per_row=lambda function: lambda *arguments: jax.device_get(function(*arguments)), put_batch=lambda batch: batch)
-    found = examine.examine(cfg, optimum(cfg, held_out), rows, held_out, one, {"model": None, "objective": {}})
+        per_row=lambda function, *fixed: lambda *arguments: jax.device_get(function(*fixed, *arguments)),
+        put_batch=lambda batch: batch)
+    made = program.build(cfg, rows)._replace(model=optimum(cfg, held_out), run=one)
+    found = examine.examine(cfg, made, held_out, {"model": None, "objective": {}})
     assert [at["rate"] for at in found["rates"]] == list(RATES)
     for at in found["rates"]:
         assert at["gap"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(at["rate"], abs=0.01)
@@ -61,11 +59,10 @@ def test_the_optimum_is_told_so(data):
 
 def untrained(data, mode, devices):
     cfg, rows, held_out = data
-    model = MODELS[cfg.model.family](cfg.model, rows.tokenizer.vocab_size)
-    goal = OBJECTIVES[cfg.objective](cfg.mask, 8, rows.unigram_V)
-    run = parallel.MODES[mode](functools.partial(step.train_step, cfg, model, goal), jax.devices()[:devices])
-    state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(loop.training_knobs(cfg))
-    return examine.examine(cfg, model, rows, held_out, run, run.put_state(jax.device_get(state)))
+    made = program.build(cfg, rows)
+    made = made._replace(run=parallel.MODES[mode](made.train_step, jax.devices()[:devices]))
+    state = jax.device_get(made.initial(program.training_knobs(cfg)))
+    return examine.examine(cfg, made, held_out, made.run.put_state(state))
 
 
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 from small import MEMBERS, drawn_config
 
-from mlm import evaluate, gap, loop, masking, parallel, step
+from mlm import evaluate, gap, masking, parallel, program, step
 from mlm.data import loader, pack
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
@@ -38,12 +38,12 @@ def trained(data, family="transformer", cell="", change=lambda model: model, pre
     model = change(MODELS[cfg.model.family](cfg.model, rows.tokenizer.vocab_size))
     goal = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.rate, cfg.pack.length), rows.unigram_V)
     run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
-    knobs = loop.training_knobs(cfg)
+    knobs = program.training_knobs(cfg)
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _, batch in zip(range(cfg.train.steps), batches, strict=False):
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
-    lost = evaluate.collect(run.per_row(functools.partial(step.eval_step, model, goal)), state,
+    lost = evaluate.collect(run.per_row(step.eval_step, model, goal), state,
                             map(prepare, loader.eval_batches(held_out, batch_size=80)), run.put_batch,
                             evaluate.frozen_knobs(cfg))
     return evaluate.summarise(lost, evaluate.frozen_knobs(cfg), beside)

@@ -9,8 +9,7 @@ from scipy import stats
 from small import VOCAB, small_config
 
 from experiments import architectures
-from mlm import flops, loop, masking, metrics
-from mlm.objectives import OBJECTIVES
+from mlm import flops, masking, metrics
 from mlm.report import table
 
 
@@ -118,13 +117,11 @@ def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
 
 
 def count(**changes):
-    cfg = small_config(train__batch_size=4, **changes)
-    goal = OBJECTIVES["mlm"](cfg.mask, masking.slots(0.15, cfg.pack.length), np.ones(VOCAB))
-    return cfg, (cfg, VOCAB, goal, loop.training_knobs(cfg))
+    return small_config(train__batch_size=4, **changes), VOCAB
 
 
 def test_flops_of_a_transformer_are_six_n_d_and_attention():
-    _, arguments = count(model__layers=4, model__width=128, model__hidden=512, model__heads=2, pack__length=32,
+    arguments = count(model__layers=4, model__width=128, model__hidden=512, model__heads=2, pack__length=32,
                          model__dropout=0.0, model__attention_dropout=0.0)
     tokens, width, predicted = 4 * 32, 128, 4 * masking.slots(0.15, 32)
     by_hand = 6 * tokens * 4 * (12 * width**2 + 2 * 32 * width) + 6 * predicted * (width**2 + width * VOCAB)
@@ -133,6 +130,6 @@ def test_flops_of_a_transformer_are_six_n_d_and_attention():
 
 @pytest.mark.parametrize("length", [16, 17])
 def test_flops_of_a_loop_along_the_row_are_all_counted(length):
-    _, arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)
+    arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)
     assert flops.per_step(*arguments) == pytest.approx(flops.lowered(*arguments, time_unroll=length), rel=0.01)
     assert flops.per_step(*arguments) > 1.4 * flops.lowered(*arguments, time_unroll=1)

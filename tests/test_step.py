@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import PLAIN, VOCAB, batch, small_config
 
-from mlm import evaluate, loop, masking, parallel, step
+from mlm import evaluate, masking, parallel, program, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
@@ -28,9 +28,9 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
     cfg = small_config(**defaults | changes)
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
-    knobs = loop.training_knobs(cfg)
+    knobs = program.training_knobs(cfg)
     run = parallel.MODES[mode](functools.partial(step.train_step, cfg, model, goal), jax.devices()[:devices])
-    eval_step = run.per_row(functools.partial(step.eval_step, model, goal))
+    eval_step = run.per_row(step.eval_step, model, goal)
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     seen = []
     for number in range(steps):
@@ -66,7 +66,7 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     cfg = small_config(mask__rate=0.3, **PLAIN)
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["mlm"](cfg.mask, 5, np.arange(VOCAB))
-    knobs, rows = loop.training_knobs(cfg), uneven(8)
+    knobs, rows = program.training_knobs(cfg), uneven(8)
     state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)
     per_row = jax.jit(lambda params: goal.loss(params, model, rows, step.row_keys(knobs.seed, 0, rows.index_B), knobs,
                                                train=True))(state.params)
@@ -81,7 +81,7 @@ def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN)
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["nsp"](cfg.mask, 5, np.arange(VOCAB))
-    knobs, rows = loop.training_knobs(cfg), batch(4)
+    knobs, rows = program.training_knobs(cfg), batch(4)
     state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)
 
     @jax.jit
