@@ -41,7 +41,9 @@ def train(cfg: config.Config) -> dict:
     if done is not None:
         return done
     with rundir.claim(cfg) if jax.process_index() == 0 else open(os.devnull):
-        return _train(cfg, rows, held_out)
+        # Another process may have ended it since; of several processes of one run, all must see the same.
+        done = rundir.finished(cfg, rows.manifest["inputs"]) if jax.process_count() == 1 else None
+        return done or _train(cfg, rows, held_out)
 
 
 def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:

@@ -33,11 +33,14 @@ def check(cfg: config.Config) -> None:
                   f"a multiple of {devices}, the number of devices")
 
 
-def over_mesh(train_step: Callable, devices=None) -> Parallel:
-    """jax.jit over a mesh of all devices of all processes, or of those given."""
+def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> Parallel:
+    """jax.jit over a mesh of all devices of all processes, or of those given.
+
+    members: every value of train_step has a leading axis of members, on every device, before that of rows.
+    """
     devices = devices or jax.devices()
     mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
-    same, rows = jax.P(), jax.P("data")
+    same, rows = jax.P(), jax.P(None, "data") if members else jax.P("data")
 
     def mapped(function, inputs, outputs):
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)

@@ -16,6 +16,10 @@ from mlm import config, metrics, types
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 
 
+class Taken(config.ConfigError):
+    """Another process is at work in the directory."""
+
+
 def finished(cfg: config.Config, data: dict) -> dict | None:
     """The result of a run that is done, or None. Raises ConfigError where it is another config's, or of other rows."""
     kept, result = Path(cfg.workdir, "config.json"), Path(cfg.workdir, "result.json")
@@ -27,7 +31,7 @@ def finished(cfg: config.Config, data: dict) -> dict | None:
 def claim(cfg: config.Config):
     """Makes the directory and holds it until the returned file is closed.
 
-    Raises ConfigError where another process is at work in it.
+    Raises Taken where another process is at work in it.
     """
     workdir = Path(cfg.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -35,7 +39,7 @@ def claim(cfg: config.Config):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise config.ConfigError(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
+        raise Taken(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
     return lock
 
 

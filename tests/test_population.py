@@ -1,0 +1,109 @@
+"""Runs trained side by side are what they are alone: in numbers and directories, when stopped and when one diverges."""
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from small import small_config
+
+from mlm import config, log, loop, metrics, population, rundir
+
+STEPS = 30
+MEMBERS = {"a": {}, "b": {"seed": 1, "optim.learning_rate": 3e-3}, "c": {"seed": 2, "mask.rate": 0.4}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("population")
+    rng = random.Random(0)
+    (folder / "text.txt").write_text("\n\n".join(" ".join(rng.choices("abcdefgh", k=30)) + "." for _ in range(300)))
+    return folder
+
+
+def member(folder, way, name, **changes):
+    changes = {field.replace("__", "."): value for field, value in changes.items()}
+    cfg = small_config(data__corpus="text", data__path=str(folder / "text.txt"), data__boundary="blank_line",
+                       data__cache=str(folder / "cache"), tokenizer__kind="words", tokenizer__vocab_size=12,
+                       model__layers=1, mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8,
+                       train__log_every=1, train__checkpoint_every=10, train__eval_every=20, eval__batch_size=20,
+                       eval__max_rows=20)
+    return config.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    for name in MEMBERS:
+        loop.train(member(folder, "alone", name))
+    return folder / "alone"
+
+
+def assert_same(ours: Path, theirs: Path):
+    one, other = ({record["step"]: record for record in metrics.read(path / "metrics.jsonl") if "loss" in record}
+                  for path in (ours, theirs))
+    assert list(one) == list(other) == list(range(1, STEPS + 1))
+    for step in one:
+        assert one[step]["loss"] == pytest.approx(other[step]["loss"], rel=1e-5)
+        assert one[step]["predictions"] == other[step]["predictions"]
+    one, other = (json.loads((path / "result.json").read_text()) for path in (ours, theirs))
+    assert one.keys() == other.keys()
+    assert one["evaluation"] == pytest.approx(other["evaluation"], rel=1e-5)
+    for name in ("fingerprint", "data", "flops", "tokens", "predictions"):
+        assert one[name] == other[name]
+    assert {path.name for path in ours.iterdir()} == {path.name for path in theirs.iterdir()}
+    assert [path.name for path in (ours / "checkpoints").iterdir()] == [str(STEPS)]
+
+
+def test_each_member_is_its_single_run(folder, alone):
+    outcomes = population.train([member(folder, "together", name) for name in MEMBERS])
+    for name in MEMBERS:
+        assert outcomes[str(folder / "together" / name)]["steps"] == STEPS
+        assert_same(folder / "together" / name, alone / name)
+
+
+def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
+    """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
+    asked = loop.Asked.now
+
+    def at(step):
+        def now(self, checkpoints, number):
+            if number == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return asked(self, checkpoints, number)
+        monkeypatch.setattr(loop.Asked, "now", now)
+
+    configs = {name: member(folder, "stopped", name) for name in MEMBERS}
+    for step, way in ((17, lambda: population.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
+        at(step)
+        with pytest.raises(loop.Stopped):
+            way()
+    saved = {name: [path.name for path in (folder / "stopped" / name / "checkpoints").iterdir()] for name in MEMBERS}
+    assert saved == {"a": ["17"], "b": ["24"], "c": ["17"]}
+    monkeypatch.undo()
+    population.train(list(configs.values()))
+    for name in MEMBERS:
+        assert_same(folder / "stopped" / name, alone / name)
+
+
+def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
+    bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
+    elsewhere = member(folder, "mixed", "c")
+    with rundir.claim(elsewhere):
+        outcomes = population.train([member(folder, "mixed", "a"), bad, elsewhere])
+    assert isinstance(outcomes.pop(bad.workdir), log.Diverged)
+    assert list(outcomes) == [str(folder / "mixed" / "a")]
+    assert_same(folder / "mixed" / "a", alone / "a")
+    assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()
+
+
+def test_what_shares_no_program_is_refused(folder):
+    with pytest.raises(config.ConfigError, match=r"shares its program"):
+        population.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
+
+
+def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side(folder):
+    tiny = member(folder, "x", "a")
+    large = config.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
+    assert [population.members(platform, cfg)[0] for platform, cfg in
+            (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, population.MOST, population.MOST, 1]

@@ -1,0 +1,62 @@
+"""Runs that differ in traced values alone share one compiled program, and end as they would without sharing."""
+import json
+
+import jax
+import pytest
+from small import drawn_config
+
+from mlm import config, loop, program
+
+OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_share": 0.5, "optim__learning_rate": 3e-3,
+         "optim__weight_decay": 0.1}
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture(scope="module")
+def cfg(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("program")
+    return drawn_config(folder / "cache", model__layers=1, train__steps=8, train__batch_size=8, train__log_every=1,
+                        eval__batch_size=20, data__language__validation_documents=20, mask__max_rate=0.5,
+                        workdir=str(folder))
+
+
+def member(cfg, name, **changes):
+    changes = {field.replace("__", "."): value for field, value in changes.items()}
+    return config.override(cfg, changes | {"workdir": f"{cfg.workdir}/{name}"})
+
+
+def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
+    loop.train(member(cfg, "first"))
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **about: compiled.append(about) if name == COMPILED else None)
+    try:
+        after = loop.train(member(cfg, "after", **OTHER))
+        assert compiled == []
+        program._build.cache_clear()
+        alone = loop.train(member(cfg, "alone", **OTHER))
+        assert compiled
+    finally:
+        jax.monitoring.clear_event_listeners()
+    for name in ("evaluation", "probes", "tokens", "predictions", "flops"):
+        assert json.dumps(after[name]) == json.dumps(alone[name]), name
+    assert alone["realised_rate"] == pytest.approx(0.4, abs=0.02)
+
+
+def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
+    tight, roomy = (loop.train(member(cfg, f"room-{rate}", mask__max_rate=rate)) for rate in (0.15, 0.5))
+    assert tight["fingerprint"] == roomy["fingerprint"] and tight["flops"] == roomy["flops"]
+    assert tight["predictions"] == roomy["predictions"]
+    for name, value in tight["evaluation"].items():
+        assert roomy["evaluation"][name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):
+    """A field that a knob carries or no compiled function reads is blanked; any other tells programs apart."""
+    shared = {field for field, _ in program.KNOBS.values()} | set(program.OUTSIDE)
+    assert shared < set(config.flatten(cfg))
+    for name, value in config.flatten(cfg).items():
+        change = {bool: lambda x: not x, str: lambda x: f"{x}!", tuple: lambda x: (*x, 0.5)}.get(
+            type(value), lambda x: x + 1)
+        other = config.override(cfg, {name: change(value)})
+        assert (program.blank(other) == program.blank(cfg)) == (name in shared), name
