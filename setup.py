@@ -27,6 +27,7 @@ setuptools.setup(
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "numpy>=2.1",
+        "rich>=14",
         "scipy>=1.15",
         "tabulate>=0.9",
         "tensorboardX>=2.6.4",

@@ -6,9 +6,7 @@
 """
 import dataclasses
 import importlib.util
-import json
 import sys
-import traceback
 from pathlib import Path
 
 from absl import flags
@@ -16,6 +14,10 @@ from absl import flags
 from launch import command
 
 _SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
+_WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at the same time, the cores divided among "
+                                "them. Leave it at 1 on an accelerator.", lower_bound=1)
+_TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
+                                 lower_bound=0)
 VERBS = ("list", "run", "table")
 
 
@@ -54,20 +56,12 @@ def points(experiment, argv) -> tuple[Path, list]:
     return root, configs
 
 
-def state(cfg) -> str:
-    from mlm import metrics
-
-    if (Path(cfg.workdir) / "result.json").exists():
-        return "done"
-    records = metrics.read(Path(cfg.workdir) / "metrics.jsonl")
-    return f"step {records[-1]['step']:,} of {cfg.train.steps:,}" if records else "not started"
-
-
 def show(experiment, root: Path, configs) -> None:
     """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
+    from launch import overview
     from mlm.report import gallery, table
 
-    results = [json.loads(path.read_text()) for cfg in configs if (path := Path(cfg.workdir) / "result.json").exists()]
+    results = overview.finished(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
         rows, columns = experiment.table(results)
@@ -77,29 +71,22 @@ def show(experiment, root: Path, configs) -> None:
               f"{drawn}; runs: {root}/*/")
 
 
-def train(configs) -> list[str]:
-    """Trains the points not done, one after the other; one that fails does not stop the rest. Returns the failures."""
-    import jax
+def train(experiment, root: Path, configs) -> None:
+    """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
+    from launch import overview, runner
 
-    from mlm import loop
-
-    for cfg in configs:
-        loop.check(cfg)
-    failures = []
-    for number, cfg in enumerate(configs, 1):
-        if state(cfg) == "done":
-            continue
-        print(f"point {number} of {len(configs)}")
-        try:
-            loop.train(cfg)
-        except loop.Stopped as stop:
-            print(stop)
-            sys.exit(128 + stop.signal)
-        except Exception as error:
-            traceback.print_exc()
-            failures.append(f"{cfg.workdir}: {type(error).__name__}: {error}".splitlines()[0])
-        jax.clear_caches()
-    return failures
+    with overview.Overview(configs) as view:
+        call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
+        call.run(view)
+    if call.signal is not None:
+        done = len(overview.finished(configs))
+        print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
+        sys.exit(128 + call.signal)
+    show(experiment, root, configs)
+    if call.failed:
+        print("\n".join([f"{len(call.failed)} failed; the same command tries again:",
+                         *(f"{workdir}: {error}" for workdir, error in call.failed.items())]), file=sys.stderr)
+        sys.exit(1)
 
 
 def main(argv):
@@ -113,14 +100,14 @@ def main(argv):
     experiment = load_experiment(path)
     root, configs = points(experiment, sys.argv)
     if verb == "list":
+        from launch import overview
+
         for cfg in configs:
-            print(f"{cfg.workdir}: {state(cfg)}")
-        return
-    failures = train(configs) if verb == "run" else []
-    show(experiment, root, configs)
-    if failures:
-        print("\n".join([f"{len(failures)} failed; the same command tries again:", *failures]), file=sys.stderr)
-        sys.exit(1)
+            print(f"{cfg.workdir}: {overview.state(cfg)}")
+    elif verb == "run":
+        train(experiment, root, configs)
+    else:
+        show(experiment, root, configs)
 
 
 if __name__ == "__main__":

@@ -78,25 +78,6 @@ def _train(runs: Sequence[loop.Run]) -> dict[str, dict | log.Diverged]:
     return outcomes
 
 
-MOST = 16      # members side by side
-BUSY = 1e12    # FLOPs a step from which one model is thought to keep an accelerator busy; to be measured on one
-
-
-def members(platform: str, cfg: config.Config) -> tuple[int, str]:
-    """How many runs of a program to train side by side on a kind of device, and why: the one place that chooses.
-
-    platform: as JAX names it, "cpu" or an accelerator. FLOPs are taken as six for each weight of a Transformer of the
-    same depth and width and each token.
-    """
-    if platform == "cpu":
-        return 1, "a CPU is busy with one: 16 one after the other took 43 s, side by side 57 s"
-    if cfg.parallel.mode != "jit":
-        return 1, f"config.parallel.mode is {cfg.parallel.mode}"
-    step_flops = 6 * 12 * cfg.model.layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.length
-    count = max(1, min(MOST, int(BUSY / step_flops)))
-    return count, f"a step takes about {step_flops:.1e} FLOPs, of {BUSY:.0e} that keep an accelerator busy"
-
-
 @functools.lru_cache(maxsize=1)  # as programs are kept
 def over_members(train_step) -> parallel.Parallel:
     """The step for all members at once, its knobs_M beside moves_M: a member that does not move keeps its state."""

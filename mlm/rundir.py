@@ -43,6 +43,18 @@ def claim(cfg: config.Config):
     return lock
 
 
+def held(cfg: config.Config) -> bool:
+    """Whether some process has claimed the directory."""
+    try:
+        with (Path(cfg.workdir) / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def finish(workdir: Path, result: dict, lost: types.Losses) -> None:
     """Writes held_out.npz, what each held-out row lost (nats_N) over its predictions_N, and at last result.json."""
     aside = workdir / f".held_out.{os.getpid()}.npz"

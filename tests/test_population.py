@@ -100,10 +100,3 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
 def test_what_shares_no_program_is_refused(folder):
     with pytest.raises(config.ConfigError, match=r"shares its program"):
         population.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
-
-
-def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side(folder):
-    tiny = member(folder, "x", "a")
-    large = config.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
-    assert [population.members(platform, cfg)[0] for platform, cfg in
-            (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, population.MOST, population.MOST, 1]

@@ -46,10 +46,11 @@ def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
     code, out, errors = call("run")
     assert code == 1 and "1 of 2 points are done" in out
     assert "Diverged: step 1" in errors.splitlines()[-1] and "bad-" in errors.splitlines()[-1]
+    assert "failed at step 0 of 6: Diverged: step 1" in call("list")[1]
     (good,) = runs.glob("good-*")
     before = (good / "result.json").stat().st_mtime_ns
     code, out, errors = call("run")
-    assert code == 1 and "point 2 of 2" in out and "point 1 of 2" not in out
+    assert code == 1 and "bad-" in out and "good-" not in out.split("points are done")[0]
     assert (good / "result.json").stat().st_mtime_ns == before
     code, out, _ = call("table")
     assert code == 0 and "1 of 2 points are done" in out

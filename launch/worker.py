@@ -1,0 +1,73 @@
+"""A worker of a sweep: a process that trains the points it is given, compiling a program once, and says how each ended.
+
+Answers to its runner, as tuples: ("ready", platform) or ("refused", why) once; then for each order ("ended", {workdir:
+error, or "" where it is done}), points that another process is at work on left out.
+"""
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing import connection, parent_process
+from pathlib import Path
+
+from mlm import config
+
+
+def main(orders: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
+    """points: all of the sweep, to be checked before the first is trained; cpus: the cores to use; log: where to write.
+
+    Ends when the runner closes `orders`. Where the runner is gone without a word, saves what it is at and ends too.
+    """
+    os.setpgid(0, 0)  # Ctrl-C on a terminal reaches the runner alone, which passes it on
+    threading.Thread(target=_follow, daemon=True).start()
+    with log.open("a", buffering=1) as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)  # XLA makes as many threads as there are cores to run on
+    import jax
+
+    from mlm import loop
+
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the runner has closed its end
+        try:
+            for cfg in points:
+                loop.check(cfg)
+        except config.ConfigError as error:
+            return orders.send(("refused", str(error)))
+        orders.send(("ready", jax.default_backend()))
+        while True:
+            given = orders.recv()
+            try:
+                orders.send(("ended", work(given)))
+            except loop.Stopped as stop:
+                print(stop, flush=True)
+                sys.exit(128 + stop.signal)
+
+
+def work(given: Sequence[config.Config]) -> dict[str, str]:
+    """Trains the points, side by side where there are several. Returns by workdir the error, "" where it is done."""
+    from mlm import loop, population, rundir
+
+    try:
+        outcomes = {given[0].workdir: loop.train(given[0])} if len(given) == 1 else population.train(given)
+    except loop.Stopped:
+        raise
+    except rundir.Taken:
+        return {}
+    except Exception as error:
+        traceback.print_exc()
+        return {cfg.workdir: said(error) for cfg in given}
+    return {workdir: said(outcome) if isinstance(outcome, Exception) else "" for workdir, outcome in outcomes.items()}
+
+
+def said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _follow():
+    connection.wait([parent_process().sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

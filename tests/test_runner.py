@@ -1,0 +1,169 @@
+"""Sweeps run by workers end the same whatever happens to the runner, to its workers, and beside them."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import runner
+from mlm import config, metrics
+
+ROOT = Path(__file__).parents[1]
+STEPS = 400
+EXPERIMENT = '''
+from mlm.report.table import Column
+
+SCALES = {"quick": {}}
+
+
+def sweep(scale):
+    """Two programs, each of two points."""
+    return {f"width{width}-seed{seed}": {"model.width": width, "seed": seed} for width in (8, 16) for seed in (0, 1)}
+
+
+def table(results):
+    return ([{"width": one["config"]["model.width"], "seed": one["config"]["seed"], "loss": one["evaluation"]["loss"],
+              "predictions": one["predictions"]} for one in results],
+            [Column(name, name) for name in ("width", "seed", "loss", "predictions")])
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runner")
+    rng = random.Random(0)
+    (folder / "text.txt").write_text("\n\n".join(" ".join(rng.choices("abcdefgh", k=30)) + "." for _ in range(300)))
+    (folder / "experiment.py").write_text(EXPERIMENT)
+    return folder
+
+
+def start(folder, root, *more):
+    fields = {"data.path": folder / "text.txt", "data.boundary": "blank_line", "data.cache": folder / "cache",
+              "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.length": 16, "model.layers": 1,
+              "model.hidden": 8, "model.heads": 1, "train.steps": STEPS, "train.batch_size": 8,
+              "train.checkpoint_every": 20, "train.log_every": 5, "eval.batch_size": 8, "eval.max_rows": 40,
+              "workdir": folder / root}
+    command = [sys.executable, "-m", "launch.sweep", "run", str(folder / "experiment.py"),
+               *(f"--config.{name}={value}" for name, value in fields.items()), *more]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "",
+                                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+                                "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env=environment)
+
+
+def finish(process, code=0):
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == code, out
+    return out
+
+
+def steps(root) -> int:
+    """The steps of all points of which a record is written."""
+    return sum(max((record["step"] for record in metrics.read(path)), default=0)
+               for path in root.glob("*/metrics.jsonl"))
+
+
+def wait_for(root, process, count):
+    while process.poll() is None and steps(root) < count:
+        time.sleep(0.005)
+
+
+def workers(process) -> list[int]:
+    """The process ids of the runner's workers."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def starts(root) -> list[list[int]]:
+    return [[start["step"] for start in json.loads(path.read_text())] for path in root.glob("*/provenance.json")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder):
+    out = finish(start(folder, "undisturbed"))
+    assert out.count("points share a program, trained one after the other") == 2 and "4 of 4 points are done" in out
+    assert starts(folder / "undisturbed") == [[0]] * 4
+    return (folder / "undisturbed" / "table.csv").read_bytes()
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_table(folder, undisturbed):
+    rng, root = random.Random(time.time_ns()), folder / "killed"
+    for count in sorted(rng.sample(range(10, 4 * STEPS - 200), 2)):
+        process = start(folder, "killed")
+        wait_for(root, process, count)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    finish(start(folder, "killed"))
+    assert (root / "table.csv").read_bytes() == undisturbed
+    assert len([step for run in starts(root) for step in run]) > 4  # some were indeed cut short
+
+
+def test_asked_to_stop_every_worker_saves(folder, undisturbed):
+    root = folder / "asked"
+    process = start(folder, "asked", "--workers=2")
+    wait_for(root, process, 60)
+    process.send_signal(signal.SIGINT)
+    assert "the same command continues" in finish(process, 128 + signal.SIGINT)
+    logs = "".join(path.read_text() for path in (root / "logs").iterdir())
+    saved = logs.count("stopped at step")
+    assert 1 <= saved <= 2 and "Traceback" not in logs
+    assert sum(1 for path in root.glob("*/checkpoints/*") if path.name.isdigit()) >= saved
+
+
+def test_two_runners_train_no_point_twice(folder, undisturbed):
+    root = folder / "two"
+    pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--together=2")]
+    for process in pair:
+        assert "4 of 4 points are done" in finish(process)
+    assert starts(root) == [[0]] * 4
+    ours, theirs = ([[float(cell) for cell in line.split(",")] for line in text.decode().splitlines()[1:]]
+                    for text in ((root / "table.csv").read_bytes(), undisturbed))
+    assert ours == [pytest.approx(row, rel=1e-5) for row in theirs]
+
+
+def test_a_worker_that_dies_takes_its_point_with_it_and_no_other(folder, undisturbed):
+    root = folder / "dies"
+    process = start(folder, "dies")
+    wait_for(root, process, 50)
+    (pid,) = workers(process)
+    os.kill(pid, signal.SIGKILL)
+    out = finish(process, 1)
+    assert "3 of 4 points are done" in out and "the worker was ended by SIGKILL" in out
+    assert "4 of 4 points are done" in finish(start(folder, "dies"))
+    assert (root / "table.csv").read_bytes() == undisturbed
+
+
+def test_what_no_worker_could_train_is_refused_in_one_line(folder):
+    out = finish(start(folder, "refused", "--config.train.accumulate=3"), 2)
+    assert out.splitlines()[-1].startswith("error: config.train.accumulate = 3")
+    assert not (folder / "refused").exists()
+
+
+def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(tmp_path):
+    points = [config.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
+              for seed, (width, name) in enumerate([(8, "a"), (8, "b"), (16, "c"), (32, "d"), (32, "e"), (32, "f")])]
+    call = runner.Runner(tmp_path, points, workers=1, together=0)
+    a, _, c, d, *_ = (call.programs[cfg.workdir] for cfg in points)
+
+    def chosen(open_, warm, *others):
+        return "".join(Path(cfg.workdir).name for cfg in call.choose(open_, warm, set(others)))
+
+    assert chosen(points, None) == "ab"
+    assert chosen(points[1:], d) == "def"
+    assert chosen(points[1:], None, a) == "c"
+    assert chosen(points[3:], c, a) == "def"
+    assert chosen(points, None, a, c, d) == "def"
+
+
+def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
+    tiny = config.override(config.Config(), {"model.layers": 2, "model.width": 128})
+    large = config.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
+    assert [runner.side_by_side(platform, cfg)[0] for platform, cfg in
+            (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, runner.MOST, runner.MOST, 1]
