@@ -8,10 +8,10 @@ import pytest
 from small import MEMBERS, batch, build, small_config
 
 from mlm import masking, step
-from mlm.loop import training_knobs
 from mlm.models import MODELS, fast
 from mlm.objectives import OBJECTIVES
 from mlm.objectives.cross_entropy import cross_entropy
+from mlm.program import training_knobs
 
 VOCAB = 50
 
