@@ -1,6 +1,6 @@
-"""A sweep: lists the points of an experiment, runs those not done, prints and writes its table.
+"""A sweep: lists the points of an experiment, says what they would cost, runs those not done, and makes its table.
 
-    python -m launch.sweep list|run|table experiments/architectures.py --scale=quick|laptop|paper
+    python -m launch.sweep list|plan|run|table experiments/architectures.py --scale=quick|laptop|paper
 
 --config.name=value sets a field of every point. Runs and table lie in runs/EXPERIMENT-SCALE, or in --config.workdir.
 """
@@ -18,7 +18,11 @@ _WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at th
                                 "them. Leave it at 1 on an accelerator.", lower_bound=1)
 _TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
                                  lower_bound=0)
-VERBS = ("list", "run", "table")
+_DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of mlm/plan.py's.")
+_DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1)
+_UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense bfloat16 peak that training reaches.",
+                                  lower_bound=0.01, upper_bound=1)
+VERBS = ("list", "plan", "run", "table")
 
 
 def load_experiment(path: str):
@@ -71,6 +75,22 @@ def show(experiment, root: Path, configs) -> None:
               f"{drawn}; runs: {root}/*/")
 
 
+def plan(configs) -> None:
+    """Prints what the points would cost."""
+    from mlm import plan
+    from mlm.report import table
+
+    points = {Path(cfg.workdir).name: cfg for cfg in configs}
+    rows = plan.table(points, _DEVICE.value, _DEVICES.value, _UTILISATION.value)
+    kind = plan.KINDS[_DEVICE.value]
+    print(f"{table.markdown(rows, plan.COLUMNS)}\n\nOn {_DEVICES.value} x {_DEVICE.value} (chips: "
+          f"{_DEVICES.value * kind.chips}, each {kind.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and "
+          f"{kind.memory / 1e9:.0f} GB; {kind.source}), at {_UTILISATION.value:.0%} of that peak; a step fits where it "
+          f"takes at most {plan.USABLE:.0%} of the memory.")
+    if any(cfg.model.dtype != "bfloat16" for cfg in configs):
+        print("Some points compute in float32, for which the peak is lower: --config.model.dtype=bfloat16")
+
+
 def train(experiment, root: Path, configs) -> None:
     """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
     from launch import overview, runner
@@ -104,6 +124,8 @@ def main(argv):
 
         for cfg in configs:
             print(f"{cfg.workdir}: {overview.state(cfg)}")
+    elif verb == "plan":
+        plan(configs)
     elif verb == "run":
         train(experiment, root, configs)
     else:
