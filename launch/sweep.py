@@ -63,16 +63,14 @@ def points(experiment, argv) -> tuple[Path, list]:
 def show(experiment, root: Path, configs) -> None:
     """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
     from launch import overview
-    from mlm.report import gallery, table
+    from mlm.report import page, table
 
     results = overview.finished(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
-        rows, columns = experiment.table(results)
-        table.write(root, rows, columns)
-        drawn = ", ".join(path.name for path in gallery.write(root, results))
-        print(f"\n{table.markdown(rows, columns)}\n\nwritten in {root}: table.md, .csv, .tex; as .png, .svg, .csv: "
-              f"{drawn}; runs: {root}/*/")
+        found = page.files(root, experiment, results)
+        print(f"\n{table.markdown(found.rows, found.columns)}\n\nwritten in {root}: table.md, .csv, .tex; claims.md; "
+              f"figures/ (.png, .svg, .csv): {', '.join(chart.name for chart in found.charts)}; runs: */")
 
 
 def plan(configs) -> None:
@@ -128,6 +126,13 @@ def main(argv):
         plan(configs)
     elif verb == "run":
         train(experiment, root, configs)
+    elif verb == "report":
+        from launch import overview
+        from mlm.report import page
+
+        results = overview.finished(configs)
+        path = page.write(root, experiment, results, len(configs))
+        print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
     else:
         show(experiment, root, configs)
 
