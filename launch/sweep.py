@@ -1,4 +1,4 @@
-"""A sweep: lists the points of an experiment, says what they would cost, runs those not done, and makes its table.
+"""A sweep: lists an experiment's points, says what they would cost, runs those not done, makes its table and report.
 
     python -m launch.sweep list|plan|run|table experiments/architectures.py --scale=quick|laptop|paper
 
@@ -22,7 +22,7 @@ _DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one o
 _DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1)
 _UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense bfloat16 peak that training reaches.",
                                   lower_bound=0.01, upper_bound=1)
-VERBS = ("list", "plan", "run", "table")
+VERBS = ("list", "plan", "run", "table", "report")
 
 
 def load_experiment(path: str):
