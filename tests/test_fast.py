@@ -46,7 +46,7 @@ def near(fast_tree, plain_tree, tolerance):
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.06)])
 def test_a_member_is_the_same_by_either_path(family, cell, dtype, tolerance):
-    cfg = small_config(family, cell, model__dtype=dtype, mask__rate=0.4, model__time_unroll=3)
+    cfg = small_config(family, cell, model__dtype=dtype, mask__rate=0.4, model__layers=1)
     params = build(dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="float32")))[1]
     plain = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, fast=False))
     (loss, right), gradient = loss_and_gradients(cfg, params)
@@ -61,7 +61,7 @@ def test_a_member_is_the_same_by_either_path(family, cell, dtype, tolerance):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_recurrence_in_one_direction_or_two(bidirectional):
-    cfg = small_config("rnn", "gru", model__bidirectional=bidirectional)
+    cfg = small_config("rnn", "gru", model__bidirectional=bidirectional, model__layers=1, model__time_unroll=3)
     params = build(cfg)[1]
     plain = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, fast=False))
     near(loss_and_gradients(cfg, params)[1], loss_and_gradients(plain, params)[1], 1e-5)
