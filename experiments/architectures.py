@@ -23,12 +23,16 @@ MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru":
 SMALL = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "mask.mask_share": 1.0, "mask.random_share": 0.0,
          "model.init_std": 0.08, "model.positions": "rotary", "optim.learning_rate": 3e-3, "train.batch_size": 16}
 
+# First trials at 3e-3 to 1e-2 left the Transformer, and it alone, far behind what 2e-3 gives. A fair search, with the same
+# number of trials for every member, is still to be made.
+OWN = {"transformer": {"optim.learning_rate": 2e-3}}
+
 SCALES = {
     "quick": {"members": ("window", "bag", "lstm", "transformer"), "sizes": ("tiny",), "seeds": 1,
               "fields": SMALL | {"train.steps": 800, "train.eval_every": 100, "eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
-                                 "data.language.validation_documents": 500}, "own": {}},
+                                 "data.language.validation_documents": 500}, "own": OWN},
     "laptop": {"members": tuple(MEMBERS), "sizes": ("tiny",), "seeds": 2,
-               "fields": SMALL | {"train.steps": 2400}, "own": {}},
+               "fields": SMALL | {"train.steps": 2400}, "own": OWN},
     "paper": {"members": tuple(MEMBERS), "sizes": ("base",), "seeds": 3, "own": {},
               "fields": {"train.steps": 100_000, "train.batch_size": 256, "optim.learning_rate": 1e-4,
                          "data.corpus": "tfds", "data.tfds_name": "wiki40b/en", "tokenizer.vocab_size": 30_522,
