@@ -2,7 +2,8 @@
 
     python -m launch.sweep list|plan|run|table experiments/architectures.py --scale=quick|laptop|paper
 
---config.name=value sets a field of every point. Runs and table lie in runs/EXPERIMENT-SCALE, or in --config.workdir.
+--config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
+spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
 """
 import dataclasses
 import importlib.util
@@ -14,6 +15,9 @@ from absl import flags
 from launch import command
 
 _SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
+_BUDGET = flags.DEFINE_enum("budget", "steps", ["steps", "predictions", "flops", "seconds"], "What all points spend: "
+                            "steps, as the experiment says, or as many predictions, training FLOPs or seconds (on this "
+                            "machine) as the first point in its steps.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at the same time, the cores divided among "
                                 "them. Leave it at 1 on an accelerator.", lower_bound=1)
 _TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
@@ -45,12 +49,20 @@ def points(experiment, argv) -> tuple[Path, list]:
 
     config.one_of("--scale", _SCALE.value, list(experiment.SCALES))
     asked = command.overrides(argv)
-    root = Path(asked.pop("workdir", f"runs/{Path(experiment.__file__).stem}-{_SCALE.value}"))
-    configs, names = [], {}
-    for name, fields in experiment.sweep(_SCALE.value).items():
-        cfg = config.override(config.override(command.CONFIG.value, fields), asked)
-        cfg = config.resolve(cfg, SIZES, CELLS)
+    own_steps = _BUDGET.value == "steps"
+    name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
+    root = Path(asked.pop("workdir", f"runs/{name}"))
+    sweep = experiment.sweep(_SCALE.value)
+    resolved = [config.resolve(config.override(config.override(command.CONFIG.value, fields), asked), SIZES, CELLS)
+                for fields in sweep.values()]
+    for cfg in resolved:
         limits.validate(cfg)
+    if not own_steps:
+        from mlm import budget
+
+        resolved = budget.rewrite(resolved, _BUDGET.value, root)
+    configs, names = [], {}
+    for name, cfg in zip(sweep, resolved, strict=True):
         print_ = config.fingerprint(cfg)
         if print_ in names:
             raise config.ConfigError(f"points {names[print_]} and {name} are the same: the command line sets what the "
