@@ -11,10 +11,8 @@ from mlm.data import pack
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
-# Knob -> the field that it takes its value from, and its type.
-KNOBS = {"seed": ("seed", np.uint32), "mask_rate": ("mask.rate", np.float32),
-         "mask_share": ("mask.mask_share", np.float32), "random_share": ("mask.random_share", np.float32),
-         "learning_rate": ("optim.learning_rate", np.float32), "weight_decay": ("optim.weight_decay", np.float32)}
+# Fields that reach the compiled functions as knobs alone.
+TRACED = ("seed", "mask.rate", "mask.mask_share", "mask.random_share", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
 OUTSIDE = ("workdir", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every", "train.checkpoint_every",
            "train.log_every")
@@ -31,14 +29,16 @@ class Program(NamedTuple):
 
 
 def training_knobs(cfg: config.Config) -> types.Knobs:
-    flat = config.flatten(cfg)
-    return types.Knobs(**{knob: kind(flat[field]) for knob, (field, kind) in KNOBS.items()})
+    return types.Knobs(seed=np.uint32(cfg.seed), mask_rate=np.float32(cfg.mask.rate),
+                       mask_share=np.float32(cfg.mask.mask_share), random_share=np.float32(cfg.mask.random_share),
+                       learning_rate=np.float32(cfg.optim.learning_rate),
+                       weight_decay=np.float32(cfg.optim.weight_decay))
 
 
 def blank(cfg: config.Config) -> config.Config:
     """The config without what is traced or not compiled: equal for two runs where one program serves both."""
     default = config.flatten(config.Config())
-    return config.override(cfg, {name: default[name] for name in (*(field for field, _ in KNOBS.values()), *OUTSIDE)})
+    return config.override(cfg, {name: default[name] for name in TRACED + OUTSIDE})
 
 
 def build(cfg: config.Config, rows: pack.Rows) -> Program:

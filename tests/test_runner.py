@@ -16,6 +16,7 @@ from mlm import config, metrics
 ROOT = Path(__file__).parents[1]
 STEPS = 400
 EXPERIMENT = '''
+from mlm.grid import axis, named, product
 from mlm.report.table import Column
 
 SCALES = {"quick": {}}
@@ -23,7 +24,7 @@ SCALES = {"quick": {}}
 
 def sweep(scale):
     """Two programs, each of two points."""
-    return {f"width{width}-seed{seed}": {"model.width": width, "seed": seed} for width in (8, 16) for seed in (0, 1)}
+    return named(product(axis("model.width", 8, 16, name="width{}"), axis("seed", 0, 1, name="seed{}")))
 
 
 def table(results):

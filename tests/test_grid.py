@@ -1,0 +1,36 @@
+"""Points are combined without one setting another's field, and a sweep's names are its own."""
+import doctest
+
+import pytest
+
+from mlm import grid
+from mlm.config import ConfigError
+
+WIDTHS = grid.axis("model.width", 8, 16, name="w{}")
+SEEDS = grid.axis("seed", 0, 1)
+
+
+def test_the_example_holds():
+    assert doctest.testmod(grid) == (0, 3)
+
+
+def test_product_zip_and_chain():
+    assert grid.product(WIDTHS, SEEDS) == [
+        {"model.width": width, "seed": seed, "name": f"w{width}"} for width in (8, 16) for seed in (0, 1)]
+    assert grid.zipped(WIDTHS, SEEDS) == [{"model.width": 8, "seed": 0, "name": "w8"},
+                                          {"model.width": 16, "seed": 1, "name": "w16"}]
+    assert grid.chain(WIDTHS, SEEDS) == WIDTHS + SEEDS
+    with pytest.raises(ValueError):
+        grid.zipped(WIDTHS, SEEDS[:1])
+
+
+def test_two_parts_that_disagree_are_refused_and_two_that_agree_are_not():
+    assert grid.product(SEEDS[:1], SEEDS[:1]) == [{"seed": 0}]
+    with pytest.raises(ConfigError, match=r"seed = 1: another part of the sweep sets it to 0"):
+        grid.product(SEEDS, SEEDS)
+
+
+@pytest.mark.parametrize("points", [SEEDS, [*WIDTHS, WIDTHS[0]]])
+def test_a_point_without_a_name_of_its_own_is_refused(points):
+    with pytest.raises(ConfigError, match="expected a name of its own"):
+        grid.named(points)
