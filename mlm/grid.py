@@ -17,7 +17,7 @@ Points = list[dict[str, Any]]
 
 
 def axis(field: str, *values: Any, name: str = "") -> Points:
-    """A point for each value of a field; name: a format for the value, or "" where it is no part of the point's name."""
+    """A point for each value of a field; name: a format for the value, or "" where the point's name is without it."""
     return [{field: value} | ({"name": name.format(value)} if name else {}) for value in values]
 
 
