@@ -1,0 +1,66 @@
+"""How fast is training here, and how fast is it elsewhere, side by side in one run?
+
+    python -m experiments.benchmark [--only=transformer,rnn]
+
+Both sides have the same shapes, maths, data and optimiser, each at its best settings; they take turns, and a ratio is
+the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
+out with a line. Parts: limit, transformer, rnn, head, compile, population, input, start, growth; each begins with what
+it measures. The table of the parts run and the machine's description are written to runs/benchmark after every part;
+all parts take about half an hour on two cores.
+"""
+import sys
+import traceback
+from pathlib import Path
+
+from absl import app, flags
+
+_ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
+_WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark", "Folder of the table.")
+_ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocator's settings of machine.ENVIRONMENT.")
+
+
+def main(argv):
+    from experiments.benchmark import machine
+
+    if _ALLOCATOR.value:
+        machine.prepare("experiments.benchmark")
+
+    from experiments.benchmark import compile as compilation
+    from experiments.benchmark import growth, head, input, limit, population, rnn, start, timing, transformer
+    from mlm import config, metrics
+    from mlm.report import table
+
+    parts = {part.PART: part for part in (limit, transformer, rnn, head, compilation, population, input, start, growth)}
+    if len(argv) > 1:
+        raise config.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
+    for name in _ONLY.value:
+        config.one_of("--only", name, list(parts))
+    folder = Path(_WORKDIR.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    description = machine.describe()
+    metrics.write_json(folder / "machine.json", description)
+    print("\n".join(f"{name}: {value}" for name, value in description.items()))
+    rows, failures = [], []
+    for name in _ONLY.value or parts:
+        try:
+            for row in parts[name].rows():
+                rows.append(row)
+                print(table.markdown([row], timing.COLUMNS, "plain").splitlines()[1], flush=True)
+        except Exception as error:
+            traceback.print_exc()
+            failures.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+        table.write(folder, rows, timing.COLUMNS)
+    print(f"\n{table.markdown(rows, timing.COLUMNS)}\n\nwritten: {folder}/table.md, .csv, .tex, machine.json")
+    if failures:
+        print("\n".join(["parts that failed:", *failures]), file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    from mlm.config import ConfigError
+
+    try:
+        app.run(main, flags_parser=flags.FLAGS)
+    except (ConfigError, flags.Error) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

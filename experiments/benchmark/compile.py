@@ -1,0 +1,75 @@
+"""Part compile: seconds to trace and compile a training step by depth, by the scan, and with the persistent cache.
+
+Depth costs nothing where the scan over layers is rolled (model.unroll = 1), and CPU steps are faster where it is not.
+"""
+import contextlib
+import functools
+import tempfile
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from experiments.benchmark import ours, timing
+from mlm import config, loop, parallel, step, types
+from mlm.models import MODELS
+
+PART = "compile"
+SECONDS = 60   # of rounds
+LEAST = 3      # rounds: each compiles every case once
+ROLLED = {layers: f"{layers} layers, rolled" for layers in (2, 12, 24)}
+UNROLLED = {layers: f"{layers} layers, unrolled" for layers in (12, 24)}
+
+
+def compiled(cfg: config.Config) -> None:
+    """Traces and compiles the step anew; nothing is allocated or run."""
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    goal, knobs = ours.objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
+                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    state = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
+    shape = (cfg.train.batch_size, cfg.pack.length)
+    int_BxL, int_B = (jax.ShapeDtypeStruct(s, np.int32) for s in (shape, shape[:1]))
+    run.train_step.lower(state, types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B), knobs).compile()
+
+
+@contextlib.contextmanager
+def cache(folder: str | None) -> Iterator[None]:
+    """JAX's persistent compilation cache in this folder, or switched off."""
+    changes = {"jax_enable_compilation_cache": folder is not None, "jax_compilation_cache_dir": folder,
+               "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in changes}
+    try:
+        for name, value in changes.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def rows() -> Iterator[dict]:
+    recipes = {name: ours.recipe({"model.layers": layers, "model.unroll": unroll, "train.batch_size": 8})
+               for unroll, names in ((1, ROLLED), (0, UNROLLED)) for layers, name in names.items()}
+
+    def anew(cfg):
+        with cache(None):
+            compiled(cfg)
+
+    def again(folder):
+        with cache(folder):
+            compiled(recipes[ROLLED[12]])
+            jax.clear_caches()
+
+    with tempfile.TemporaryDirectory() as folder:
+        again(folder)
+        sides = {name: functools.partial(anew, cfg) for name, cfg in recipes.items()}
+        times = timing.measure(sides | {"again": lambda: again(folder)}, SECONDS, least=LEAST, warm_up=0)
+    for layers, name in ROLLED.items():
+        peer = UNROLLED.get(layers)
+        yield timing.row(PART, name, "s", times[name], times[peer] if peer else None, peer or "")
+    yield timing.row(PART, ROLLED[24], "s", times[ROLLED[24]], times[ROLLED[2]], ROLLED[2])
+    yield timing.row(PART, f"{ROLLED[12]}, from the persistent cache", "s", times["again"], times[ROLLED[12]], "anew")

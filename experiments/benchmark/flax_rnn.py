@@ -1,0 +1,36 @@
+"""The recurrent nets' other peer: the project's layers and step with Flax's own nn.RNN as their recurrence."""
+import flax.linen as nn
+import jax.numpy as jnp
+
+from mlm import config, types
+from mlm.models import layers
+
+CELLS = {"elman": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
+
+
+class Layer(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, shared, key_B):
+        model = self.model
+
+        def direction(name):
+            return nn.RNN(CELLS[model.cell](model.hidden, dtype=jnp.dtype(model.dtype)), name=name)
+
+        y_BxLxD = layers.norm(model, "norm")(x_BxLxD)
+        y_BxLxH = nn.Bidirectional(direction("forward"), direction("backward"))(y_BxLxD)
+        return x_BxLxD + layers.dropout(layers.dense(model, model.width, "out")(y_BxLxH), key_B, model.dropout)
+
+
+class Encoder(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, segments_BxL, key_B):
+        return layers.norm(self.model, "norm")(layers.Stack(self.model, Layer, name="stack")(x_BxLxD, None, key_B))
+
+
+def build(cfg: config.Config) -> types.Model:
+    """A bidirectional recurrent net; nothing resets its state, so its rows must hold one segment each."""
+    return layers.masked_lm(cfg.model, cfg.tokenizer.vocab_size, Encoder)

@@ -1,0 +1,62 @@
+"""Part head: loss and gradient over the masked positions only, against the same over all positions.
+
+The project's objective on given states of width 256: with as many slots a row as its rate asks for, and with a slot for
+every token. Memory is what the compiled program holds beside its inputs and results.
+"""
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+
+from experiments.benchmark import ours, timing
+from mlm import config, loop, masking, step
+from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
+
+PART = "head"
+SECONDS = 20   # of rounds, a vocabulary
+RATES = (0.15, 0.4, 0.8)
+VOCABULARIES = (8_192, 30_522, 250_000)
+
+
+def recipe(vocab_size: int, rate: float) -> config.Config:
+    rows = 8 if jax.default_backend() == "cpu" else 64
+    return ours.recipe({"model.size": "mini", "model.layers": 1, "tokenizer.vocab_size": vocab_size, "mask.rate": rate,
+                        "train.batch_size": rows, "pack.length": 128})
+
+
+def build(cfg: config.Config, slots: int) -> tuple[Callable[[], None], int]:
+    """A function that computes loss and gradient once, and the bytes that it holds meanwhile."""
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    objective = OBJECTIVES["mlm"](cfg.mask, slots, jnp.ones(cfg.tokenizer.vocab_size))
+    knobs, batch = loop.training_knobs(cfg), ours.batches(cfg)[0]
+
+    def loss(h_BxLxD, params):
+        given = model._replace(encode=lambda params, batch, *, key_B=None: h_BxLxD)
+        key_B = step.row_keys(knobs.seed, 0, batch.index_B)
+        losses = objective.loss({"model": params, "objective": {}}, given, batch, key_B, knobs, train=True)
+        return losses.loss_B["mlm"].sum()
+
+    params = jax.jit(model.init)(jax.random.key(0))
+    h_BxLxD = jax.random.normal(jax.random.key(1), (*batch.ids_BxL.shape, cfg.model.width))
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    analysis = gradient.lower(h_BxLxD, params).compile().memory_analysis()
+    return (lambda: jax.block_until_ready(gradient(h_BxLxD, params))), analysis.temp_size_in_bytes if analysis else 0
+
+
+def rows() -> Iterator[dict]:
+    for vocab_size in VOCABULARIES:
+        built = {}
+        for rate in RATES:
+            cfg = recipe(vocab_size, rate)
+            built[rate] = build(cfg, masking.slots(rate, cfg.pack.length))
+        built["all"] = build(cfg, cfg.pack.length)
+        times = timing.measure({name: side for name, (side, _) in built.items()}, SECONDS)
+        for rate in RATES:
+            case = f"{vocab_size:,} entries, {rate:.0%} masked"
+            yield timing.row(PART, case, "ms", times[rate], times["all"], "all positions")
+            if built["all"][1]:
+                yield timing.size_row(PART, case, "MiB", built[rate][1] / 2**20, built["all"][1] / 2**20,
+                                      "all positions")
+        del built
+        jax.clear_caches()

@@ -1,0 +1,81 @@
+"""Part input: packing text against Hugging Face's libraries, the loader and the loop against what the steps can eat."""
+import contextlib
+import dataclasses
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from experiments.benchmark import ours, packing, peers, timing
+from experiments.benchmark.compile import cache
+from mlm import config, loop
+from mlm.data import loader, pack
+
+PART = "input"
+SECONDS = 40   # of rounds of packing
+STEPS = 30     # of a run of the loop
+FASTEST = {"feedforward": "bag", "transformer": ""}  # families whose tiny members may make the fastest step
+
+
+def rows() -> Iterator[dict]:
+    with tempfile.TemporaryDirectory() as folder:
+        text, learnt = packing.prepare(folder)
+        yield from of_packing(text, learnt)
+        cfg = packing.recipe(text, str(Path(folder, "cache")))
+        yield from of_loader(cfg)
+        yield from of_loop(dataclasses.replace(cfg, workdir=str(Path(folder, "run"))), folder)
+
+
+def of_packing(text: str, learnt: str) -> Iterator[dict]:
+    """MB of text a second on one core and on two; on two, datasets may use threads or processes."""
+    why = peers.absent("tokenizers", "datasets")
+    if why:
+        print(f"{PART}: Hugging Face's libraries are left out: {why}")
+    for cores in (1, 2):
+        with contextlib.ExitStack() as stack:
+            jobs = {"ours": (packing.by_ours, text, learnt)}
+            if not why:
+                jobs["tokenizers + datasets"] = (packing.by_datasets, text, learnt, None)
+                if cores > 1:
+                    jobs["tokenizers + datasets, 2 processes"] = (packing.by_datasets, text, learnt, cores)
+            sides = {}
+            for name, job in jobs.items():
+                process = stack.enter_context(packing.process(cores))
+                sides[name] = lambda process=process, job=job: process.submit(*job).result()
+            times = timing.measure(sides, SECONDS / 2, warm_up=1)
+        yield from timing.against(PART, f"text to packed rows on {cores} cores", "MB/s", times,
+                                  work=os.path.getsize(text) / 1e6)
+
+
+def of_loader(cfg: config.Config) -> Iterator[dict]:
+    """Rows a second of the loader beside those of the fastest step, which it must exceed."""
+    packed = pack.load(cfg, "train")
+    batches = loader.train_batches(packed, seed=0, batch_size=cfg.train.batch_size, start_step=0)
+    sides = {"ours": lambda: list(itertools.islice(batches, 20))}
+    for family, cell in FASTEST.items():
+        recipe = ours.recipe({"model.family": family, "model.cell": cell, "train.batch_size": cfg.train.batch_size,
+                              "pack.length": cfg.pack.length, "tokenizer.vocab_size": cfg.tokenizer.vocab_size})
+        sides[f"step of the tiny {cell or family}"] = ours.build(recipe).step
+    times = timing.measure(sides, 5)
+    peer = min((name for name in sides if name != "ours"), key=lambda name: np.median(times[name]))
+    yield timing.row(PART, f"loader, {cfg.train.batch_size} x {cfg.pack.length}", "rows/s", times["ours"] / 20,
+                     times[peer], peer, work=cfg.train.batch_size)
+    jax.clear_caches()
+
+
+def of_loop(cfg: config.Config, folder: str) -> Iterator[dict]:
+    """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
+    cfg = config.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
+    bare = ours.build(cfg).step
+    bare_R, loop_R = [], []
+    with cache(str(Path(folder, "compiled"))):
+        for number in range(1 + timing.LEAST):
+            result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
+            loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
+            bare_R.append(timing.clock(bare, STEPS))
+    yield timing.row(PART, f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
+                     bare_R[1:], "bare step", work=ours.tokens(cfg))

@@ -1,0 +1,50 @@
+"""The machine: what it is, and the environment that both sides run in."""
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+# What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
+# Read by libraries as they load, so set before Python starts; a value that is set already is left as it is.
+ENVIRONMENT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # on a GPU, PyTorch needs room beside JAX
+}
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "tokenizers", "datasets")
+WORTH_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of matrix products depends on
+
+
+def prepare(module: str) -> None:
+    """Starts this program again with ENVIRONMENT set, unless it is; module: what `python -m` runs."""
+    if not ENVIRONMENT.keys() <= os.environ.keys():
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], ENVIRONMENT | os.environ)
+
+
+def describe() -> dict:
+    """Device, processor, memory, load and versions: what figures mean nothing without."""
+    import jax
+
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    fields = dict(line.split(":", 1) for line in reversed(info.splitlines()) if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {"date": time.strftime("%Y-%m-%d"), "device": jax.devices()[0].device_kind,
+            "processor": fields.get("model name", platform.processor()), "cores": cores,
+            "instructions": [flag for flag in WORTH_TELLING if flag in fields.get("flags", "").split()],
+            "memory_gib": round(memory / 2**30), "load_average": round(os.getloadavg()[0], 2),
+            "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+            "python": platform.python_version(), "versions": versions}

@@ -1,0 +1,115 @@
+"""The project's side: its own step at a config, and batches and masks for both sides."""
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from configs.sizes import SIZES
+from mlm import config, evaluate, flops, limits, loop, masking, parallel, step, types
+from mlm.data.tokenizer import CLS, NUM_SPECIAL, SEP
+from mlm.models import CELLS, MODELS, layers
+from mlm.objectives import OBJECTIVES
+
+BATCHES = 4  # distinct ones, taken in turn
+
+
+class Ours(NamedTuple):
+    """A training step that is ready to be timed."""
+
+    step: Callable[[], None]   # makes one update and waits for it
+    parameters: int
+    memory: int                # bytes that the compiled step holds beside its inputs; 0 where XLA does not say
+
+
+def recipe(fields: Mapping[str, Any]) -> config.Config:
+    """A checked config: BERT's vocabulary and place of the layer norm, and what `fields`, by dotted name, change."""
+    fields = {"tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(fields)
+    cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
+    limits.validate(cfg)
+    return cfg
+
+
+def objective(cfg: config.Config, rate: float) -> types.Objective:
+    unigram_V = np.ones(cfg.tokenizer.vocab_size, np.int64)
+    return OBJECTIVES[cfg.objective](cfg.mask, masking.slots(rate, cfg.pack.length), unigram_V)
+
+
+def batches(cfg: config.Config) -> list[types.Batch]:
+    """Rows full of random tokens between [CLS] and [SEP]: what padding would spare, neither side spares."""
+    rng, shape = np.random.default_rng(0), (cfg.train.batch_size, cfg.pack.length)
+    made = []
+    for _ in range(BATCHES):
+        ids_BxL = rng.integers(NUM_SPECIAL, cfg.tokenizer.vocab_size, shape, np.int32)
+        ids_BxL[:, 0], ids_BxL[:, -1] = CLS, SEP
+        positions_BxL = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
+        made.append(types.Batch(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32),
+                                np.zeros(shape[0], np.int32), np.arange(shape[0], dtype=np.int32)))
+    return made
+
+
+def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: types.Knobs) -> masking.Masked:
+    """The rows as the project masks them, as numpy arrays: peers get them ready made and draw nothing themselves."""
+    cdf_V = masking.cumulative(np.ones(cfg.tokenizer.vocab_size), uniform=False)
+    draw = functools.partial(masking.draw, slots=masking.slots(rate, cfg.pack.length), cdf_V=cdf_V)
+    return jax.device_get(jax.jit(draw)(key_B, batch.ids_BxL, knobs)[0])
+
+
+@functools.lru_cache(maxsize=1)  # a trial of settings asks for the same ones again
+def masked_batches(cfg: config.Config) -> list[masking.Masked]:
+    knobs = loop.training_knobs(cfg)
+    return [masked(cfg, cfg.mask.max_rate, batch, step.row_keys(knobs.seed, number, batch.index_B), knobs)
+            for number, batch in enumerate(batches(cfg))]
+
+
+def build(cfg: config.Config, model: types.Model | None = None) -> Ours:
+    """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own."""
+    model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    goal, knobs = objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
+                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
+    parameters = layers.count(state.params["model"])["parameters"]
+    placed = [run.put_batch(batch) for batch in batches(cfg)]
+    analysis = run.train_step.lower(state, placed[0], knobs).compile().memory_analysis()
+    return Ours(_repeated(run.train_step, state, placed, knobs), parameters,
+                analysis.temp_size_in_bytes if analysis else 0)
+
+
+def _repeated(train_step, state, placed: Iterable[types.Batch], knobs) -> Callable[[], None]:
+    turn = itertools.cycle(placed)
+
+    def update():
+        nonlocal state
+        state, metrics = train_step(state, next(turn), knobs)
+        jax.block_until_ready((state, metrics))
+
+    return update
+
+
+def tokens(cfg: config.Config) -> int:
+    return cfg.train.batch_size * cfg.pack.length
+
+
+def operations(cfg: config.Config) -> float | None:
+    """FLOPs of a step, as mlm/flops.py counts them; None where XLA gives none."""
+    return flops.per_step(cfg, cfg.tokenizer.vocab_size, objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg))
+
+
+def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, masking.Masked]:
+    """The loss of params on a batch without dropout, and the masked rows that it was taken on."""
+    knobs = evaluate.frozen_knobs(cfg)
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    losses = jax.jit(functools.partial(step.eval_step, model, objective(cfg, cfg.eval.rate)))(
+        {"model": params, "objective": {}}, batch, knobs)
+    rows = masked(cfg, cfg.eval.rate, batch, step.eval_keys(knobs, batch.index_B), knobs)
+    return float(losses.loss_B["mlm"].sum() / losses.weight_B["mlm"].sum()), rows
+
+
+def parameters(cfg: config.Config):
+    """Fresh parameters of the model as numpy arrays, none of them left at 0 or 1: a swapped bias would not show."""
+    model, rng = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size), np.random.default_rng(0)
+    return jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.02, x.shape).astype(np.float32),
+                        jax.jit(model.init)(jax.random.key(0)))

@@ -1,0 +1,90 @@
+"""Part population: K models that differ in seed, learning rate and masking rate, trained in three ways.
+
+Anew: one after the other, each traced and compiled for itself, as separate commands would. Once: one after the other in
+a process that compiles once, since knobs are traced. Together: one program, jax.vmap of the step over state, batch and
+knobs. Compilation is included, starting Python is not. Runs made anew share nothing and those made in one process
+share the compilation only, so that a round times one run of each and K of them follow.
+"""
+import functools
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+from experiments.benchmark import ours, timing
+from experiments.benchmark.compile import cache
+from mlm import config, loop, parallel, step, types
+from mlm.models import MODELS
+
+PART = "population"
+SECONDS = 90   # of rounds
+LEAST = 3      # rounds: each compiles the step four times and trains 22 runs
+STEPS = 20     # of a run
+SIZES = (1, 4, 16)
+RATES = (0.15, 0.2, 0.3, 0.4)
+
+
+def member(number: int) -> config.Config:
+    """The run of this number: all its differences are knobs, so that every run is the same program."""
+    return ours.recipe({"model.size": "tiny", "train.batch_size": 8, "pack.length": 64, "tokenizer.vocab_size": 8192,
+                        "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
+                        "optim.learning_rate": 1e-3 * (1 + number / 8)})
+
+
+def stack(trees, axis: int):
+    return jax.tree.map(lambda *leaves: np.stack(leaves, axis), *trees)
+
+
+def alone() -> Callable[[int], None]:
+    """A function that trains the run of a number; its first call compiles, for all."""
+    cfg = member(0)
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    goal = ours.objective(cfg, cfg.mask.max_rate)
+    initial = jax.jit(functools.partial(step.init_state, cfg, model, goal))
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
+                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+
+    def train(number):
+        knobs = loop.training_knobs(member(number))
+        state = run.put_state(jax.device_get(initial(knobs)))
+        batches = [run.put_batch(batch) for batch in ours.batches(cfg)]
+        for index in range(STEPS):
+            state, metrics = run.train_step(state, batches[index % len(batches)], knobs)
+        jax.block_until_ready((state, metrics))
+
+    return train
+
+
+def together(count: int) -> None:
+    """Trains `count` runs as one program: rows stay the first axis of a batch, the runs are its second."""
+    cfg = member(0)
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    goal = ours.objective(cfg, cfg.mask.max_rate)
+    initial = jax.jit(jax.vmap(functools.partial(step.init_state, cfg, model, goal)))
+    run = parallel.over_mesh(jax.vmap(functools.partial(step.train_step, cfg, model, goal), (0, 1, 0)),
+                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    knobs = stack([loop.training_knobs(member(number)) for number in range(count)], 0)
+    state = run.put_state(jax.device_get(initial(knobs)))
+    batches = [run.put_batch(types.Batch(*stack([batch] * count, 1))) for batch in ours.batches(cfg)]
+    for index in range(STEPS):
+        state, metrics = run.train_step(state, batches[index % len(batches)], knobs)
+    jax.block_until_ready((state, metrics))
+
+
+def rows() -> Iterator[dict]:
+    warm = alone()
+    warm(0)
+
+    def compiling(train):
+        with cache(None):
+            train()
+
+    sides = {"anew": lambda: compiling(lambda: alone()(0)), "next": lambda: warm(1)}
+    sides |= {count: lambda count=count: compiling(lambda: together(count)) for count in SIZES}
+    times = timing.measure(sides, SECONDS, least=LEAST, warm_up=0)
+    for count in SIZES:
+        anew_R = count * times["anew"]
+        once_R = times["anew"] + (count - 1) * times["next"]
+        case = f"{count} runs of {STEPS} steps"
+        yield timing.row(PART, f"{case}, compiled once", "s", once_R, anew_R, "each compiled anew")
+        yield timing.row(PART, f"{case}, one program", "s", times[count], anew_R, "each compiled anew")

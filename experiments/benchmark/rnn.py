@@ -1,0 +1,81 @@
+"""Part rnn: a masked-LM step of bidirectional recurrent nets against torch.nn's and against Flax's recurrences.
+
+Two layers with 32 x 128 tokens at width 256 and 16 x 128 at 512; embeddings, residual stream and head are the same on
+every side. Rows hold one segment: resetting the state at segments' ends, which ours does, is work that no peer has.
+"""
+import gc
+from collections.abc import Callable, Iterator
+
+import jax
+
+from experiments.benchmark import flax_rnn, ours, peers, timing
+from mlm import config
+
+PART = "rnn"
+SECONDS = 25   # of rounds, a case
+TOLERANCE = 1e-4
+CASES = [("elman", 256, "float32"), ("gru", 256, "float32"), ("lstm", 256, "float32"),
+         ("elman", 512, "float32"), ("gru", 512, "float32"), ("lstm", 512, "float32"), ("lstm", 512, "bfloat16")]
+ROWS = {256: 32, 512: 16}
+
+
+def recipe(cell: str, width: int, dtype: str, rows: int) -> config.Config:
+    return ours.recipe({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": width,
+                        "model.hidden": width, "model.dtype": dtype, "train.batch_size": rows, "pack.length": 128})
+
+
+def rows() -> Iterator[dict]:
+    why = peers.absent("torch")
+    if why:
+        print(f"{PART}: torch.nn is left out: {why}")
+    chosen: dict[tuple, peers.Setting] = {}
+    for cell, width, dtype in CASES:
+        cfg = recipe(cell, width, dtype, ROWS[width])
+        sides = {"ours": ours.build(cfg).step}
+        if not why:
+            sides |= torch_side(cfg, chosen)
+        sides["Flax nn.RNN"] = ours.build(cfg, flax_rnn.build(cfg)).step
+        times = timing.measure(sides, SECONDS)
+        yield from timing.against(PART, f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
+                                  work=ours.tokens(cfg))
+        del sides
+        jax.clear_caches()
+        gc.collect()
+
+
+def torch_side(cfg: config.Config, chosen: dict[tuple, peers.Setting]) -> dict[str, Callable]:
+    """The peer in PyTorch; its setting is tried out at the first width of a cell and dtype, and kept in `chosen`."""
+    from experiments.benchmark import torch_rnn, torch_step
+
+    cell, dtype = cfg.model.cell, cfg.model.dtype
+    print(f"{cell} width {cfg.model.width}: {check(recipe(cell, cfg.model.width, 'float32', 2))}")
+    if (cell, dtype) not in chosen:
+        candidates = peers.settings(compiled=(False, True),
+                                    recurrence=("", "float32") if dtype == "bfloat16" else ("",))
+        chosen[cell, dtype] = peers.best(candidates, lambda setting: torch_rnn.tuned(cfg, setting))
+    torch_step.forget()
+    setting = chosen[cell, dtype]
+    return {f"torch.nn.{torch_rnn.CELLS[cell].__name__} ({setting})": torch_rnn.tuned(cfg, setting)}
+
+
+def check(cfg: config.Config) -> str:
+    """Says how equal ours and PyTorch's net are. Raises RuntimeError unless their parameters are as many but for
+    PyTorch's second biases, and the same ones give the same loss."""
+    import torch
+
+    from experiments.benchmark import torch_rnn, torch_step
+    from mlm.models import layers
+
+    params, network = ours.parameters(cfg), torch_rnn.network(cfg)
+    torch_rnn.load(network, params)
+    count, peer_count = layers.count(params)["parameters"], torch_step.count(network)
+    with jax.default_matmul_precision("highest"):
+        loss, masked = ours.forward(cfg, params, ours.batches(cfg)[0])
+    with torch.no_grad():
+        peer_loss = float(torch_rnn.loss(network.eval())(torch_step.arrays(masked)))
+    more = torch_rnn.second_biases(cfg)
+    if count + more != peer_count or abs(loss - peer_loss) > TOLERANCE:
+        raise RuntimeError(f"not the same work: {count:,} parameters and loss {loss:.6f} here, {peer_count:,} and "
+                           f"{peer_loss:.6f} there")
+    return (f"{count:,} parameters, torch.nn has {more:,} more (a second bias a gate); the same ones give loss "
+            f"{loss:.5f} here, {peer_loss:.5f} there")

@@ -1,0 +1,103 @@
+"""The recurrent nets' peer: the project's layers with torch.nn.RNN, GRU or LSTM as their recurrence."""
+import contextlib
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from experiments.benchmark import ours, torch_step
+from experiments.benchmark.peers import Setting
+from mlm import config
+
+CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Layer(nn.Module):
+    """x + project(recurrence(norm(x))), both directions; in the recurrence's dtype under autocast or float32."""
+
+    def __init__(self, model: config.Model, recurrence: str):
+        super().__init__()
+        self.norm = nn.LayerNorm(model.width, eps=1e-6)
+        self.cell = CELLS[model.cell](model.width, model.hidden, batch_first=True, bidirectional=model.bidirectional)
+        self.out = nn.Linear(model.hidden * (1 + model.bidirectional), model.width)
+        self.dropout = nn.Dropout(model.dropout)
+        self.in_float32 = recurrence == "float32"
+
+    def forward(self, x_BxLxD):
+        y_BxLxD = self.norm(x_BxLxD)
+        with torch.autocast(torch_step.DEVICE, enabled=False) if self.in_float32 else contextlib.nullcontext():
+            y_BxLxH, _ = self.cell(y_BxLxD.float() if self.in_float32 else y_BxLxD)
+        return x_BxLxD + self.dropout(self.out(y_BxLxH))
+
+
+class Network(nn.Module):
+    """Embeddings, layers, and BERT's output layer, tied, at the places given."""
+
+    def __init__(self, cfg: config.Config, recurrence: str = ""):
+        super().__init__()
+        model = cfg.model
+        self.token = nn.Embedding(cfg.tokenizer.vocab_size, model.width)
+        self.sentence_type = nn.Embedding(model.segment_types, model.width)
+        self.embed_norm, self.transform_norm, self.norm = (nn.LayerNorm(model.width, eps=1e-6) for _ in range(3))
+        self.dropout = nn.Dropout(model.dropout)
+        self.layers = nn.ModuleList(Layer(model, recurrence) for _ in range(model.layers))
+        self.transform = nn.Linear(model.width, model.width)
+        self.bias = nn.Parameter(torch.zeros(cfg.tokenizer.vocab_size))
+        for table in (self.token, self.sentence_type):
+            nn.init.trunc_normal_(table.weight, std=model.init_std)
+
+    def forward(self, ids_BxL, places_N):
+        h_BxLxD = self.dropout(self.embed_norm(self.token(ids_BxL) + self.sentence_type.weight[0]))
+        for layer in self.layers:
+            h_BxLxD = layer(h_BxLxD)
+        h_NxD = self.norm(h_BxLxD).flatten(0, 1)[places_N]
+        h_NxD = self.transform_norm(nn.functional.gelu(self.transform(h_NxD)))
+        return nn.functional.linear(h_NxD, self.token.weight, self.bias)
+
+
+def network(cfg: config.Config, recurrence: str = "") -> Network:
+    return Network(cfg, recurrence).to(torch_step.DEVICE)
+
+
+def loss(net: Network) -> Callable:
+    return lambda arrays: nn.functional.cross_entropy(net(arrays.ids_BxL, arrays.places_N).float(), arrays.targets_N)
+
+
+def tuned(cfg: config.Config, setting: Setting) -> Callable[[], None]:
+    net = network(cfg, setting.recurrence)
+    return torch_step.build(net, loss(net), ours.masked_batches(cfg), cfg, setting.compiled)
+
+
+def second_biases(cfg: config.Config) -> int:
+    """Parameters that PyTorch has and ours lacks: it adds a bias to the recurrent product, of use to the GRU alone."""
+    model = cfg.model
+    gates = {"elman": 1, "gru": 0, "lstm": 4}[model.cell]
+    return model.layers * (1 + model.bidirectional) * gates * model.hidden
+
+
+def load(net: Network, params) -> None:
+    """Copies a recurrent net's parameters of ours into the peer; biases that ours lacks become what they stand for."""
+    torch_step.fill(net.token.weight, params["token"]["embedding"])
+    torch_step.fill(net.sentence_type.weight, params["type"]["embedding"])
+    torch_step.fill_layer(net.embed_norm, params["embed_norm"])
+    torch_step.fill_layer(net.norm, params["body"]["norm"])
+    torch_step.fill_layer(net.transform, params["transform"])
+    torch_step.fill_layer(net.transform_norm, params["transform_norm"])
+    torch_step.fill(net.bias, params["bias"])
+    stack = params["body"]["stack"]["layers"]["layer"]
+    for index, layer in enumerate(net.layers):
+        torch_step.fill_layer(layer.norm, stack["norm"], index)
+        torch_step.fill_layer(layer.out, stack["out"], index)
+        for name, suffix in (("forward", "_l0"), ("backward", "_l0_reverse"))[: 1 + layer.cell.bidirectional]:
+            torch_step.fill(getattr(layer.cell, f"weight_ih{suffix}"), stack[f"{name}_input"]["kernel"][index].T)
+            torch_step.fill(getattr(layer.cell, f"weight_hh{suffix}"), stack[f"{name}_kernel"][index].T)
+            torch_step.fill(getattr(layer.cell, f"bias_ih{suffix}"), stack[f"{name}_input"]["bias"][index])
+            second = getattr(layer.cell, f"bias_hh{suffix}")
+            with torch.no_grad():
+                second.zero_()
+            if isinstance(layer.cell, nn.GRU):
+                torch_step.fill(second, stack[f"{name}_bias"][index])
+            if isinstance(layer.cell, nn.LSTM):  # our forget gate starts open by a constant 1
+                hidden = layer.cell.hidden_size
+                with torch.no_grad():
+                    second[hidden:2 * hidden] = 1

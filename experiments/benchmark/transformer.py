@@ -1,0 +1,98 @@
+"""Part transformer: a masked-LM step against Hugging Face's BertForMaskedLM, stock and tuned.
+
+Forward pass, backward pass, clipping and AdamW, dropout 0.1, 30,522 entries, 15% masked. The peer gets its rows masked,
+and no attention mask, where ours draws the one and applies the other.
+"""
+import gc
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+
+from experiments.benchmark import ours, peers, timing
+from mlm import config
+
+PART = "transformer"
+SECONDS = 60   # of rounds, a case
+TOLERANCE = 1e-4
+
+
+class Case(NamedTuple):
+    size: str
+    rows: int
+    length: int
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.rows} x {self.length} {self.dtype}"
+
+    def config(self, **fields) -> config.Config:
+        """The case's config; fields of config.model may be changed."""
+        return ours.recipe({"model.size": self.size, "train.batch_size": self.rows, "pack.length": self.length,
+                            "model.dtype": self.dtype} | {f"model.{name}": value for name, value in fields.items()})
+
+
+CASES = {
+    "cpu": [Case(size, rows, 128, dtype) for dtype in ("float32", "bfloat16")
+            for size, rows in (("mini", 32), ("small", 32), ("base", 8))],
+    "accelerator": [Case(size, rows, length, "bfloat16") for size, rows, length in
+                    (("base", 256, 128), ("base", 64, 512), ("large", 128, 128), ("large", 32, 512))],
+}
+
+
+def cases() -> list[Case]:
+    return CASES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+
+
+def rows() -> Iterator[dict]:
+    why = peers.absent("torch", "transformers")
+    if why:
+        print(f"{PART}: the peers are left out: {why}")
+    for case in cases():
+        sides = {"ours": ours.build(case.config()).step}
+        if not why:
+            sides |= peer_sides(case)
+        times = timing.measure(sides, SECONDS)
+        yield from timing.against(PART, str(case), "tokens/s", times, work=case.rows * case.length)
+        del sides
+        jax.clear_caches()
+        gc.collect()
+
+
+def peer_sides(case: Case) -> dict[str, Callable]:
+    """The tuned peer at the setting that is fastest on two layers of the case's width, and in float32 or on an
+    accelerator the stock one; after a check that the work is equal."""
+    from experiments.benchmark import bert, torch_step
+
+    print(f"{case}: {check(case._replace(rows=2, dtype='float32').config())}")
+    shallow = case.config(layers=2)
+    setting = peers.best(peers.settings(attention=("sdpa", "eager"), compiled=(False, True)),
+                         lambda setting: bert.tuned(shallow, setting))
+    torch_step.forget()
+    sides = {f"tuned BertForMaskedLM ({setting})": bert.tuned(case.config(), setting)}
+    if case.dtype == "float32" or jax.default_backend() != "cpu":
+        sides["stock BertForMaskedLM"] = bert.stock(case.config())
+    return sides
+
+
+def check(cfg: config.Config) -> str:
+    """Says how equal both sides are. Raises RuntimeError unless their parameters are as many, and the same ones give
+    the same loss under both of the peer's heads."""
+    import torch
+
+    from experiments.benchmark import bert, torch_step
+    from mlm.models import layers
+
+    params, network = ours.parameters(cfg), bert.network(cfg)
+    bert.load(network, params)
+    count, peer_count = layers.count(params)["parameters"], torch_step.count(network)
+    with jax.default_matmul_precision("highest"):
+        loss, masked = ours.forward(cfg, params, ours.batches(cfg)[0])
+    arrays = torch_step.arrays(masked)
+    with torch.no_grad():
+        network.eval()
+        stock, tuned = float(bert.stock_loss(network)(arrays)), float(bert.tuned_loss(network)(arrays))
+    if count != peer_count or max(abs(stock - loss), abs(tuned - loss)) > TOLERANCE:
+        raise RuntimeError(f"not the same work: {count:,} parameters and loss {loss:.6f} here, {peer_count:,} and "
+                           f"{stock:.6f} (stock), {tuned:.6f} (tuned) there")
+    return f"{count:,} parameters on both sides; the same ones give loss {loss:.5f} here, {tuned:.5f} there"
