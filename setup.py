@@ -1,4 +1,7 @@
-"""Installs mlm. Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `test` (to run the suite)."""
+"""Installs mlm.
+
+Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `bench` (the benchmark's peers), `test` (to run the suite).
+"""
 import setuptools
 
 # tensorflow-datasets imports importlib_resources without asking for it.
@@ -37,6 +40,7 @@ setuptools.setup(
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "tfds": tfds,
+        "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
         "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
     },
 )

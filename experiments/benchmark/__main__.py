@@ -8,11 +8,15 @@ out with a line. Parts: limit, transformer, rnn, head, compile, population, inpu
 it measures. The table of the parts run and the machine's description are written to runs/benchmark after every part;
 all parts take about half an hour on two cores.
 """
+import importlib
 import sys
+import time
 import traceback
 from pathlib import Path
 
 from absl import app, flags
+
+PARTS = ("limit", "transformer", "rnn", "head", "compile", "population", "input", "start", "growth")
 
 _ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark", "Folder of the table.")
@@ -21,34 +25,35 @@ _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocato
 
 def main(argv):
     from experiments.benchmark import machine
+    from mlm import config
 
-    if _ALLOCATOR.value:
-        machine.prepare("experiments.benchmark")
-
-    from experiments.benchmark import compile as compilation
-    from experiments.benchmark import growth, head, input, limit, population, rnn, start, timing, transformer
-    from mlm import config, metrics
-    from mlm.report import table
-
-    parts = {part.PART: part for part in (limit, transformer, rnn, head, compilation, population, input, start, growth)}
     if len(argv) > 1:
         raise config.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
     for name in _ONLY.value:
-        config.one_of("--only", name, list(parts))
+        config.one_of("--only", name, PARTS)
+    if _ALLOCATOR.value:
+        machine.prepare("experiments.benchmark")
+
+    from experiments.benchmark import timing
+    from mlm import metrics
+    from mlm.report import table
+
     folder = Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
     description = machine.describe()
     metrics.write_json(folder / "machine.json", description)
     print("\n".join(f"{name}: {value}" for name, value in description.items()))
     rows, failures = [], []
-    for name in _ONLY.value or parts:
+    for name in _ONLY.value or PARTS:
+        start = time.monotonic()
         try:
-            for row in parts[name].rows():
-                rows.append(row)
-                print(table.markdown([row], timing.COLUMNS, "plain").splitlines()[1], flush=True)
+            for row in importlib.import_module(f"experiments.benchmark.{name}").rows():
+                rows.append({"part": name} | row)
+                print(table.markdown(rows[-1:], timing.COLUMNS, "plain").splitlines()[1], flush=True)
         except Exception as error:
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+        print(f"{name}: {time.monotonic() - start:,.0f} s", flush=True)
         table.write(folder, rows, timing.COLUMNS)
     print(f"\n{table.markdown(rows, timing.COLUMNS)}\n\nwritten: {folder}/table.md, .csv, .tex, machine.json")
     if failures:

@@ -15,7 +15,6 @@ from experiments.benchmark import ours, timing
 from mlm import config, loop, parallel, step, types
 from mlm.models import MODELS
 
-PART = "compile"
 SECONDS = 60   # of rounds
 LEAST = 3      # rounds: each compiles every case once
 ROLLED = {layers: f"{layers} layers, rolled" for layers in (2, 12, 24)}
@@ -26,8 +25,7 @@ def compiled(cfg: config.Config) -> None:
     """Traces and compiles the step anew; nothing is allocated or run."""
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal, knobs = ours.objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
-                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
     state = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
     shape = (cfg.train.batch_size, cfg.pack.length)
     int_BxL, int_B = (jax.ShapeDtypeStruct(s, np.int32) for s in (shape, shape[:1]))
@@ -70,6 +68,6 @@ def rows() -> Iterator[dict]:
         times = timing.measure(sides | {"again": lambda: again(folder)}, SECONDS, least=LEAST, warm_up=0)
     for layers, name in ROLLED.items():
         peer = UNROLLED.get(layers)
-        yield timing.row(PART, name, "s", times[name], times[peer] if peer else None, peer or "")
-    yield timing.row(PART, ROLLED[24], "s", times[ROLLED[24]], times[ROLLED[2]], ROLLED[2])
-    yield timing.row(PART, f"{ROLLED[12]}, from the persistent cache", "s", times["again"], times[ROLLED[12]], "anew")
+        yield timing.row(name, "s", times[name], times[peer] if peer else None, peer or "")
+    yield timing.row(ROLLED[24], "s", times[ROLLED[24]], times[ROLLED[2]], ROLLED[2])
+    yield timing.row(f"{ROLLED[12]}, from the persistent cache", "s", times["again"], times[ROLLED[12]], "anew")

@@ -11,7 +11,6 @@ import numpy as np
 from experiments.benchmark import ours, timing
 from mlm import config
 
-PART = "growth"
 SECONDS = 10   # of rounds, an axis
 MIDDLE = {"pack.length": 128, "model.width": 128, "model.layers": 2, "tokenizer.vocab_size": 8192}
 AXES = {"pack.length": (64, 128, 256, 512, 1024), "model.width": (128, 256, 512), "model.layers": (2, 4, 8),
@@ -39,12 +38,12 @@ def rows() -> Iterator[dict]:
         memory = [side.memory / 2**20 for side in built.values()]
         for value, held in zip(values, memory, strict=True):
             case = f"{field} = {value:,}"
-            yield timing.row(PART, case, "ms", times[value])
-            yield timing.size_row(PART, case, "MiB", held)
+            yield timing.row(case, "ms", times[value])
+            yield timing.size_row(case, "MiB", held)
         span = f"{field} from {values[0]:,} to {values[-1]:,}"
         seconds = [float(np.median(times[value])) for value in values]
-        yield timing.size_row(PART, f"{span}: time", "exponent", exponent(values, seconds))
+        yield timing.size_row(f"{span}: time", "exponent", exponent(values, seconds))
         if all(memory):
-            yield timing.size_row(PART, f"{span}: memory", "exponent", exponent(values, memory))
+            yield timing.size_row(f"{span}: memory", "exponent", exponent(values, memory))
         del built
         jax.clear_caches()

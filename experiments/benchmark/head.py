@@ -13,7 +13,6 @@ from mlm import config, loop, masking, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
-PART = "head"
 SECONDS = 20   # of rounds, a vocabulary
 RATES = (0.15, 0.4, 0.8)
 VOCABULARIES = (8_192, 30_522, 250_000)
@@ -54,9 +53,9 @@ def rows() -> Iterator[dict]:
         times = timing.measure({name: side for name, (side, _) in built.items()}, SECONDS)
         for rate in RATES:
             case = f"{vocab_size:,} entries, {rate:.0%} masked"
-            yield timing.row(PART, case, "ms", times[rate], times["all"], "all positions")
+            yield timing.row(case, "ms", times[rate], times["all"], "all positions")
             if built["all"][1]:
-                yield timing.size_row(PART, case, "MiB", built[rate][1] / 2**20, built["all"][1] / 2**20,
+                yield timing.size_row(case, "MiB", built[rate][1] / 2**20, built["all"][1] / 2**20,
                                       "all positions")
         del built
         jax.clear_caches()

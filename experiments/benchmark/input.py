@@ -1,6 +1,7 @@
 """Part input: packing text against Hugging Face's libraries, the loader and the loop against what the steps can eat."""
 import contextlib
 import dataclasses
+import io
 import itertools
 import os
 import tempfile
@@ -15,7 +16,6 @@ from experiments.benchmark.compile import cache
 from mlm import config, loop
 from mlm.data import loader, pack
 
-PART = "input"
 SECONDS = 40   # of rounds of packing
 STEPS = 30     # of a run of the loop
 FASTEST = {"feedforward": "bag", "transformer": ""}  # families whose tiny members may make the fastest step
@@ -34,8 +34,8 @@ def of_packing(text: str, learnt: str) -> Iterator[dict]:
     """MB of text a second on one core and on two; on two, datasets may use threads or processes."""
     why = peers.absent("tokenizers", "datasets")
     if why:
-        print(f"{PART}: Hugging Face's libraries are left out: {why}")
-    for cores in (1, 2):
+        print(f"Hugging Face's libraries are left out: {why}")
+    for cores, name in ((1, "one core"), (2, "two cores")):
         with contextlib.ExitStack() as stack:
             jobs = {"ours": (packing.by_ours, text, learnt)}
             if not why:
@@ -43,11 +43,11 @@ def of_packing(text: str, learnt: str) -> Iterator[dict]:
                 if cores > 1:
                     jobs["tokenizers + datasets, 2 processes"] = (packing.by_datasets, text, learnt, cores)
             sides = {}
-            for name, job in jobs.items():
+            for side, job in jobs.items():
                 process = stack.enter_context(packing.process(cores))
-                sides[name] = lambda process=process, job=job: process.submit(*job).result()
+                sides[side] = lambda process=process, job=job: process.submit(*job).result()
             times = timing.measure(sides, SECONDS / 2, warm_up=1)
-        yield from timing.against(PART, f"text to packed rows on {cores} cores", "MB/s", times,
+        yield from timing.against(f"text to packed rows on {name}", "MB/s", times,
                                   work=os.path.getsize(text) / 1e6)
 
 
@@ -62,7 +62,7 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
         sides[f"step of the tiny {cell or family}"] = ours.build(recipe).step
     times = timing.measure(sides, 5)
     peer = min((name for name in sides if name != "ours"), key=lambda name: np.median(times[name]))
-    yield timing.row(PART, f"loader, {cfg.train.batch_size} x {cfg.pack.length}", "rows/s", times["ours"] / 20,
+    yield timing.row(f"loader, {cfg.train.batch_size} x {cfg.pack.length}", "rows/s", times["ours"] / 20,
                      times[peer], peer, work=cfg.train.batch_size)
     jax.clear_caches()
 
@@ -74,8 +74,9 @@ def of_loop(cfg: config.Config, folder: str) -> Iterator[dict]:
     bare_R, loop_R = [], []
     with cache(str(Path(folder, "compiled"))):
         for number in range(1 + timing.LEAST):
-            result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
+            with contextlib.redirect_stdout(io.StringIO()):
+                result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
             loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
             bare_R.append(timing.clock(bare, STEPS))
-    yield timing.row(PART, f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
+    yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
                      bare_R[1:], "bare step", work=ours.tokens(cfg))

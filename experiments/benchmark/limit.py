@@ -13,7 +13,6 @@ import numpy as np
 from experiments.benchmark import ours, peers, timing, transformer
 from mlm import config, masking
 
-PART = "limit"
 SECONDS = 15   # of rounds, a case
 
 
@@ -61,13 +60,14 @@ def torch_side(products, dtype: str) -> Callable[[], None]:
 def rows() -> Iterator[dict]:
     why = peers.absent("torch")
     if why:
-        print(f"{PART}: torch's products are left out: {why}")
+        print(f"torch's products are left out: {why}")
     for case in transformer.cases():
         if case.size == "small":
             continue
         cfg = case.config()
         products = shapes(cfg)
-        sides = {("step",): ours.build(cfg).step}
+        steps = {"ours": ours.build(cfg).step} | ours.plain(cfg)
+        sides = {("step", name): step for name, step in steps.items()}
         for name, of_name in products.items():
             for out in dict.fromkeys((case.dtype, "float32")):
                 sides[name, f"JAX ({out} sums)"] = jax_side(of_name, case.dtype, out)
@@ -78,12 +78,14 @@ def rows() -> Iterator[dict]:
         total = cfg.model.layers * work(products["layer"]) + work(products["head"])
         for name, of_name in products.items():
             done = work(of_name) / 1e9
-            of_jax = fastest({side: t_R for side, t_R in times.items() if side[-1] != "PyTorch"}, name)
-            yield timing.row(PART, f"{case}: products of the {name}", "GFLOP/s", of_jax,
+            of_jax = fastest({side: side_R for side, side_R in times.items() if side[1] != "PyTorch"}, name)
+            yield timing.row(f"{case}: products of the {name}", "GFLOP/s", of_jax,
                              times.get((name, "PyTorch")), "" if why else "PyTorch", work=done)
+        of_steps = {name: times["step", name] for name in steps}
+        yield from timing.against(f"{case}: step", "tokens/s", of_steps, work=ours.tokens(cfg))
         if counted := ours.operations(cfg):
-            yield reached(str(case), counted / 1e9 / times["step",], total / 1e9 / limit_R)
-        del sides
+            yield reached(str(case), counted / 1e9 / of_steps["ours"], total / 1e9 / limit_R)
+        del steps, sides
         jax.clear_caches()
         gc.collect()
 
@@ -95,6 +97,6 @@ def fastest(times: dict, name: str) -> np.ndarray:
 
 def reached(case: str, step_R, limit_R) -> dict:
     """The row of a step's rate beside its limit; here the ratio is the share of the limit that is reached."""
-    return timing.size_row(PART, f"{case}: step's FLOPs (ratio: share of the limit)", "GFLOP/s",
+    return timing.size_row(f"{case}: step's FLOPs (ratio: share of the limit)", "GFLOP/s",
                            np.median(step_R), float(np.median(limit_R)), "its products alone") \
         | {"ratio": float(np.median(step_R / limit_R))}

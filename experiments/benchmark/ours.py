@@ -10,7 +10,7 @@ import numpy as np
 from configs.sizes import SIZES
 from mlm import config, evaluate, flops, limits, loop, masking, parallel, step, types
 from mlm.data.tokenizer import CLS, NUM_SPECIAL, SEP
-from mlm.models import CELLS, MODELS, layers
+from mlm.models import CELLS, MODELS, fast, layers
 from mlm.objectives import OBJECTIVES
 
 BATCHES = 4  # distinct ones, taken in turn
@@ -25,11 +25,21 @@ class Ours(NamedTuple):
 
 
 def recipe(fields: Mapping[str, Any]) -> config.Config:
-    """A checked config: BERT's vocabulary and place of the layer norm, and what `fields`, by dotted name, change."""
-    fields = {"tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(fields)
+    """A checked config: BERT's vocabulary and place of the layer norm, and what `fields`, by dotted name, change.
+
+    Its corpus is never read: `batches` draws the rows.
+    """
+    fields = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(fields)
     cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
     limits.validate(cfg)
     return cfg
+
+
+def plain(cfg: config.Config) -> dict[str, Callable[[], None]]:
+    """The same step by the plain formulas, as a side; none where the device has no hand-written path for them."""
+    if jax.default_backend() not in fast.PATHS:
+        return {}
+    return {"our plain formulas": build(config.override(cfg, {"model.fast": False})).step}
 
 
 def objective(cfg: config.Config, rate: float) -> types.Objective:
@@ -68,8 +78,7 @@ def build(cfg: config.Config, model: types.Model | None = None) -> Ours:
     """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own."""
     model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal, knobs = objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
-                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     parameters = layers.count(state.params["model"])["parameters"]
     placed = [run.put_batch(batch) for batch in batches(cfg)]

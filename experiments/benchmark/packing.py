@@ -65,6 +65,7 @@ def by_datasets(text: str, learnt: str, processes: int | None) -> int:
     from mlm.data import tokenizer
 
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
     (vocabulary,) = Path(learnt).glob("wordpiece.txt")
     entries = vocabulary.read_text().split("\n")
     tool = tokenizers.Tokenizer(tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)},

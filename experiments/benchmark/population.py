@@ -16,7 +16,6 @@ from experiments.benchmark.compile import cache
 from mlm import config, loop, parallel, step, types
 from mlm.models import MODELS
 
-PART = "population"
 SECONDS = 90   # of rounds
 LEAST = 3      # rounds: each compiles the step four times and trains 22 runs
 STEPS = 20     # of a run
@@ -41,8 +40,7 @@ def alone() -> Callable[[int], None]:
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal = ours.objective(cfg, cfg.mask.max_rate)
     initial = jax.jit(functools.partial(step.init_state, cfg, model, goal))
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal),
-                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
 
     def train(number):
         knobs = loop.training_knobs(member(number))
@@ -62,7 +60,7 @@ def together(count: int) -> None:
     goal = ours.objective(cfg, cfg.mask.max_rate)
     initial = jax.jit(jax.vmap(functools.partial(step.init_state, cfg, model, goal)))
     run = parallel.over_mesh(jax.vmap(functools.partial(step.train_step, cfg, model, goal), (0, 1, 0)),
-                             functools.partial(step.eval_step, model, goal), jax.devices()[:1])
+                             jax.devices()[:1])
     knobs = stack([loop.training_knobs(member(number)) for number in range(count)], 0)
     state = run.put_state(jax.device_get(initial(knobs)))
     batches = [run.put_batch(types.Batch(*stack([batch] * count, 1))) for batch in ours.batches(cfg)]
@@ -84,7 +82,8 @@ def rows() -> Iterator[dict]:
     times = timing.measure(sides, SECONDS, least=LEAST, warm_up=0)
     for count in SIZES:
         anew_R = count * times["anew"]
-        once_R = times["anew"] + (count - 1) * times["next"]
-        case = f"{count} runs of {STEPS} steps"
-        yield timing.row(PART, f"{case}, compiled once", "s", once_R, anew_R, "each compiled anew")
-        yield timing.row(PART, f"{case}, one program", "s", times[count], anew_R, "each compiled anew")
+        case = f"{count} x {STEPS} steps"
+        if count > 1:
+            once_R = times["anew"] + (count - 1) * times["next"]
+            yield timing.row(f"{case}, compiled once", "s", once_R, anew_R, "each compiled anew")
+        yield timing.row(f"{case}, one program", "s", times[count], anew_R, "each compiled anew")

@@ -11,7 +11,6 @@ import jax
 from experiments.benchmark import flax_rnn, ours, peers, timing
 from mlm import config
 
-PART = "rnn"
 SECONDS = 25   # of rounds, a case
 TOLERANCE = 1e-4
 CASES = [("elman", 256, "float32"), ("gru", 256, "float32"), ("lstm", 256, "float32"),
@@ -27,7 +26,7 @@ def recipe(cell: str, width: int, dtype: str, rows: int) -> config.Config:
 def rows() -> Iterator[dict]:
     why = peers.absent("torch")
     if why:
-        print(f"{PART}: torch.nn is left out: {why}")
+        print(f"torch.nn is left out: {why}")
     chosen: dict[tuple, peers.Setting] = {}
     for cell, width, dtype in CASES:
         cfg = recipe(cell, width, dtype, ROWS[width])
@@ -35,8 +34,10 @@ def rows() -> Iterator[dict]:
         if not why:
             sides |= torch_side(cfg, chosen)
         sides["Flax nn.RNN"] = ours.build(cfg, flax_rnn.build(cfg)).step
+        if width == min(ROWS):
+            sides |= ours.plain(cfg)
         times = timing.measure(sides, SECONDS)
-        yield from timing.against(PART, f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
+        yield from timing.against(f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
                                   work=ours.tokens(cfg))
         del sides
         jax.clear_caches()

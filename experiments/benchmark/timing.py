@@ -52,27 +52,27 @@ def ratio(ours_R, peer_R) -> float:
     return float(np.median(np.asarray(peer_R) / np.asarray(ours_R)))
 
 
-def row(part: str, case: str, unit: str, ours_R, peer_R=None, peer_name: str = "", *, work: float = 1.0) -> dict:
+def row(case: str, unit: str, ours_R, peer_R=None, peer_name: str = "", *, work: float = 1.0) -> dict:
     """A row of the table from seconds a call. unit "s" or "ms" shows the time itself; any other, such as "tokens/s",
     shows `work`, what one call does, over the time. A ratio above 1 says that ours is better."""
     def shown(side_R):
         return float(np.median(side_R)) * TIMES[unit] if unit in TIMES else work / float(np.median(side_R))
 
     there = peer_R is not None
-    return {"part": part, "case": case, "ours": shown(ours_R), "peer": shown(peer_R) if there else None,
+    return {"case": case, "ours": shown(ours_R), "peer": shown(peer_R) if there else None,
             "peer_name": peer_name, "unit": unit, "ratio": ratio(ours_R, peer_R) if there else None}
 
 
-def size_row(part: str, case: str, unit: str, ours: float, peer: float | None = None, peer_name: str = "") -> dict:
+def size_row(case: str, unit: str, ours: float, peer: float | None = None, peer_name: str = "") -> dict:
     """A row of what is not a time: memory, of which less is better, or a figure without a peer."""
-    return {"part": part, "case": case, "ours": float(ours), "peer": peer, "peer_name": peer_name, "unit": unit,
+    return {"case": case, "ours": float(ours), "peer": peer, "peer_name": peer_name, "unit": unit,
             "ratio": peer / ours if peer is not None else None}
 
 
-def against(part: str, case: str, unit: str, times: Mapping[str, np.ndarray], *, work: float = 1.0) -> Iterator[dict]:
+def against(case: str, unit: str, times: Mapping[str, np.ndarray], *, work: float = 1.0) -> Iterator[dict]:
     """The rows of side "ours" against every other side, which gives its name; one without a peer where it is alone."""
     peers = [name for name in times if name != "ours"]
     for name in peers:
-        yield row(part, case, unit, times["ours"], times[name], name, work=work)
+        yield row(case, unit, times["ours"], times[name], name, work=work)
     if not peers:
-        yield row(part, case, unit, times["ours"], work=work)
+        yield row(case, unit, times["ours"], work=work)

@@ -12,7 +12,6 @@ import jax
 from experiments.benchmark import ours, peers, timing
 from mlm import config
 
-PART = "transformer"
 SECONDS = 60   # of rounds, a case
 TOLERANCE = 1e-4
 
@@ -47,13 +46,13 @@ def cases() -> list[Case]:
 def rows() -> Iterator[dict]:
     why = peers.absent("torch", "transformers")
     if why:
-        print(f"{PART}: the peers are left out: {why}")
+        print(f"the peers are left out: {why}")
     for case in cases():
         sides = {"ours": ours.build(case.config()).step}
         if not why:
             sides |= peer_sides(case)
         times = timing.measure(sides, SECONDS)
-        yield from timing.against(PART, str(case), "tokens/s", times, work=case.rows * case.length)
+        yield from timing.against(str(case), "tokens/s", times, work=case.rows * case.length)
         del sides
         jax.clear_caches()
         gc.collect()

@@ -1,0 +1,146 @@
+"""The benchmark pairs rounds before it takes a median, its peers do the same work, and what is wrong is one line."""
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.benchmark import flax_rnn, growth, limit, ours, timing
+from mlm.models import MODELS, layers
+from mlm.report import table
+
+ROOT = Path(__file__).parents[1]
+CELLS = ("elman", "gru", "lstm")
+
+
+def transformer(**fields):
+    return ours.recipe({"model.size": "tiny", "train.batch_size": 2, "pack.length": 32, "tokenizer.vocab_size": 300}
+                       | fields)
+
+
+def recurrent(cell):
+    return ours.recipe({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": 24,
+                        "model.hidden": 16, "train.batch_size": 2, "pack.length": 16, "tokenizer.vocab_size": 300})
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios():
+    ours_R, peer_R = np.array([1.0, 10.0, 100.0]), np.array([3.0, 20.0, 100.0])  # the machine slows down as they go
+    assert timing.ratio(ours_R, peer_R) == 2.0
+    assert timing.ratio(ours_R, ours_R[::-1]) == 1.0
+    assert timing.row("c", "ms", ours_R, peer_R, "peer") == {
+        "case": "c", "ours": 10_000.0, "peer": 20_000.0, "peer_name": "peer", "unit": "ms", "ratio": 2.0}
+    rate = timing.row("c", "tokens/s", ours_R, peer_R, "peer", work=40)
+    assert (rate["ours"], rate["peer"], rate["ratio"]) == (4.0, 2.0, 2.0)  # more is better here, and the ratio agrees
+    assert timing.size_row("c", "MiB", 10, 30.0)["ratio"] == 3.0
+
+
+def test_sides_take_turns_and_no_side_is_always_first(monkeypatch):
+    monkeypatch.setattr(timing, "TURN", 1e-9)  # one call a turn
+    calls = []
+    times = timing.measure({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0)
+    assert all(len(of_side) == timing.LEAST == 7 for of_side in times.values())
+    rounds = ["".join(calls[i:i + 3]) for i in range(6, len(calls), 3)]  # after two calls of each to warm up
+    assert len(rounds) == 7 and all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
+    assert {turn[0] for turn in rounds} == {"a", "b", "c"}
+
+
+def test_rounds_end_with_the_time_given_or_at_the_most(monkeypatch):
+    monkeypatch.setattr(timing, "TURN", 1e-9)
+    assert len(timing.measure({"a": lambda: None}, seconds=60)["a"]) == timing.MOST
+    assert len(timing.measure({"a": lambda: None}, seconds=0, least=3, warm_up=0)["a"]) == 3
+
+
+def test_the_table_has_the_columns_and_rows_without_a_peer_stay_empty(tmp_path):
+    rows = [*timing.against("c", "ms", {"ours": np.ones(3), "x": np.full(3, 2.0)}),
+            *timing.against("alone", "ms", {"ours": np.ones(3)})]
+    table.write(tmp_path, rows, timing.COLUMNS)
+    with (tmp_path / "table.csv").open() as file:
+        read = list(csv.DictReader(file))
+    assert list(read[0]) == ["part", "case", "ours", "peer", "peer_name", "unit", "ratio"]
+    assert (float(read[0]["ratio"]), read[0]["peer_name"]) == (2.0, "x")
+    assert read[1]["peer"] == read[1]["ratio"] == read[1]["peer_name"] == ""
+
+
+def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
+    cfg = transformer(**{"train.batch_size": 8})
+    batches, masked = ours.batches(cfg), ours.masked_batches(cfg)
+    assert len(batches) == len(masked) == ours.BATCHES
+    for batch, rows in zip(batches, masked, strict=True):
+        used = rows.weights_BxK > 0
+        at = np.take_along_axis(batch.ids_BxL, rows.positions_BxK, 1)
+        np.testing.assert_array_equal(at[used], rows.targets_BxK[used])
+        assert set(used.sum(1)) <= {4, 5}  # 0.15 * 30
+    assert (rows.ids_BxL != batch.ids_BxL).sum() > 10
+
+
+def test_the_products_of_the_limit_are_the_models_own():
+    cfg = transformer(**{"tokenizer.vocab_size": 4000, "model.dropout": 0.0, "model.attention_dropout": 0.0})
+    products = limit.shapes(cfg)
+    dense = cfg.model.layers * limit.work(products["layer"]) + limit.work(products["head"])
+    assert dense == pytest.approx(ours.operations(cfg), rel=0.1)  # which has attention and what is no product too
+
+
+def test_the_exponent_of_a_power_law_is_found():
+    sizes = np.array([64, 128, 256, 512])
+    assert growth.exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_flax_nets_have_our_shape_and_train(cell):
+    cfg = recurrent(cell)
+    counts = [layers.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
+              for model in (MODELS["rnn"](cfg.model, 300), flax_rnn.build(cfg))]
+    gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
+    per_gate = cfg.model.layers * 2 * cfg.model.hidden  # a bias a gate, layer and direction
+    assert abs(counts[0] - counts[1]) <= per_gate * gates
+    ours.build(cfg, flax_rnn.build(cfg)).step()
+
+
+def test_bert_has_our_parameters_and_the_same_ones_give_our_loss():
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")
+    from experiments.benchmark import transformer as part
+
+    assert "parameters on both sides" in part.check(transformer())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
+    from experiments.benchmark import rnn
+
+    assert "the same ones give loss" in rnn.check(recurrent(cell))
+
+
+def test_both_heads_of_bert_learn():
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")
+    import torch
+
+    from experiments.benchmark import bert, torch_step
+
+    cfg = transformer(**{"optim.learning_rate": 1e-2})
+    for head in (bert.stock_loss, bert.tuned_loss):
+        network = bert.network(cfg, "sdpa")
+        masked = ours.masked_batches(cfg)[:1]
+        with torch.no_grad():
+            before = float(head(network)(torch_step.arrays(masked[0])))
+        step = torch_step.build(network, head(network), masked, cfg, compiled=False)
+        for _ in range(20):
+            step()
+        with torch.no_grad():
+            assert float(head(network)(torch_step.arrays(masked[0]))) < before - 1
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["--only=rnn,transfomer"], "did you mean 'transformer'?"), (["--onyl=rnn"], "only"), (["rnn"], "--only=")])
+def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "experiments.benchmark", *words, f"--workdir={tmp_path}/none"],
+                          cwd=ROOT, capture_output=True, text=True, check=False,
+                          env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 2 and not (tmp_path / "none").exists()
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and expected in done.stderr
