@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.benchmark import ours, timing
-from mlm import config, loop, parallel, step, types
+from mlm import config, parallel, program, step, types
 from mlm.models import MODELS
 
 SECONDS = 60   # of rounds
@@ -24,7 +24,7 @@ UNROLLED = {layers: f"{layers} layers, unrolled" for layers in (12, 24)}
 def compiled(cfg: config.Config) -> None:
     """Traces and compiles the step anew; nothing is allocated or run."""
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal, knobs = ours.objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
+    goal, knobs = ours.objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
     run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
     state = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
     shape = (cfg.train.batch_size, cfg.pack.length)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.benchmark import ours, timing
-from mlm import config, loop, masking, step
+from mlm import config, masking, program, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
@@ -28,7 +28,7 @@ def build(cfg: config.Config, slots: int) -> tuple[Callable[[], None], int]:
     """A function that computes loss and gradient once, and the bytes that it holds meanwhile."""
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     objective = OBJECTIVES["mlm"](cfg.mask, slots, jnp.ones(cfg.tokenizer.vocab_size))
-    knobs, batch = loop.training_knobs(cfg), ours.batches(cfg)[0]
+    knobs, batch = program.training_knobs(cfg), ours.batches(cfg)[0]
 
     def loss(h_BxLxD, params):
         given = model._replace(encode=lambda params, batch, *, key_B=None: h_BxLxD)

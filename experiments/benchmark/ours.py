@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from configs.sizes import SIZES
-from mlm import config, evaluate, flops, limits, loop, masking, parallel, step, types
+from mlm import config, evaluate, flops, limits, masking, parallel, program, step, types
 from mlm.data.tokenizer import CLS, NUM_SPECIAL, SEP
 from mlm.models import CELLS, MODELS, fast, layers
 from mlm.objectives import OBJECTIVES
@@ -69,7 +69,7 @@ def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: ty
 
 @functools.lru_cache(maxsize=1)  # a trial of settings asks for the same ones again
 def masked_batches(cfg: config.Config) -> list[masking.Masked]:
-    knobs = loop.training_knobs(cfg)
+    knobs = program.training_knobs(cfg)
     return [masked(cfg, cfg.mask.max_rate, batch, step.row_keys(knobs.seed, number, batch.index_B), knobs)
             for number, batch in enumerate(batches(cfg))]
 
@@ -77,7 +77,7 @@ def masked_batches(cfg: config.Config) -> list[masking.Masked]:
 def build(cfg: config.Config, model: types.Model | None = None) -> Ours:
     """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own."""
     model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal, knobs = objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg)
+    goal, knobs = objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
     run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
     state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
     parameters = layers.count(state.params["model"])["parameters"]
@@ -104,7 +104,7 @@ def tokens(cfg: config.Config) -> int:
 
 def operations(cfg: config.Config) -> float | None:
     """FLOPs of a step, as mlm/flops.py counts them; None where XLA gives none."""
-    return flops.per_step(cfg, cfg.tokenizer.vocab_size, objective(cfg, cfg.mask.max_rate), loop.training_knobs(cfg))
+    return flops.per_step(cfg, cfg.tokenizer.vocab_size)
 
 
 def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, masking.Masked]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.benchmark import ours, timing
 from experiments.benchmark.compile import cache
-from mlm import config, loop, parallel, step, types
+from mlm import config, parallel, program, step, types
 from mlm.models import MODELS
 
 SECONDS = 90   # of rounds
@@ -43,7 +43,7 @@ def alone() -> Callable[[int], None]:
     run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
 
     def train(number):
-        knobs = loop.training_knobs(member(number))
+        knobs = program.training_knobs(member(number))
         state = run.put_state(jax.device_get(initial(knobs)))
         batches = [run.put_batch(batch) for batch in ours.batches(cfg)]
         for index in range(STEPS):
@@ -61,7 +61,7 @@ def together(count: int) -> None:
     initial = jax.jit(jax.vmap(functools.partial(step.init_state, cfg, model, goal)))
     run = parallel.over_mesh(jax.vmap(functools.partial(step.train_step, cfg, model, goal), (0, 1, 0)),
                              jax.devices()[:1])
-    knobs = stack([loop.training_knobs(member(number)) for number in range(count)], 0)
+    knobs = stack([program.training_knobs(member(number)) for number in range(count)], 0)
     state = run.put_state(jax.device_get(initial(knobs)))
     batches = [run.put_batch(types.Batch(*stack([batch] * count, 1))) for batch in ours.batches(cfg)]
     for index in range(STEPS):
