@@ -1,4 +1,4 @@
-"""The base recipe: a tiny Transformer on the documentation of Python's standard library, 1,000 steps of 32 x 128.
+"""The base recipe: a tiny Transformer on the built-in language, 1,000 steps of 32 x 128.
 
     python -m launch.run --config=configs/base.py --config.workdir=runs/base
 

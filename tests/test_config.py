@@ -103,7 +103,8 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
     assert drawn.data.language.words == 30
     assert small_config(data__corpus="language", data__language__words=20).data.language.words == 20
     limits.validate(drawn)
-    other = small_config()
+    assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
+    other = small_config(data__corpus="docstrings")
     assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"
     kept = small_config(data__corpus="language", pack__mode="segment_pair", tokenizer__kind="wordpiece")
     assert kept.pack.mode == "segment_pair" and kept.tokenizer.kind == "wordpiece"

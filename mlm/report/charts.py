@@ -144,7 +144,7 @@ def intervals(rows: Sequence[dict], columns: Sequence[Column]) -> list[Intervals
 
 def label(row: dict, columns: Sequence[Column]) -> str:
     """What a row of the table is of: its columns of text."""
-    return " ".join(row[column.name] for column in columns if not column.form and row.get(column.name))
+    return " ".join(str(row[column.name]) for column in columns if not column.form and row.get(column.name))
 
 
 def as_estimate(value: float | Estimate) -> Estimate:
