@@ -34,12 +34,16 @@ def main(argv):
     if _ALLOCATOR.value:
         machine.prepare("experiments.benchmark")
 
+    import jax
+
     from experiments.benchmark import timing
     from mlm import metrics
     from mlm.report import table
 
     folder = Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
+    if jax.config.jax_compilation_cache_dir is None:  # parts share programs, and a second run compiles few
+        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     description = machine.describe()
     metrics.write_json(folder / "machine.json", description)
     print("\n".join(f"{name}: {value}" for name, value in description.items()))

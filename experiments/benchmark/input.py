@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from experiments.benchmark import ours, packing, peers, timing
-from experiments.benchmark.compile import cache
 from mlm import config, loop
 from mlm.data import loader, pack
 
@@ -27,7 +26,7 @@ def rows() -> Iterator[dict]:
         yield from of_packing(text, learnt)
         cfg = packing.recipe(text, str(Path(folder, "cache")))
         yield from of_loader(cfg)
-        yield from of_loop(dataclasses.replace(cfg, workdir=str(Path(folder, "run"))), folder)
+        yield from of_loop(dataclasses.replace(cfg, workdir=str(Path(folder, "run"))))
 
 
 def of_packing(text: str, learnt: str) -> Iterator[dict]:
@@ -67,16 +66,15 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
     jax.clear_caches()
 
 
-def of_loop(cfg: config.Config, folder: str) -> Iterator[dict]:
+def of_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
     cfg = config.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
     bare = ours.build(cfg).step
     bare_R, loop_R = [], []
-    with cache(str(Path(folder, "compiled"))):
-        for number in range(1 + timing.LEAST):
-            with contextlib.redirect_stdout(io.StringIO()):
-                result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
-            loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
-            bare_R.append(timing.clock(bare, STEPS))
+    for number in range(1 + timing.LEAST):
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
+        loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
+        bare_R.append(timing.clock(bare, STEPS))
     yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
                      bare_R[1:], "bare step", work=ours.tokens(cfg))
