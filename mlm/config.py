@@ -70,10 +70,13 @@ class Pack:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Mask:
-    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted and predicted
-    max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: rate. Runs at several rates share
-                                        #       one compiled program where this is the same: quick to start, but each
-                                        #       pays for the output layer at this rate
+    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted and predicted, at the
+                                        #       first step
+    schedule: str = "constant"          # of the rate over train.steps: constant | linear | cosine (half a period)
+    final_rate: float = 0.0             # linear, cosine: the rate that the step after the last would have
+    max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: of rate and final_rate. Runs at
+                                        #       several rates share one compiled program where this is the same: quick
+                                        #       to start, but each pays for the output layer at this rate
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform
@@ -240,7 +243,8 @@ def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]]
     tokenizer = dataclasses.replace(tokenizer, kind=tokenizer.kind or ("words" if drawn else "unigram"),
                                     vocab_size=tokenizer.vocab_size or (0 if drawn else 8192))
     pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
-    mask = dataclasses.replace(config.mask, max_rate=config.mask.max_rate or config.mask.rate)
+    mask = config.mask
+    mask = dataclasses.replace(mask, max_rate=mask.max_rate or max(mask.rate, mask.final_rate))
     return dataclasses.replace(config, data=data, tokenizer=tokenizer, pack=pack, model=model, mask=mask)
 
 

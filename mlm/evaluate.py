@@ -9,8 +9,10 @@ from mlm import config, types
 
 def frozen_knobs(cfg: config.Config) -> types.Knobs:
     """Pure [MASK] at config.eval.rate, drawn from config.eval.seed: the same masks for every model."""
-    return types.Knobs(seed=np.uint32(cfg.eval.seed), mask_rate=np.float32(cfg.eval.rate), mask_share=np.float32(1),
-                       random_share=np.float32(0), learning_rate=np.float32(0), weight_decay=np.float32(0))
+    zero = np.float32(0)
+    return types.Knobs(seed=np.uint32(cfg.eval.seed), mask_rate=np.float32(cfg.eval.rate), mask_final_rate=zero,
+                       mask_cosine=zero, mask_share=np.float32(1), random_share=zero, learning_rate=zero,
+                       weight_decay=zero)
 
 
 def ratio(total_N, weight_N) -> tuple[float, float]:

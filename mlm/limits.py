@@ -27,6 +27,7 @@ def validate(config: Config) -> None:
     choice("objective", *OBJECTIVES)
     choice("tokenizer.kind", "unigram", "wordpiece", "words")
     choice("pack.mode", *MODES)
+    choice("mask.schedule", "constant", "linear", "cosine")
     choice("mask.random_from", "unigram", "uniform")
     choice("model.norm", "pre", "post")
     choice("model.positions", "learned", "sinusoidal", "rotary")
@@ -56,10 +57,18 @@ def validate(config: Config) -> None:
         number(f"data.language.{name}", 0, 1, high_open=True)
     for name in ("mask.rate", "mask.max_rate", "eval.rate"):
         number(name, 0, 1, low_open=True, high_open=True)
+    number("mask.final_rate", 0, 1, high_open=True)
     for rate in config.eval.rates:
         expect(isinstance(rate, float) and 0 < rate < 1, "config.eval.rates", config.eval.rates, "each 0 < rate < 1")
-    expect(config.mask.rate <= config.mask.max_rate, "config.mask.rate", config.mask.rate,
-           f"at most config.mask.max_rate = {config.mask.max_rate}, which sizes the compiled step")
+    for name in ("mask.rate", "mask.final_rate"):
+        expect(flat[name] <= config.mask.max_rate, f"config.{name}", flat[name],
+               f"at most config.mask.max_rate = {config.mask.max_rate}, which sizes the compiled step")
+    if config.mask.schedule == "constant":
+        expect(config.mask.final_rate == 0, "config.mask.final_rate", config.mask.final_rate,
+               "0, since config.mask.schedule is constant; linear and cosine lead there")
+    else:
+        expect(config.mask.final_rate > 0, "config.mask.final_rate", config.mask.final_rate,
+               f"a rate to end at, since config.mask.schedule is {config.mask.schedule}")
     for name in ("mask.mask_share", "mask.random_share", "optim.final_fraction", "optim.warmup_fraction",
                  "optim.decay_fraction"):
         number(name, 0, 1)

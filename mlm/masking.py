@@ -33,6 +33,16 @@ def cumulative(unigram_V: np.ndarray, uniform: bool) -> np.ndarray:
     return (cdf_V / cdf_V[-1]).astype(np.float32)
 
 
+def scheduled(knobs: types.Knobs, done) -> types.Knobs:
+    """The knobs with the masking rate of the moment when a share `done` of training's steps is over (0 to 1).
+
+    From mask_rate to mask_final_rate, along a line or half a cosine (Ankner et al. 2023); all of it may be traced.
+    """
+    way = jnp.where(knobs.mask_cosine > 0, (1 - jnp.cos(jnp.pi * done)) / 2, done)
+    rise = jnp.where(knobs.mask_final_rate > 0, knobs.mask_final_rate - knobs.mask_rate, 0)
+    return knobs._replace(mask_rate=knobs.mask_rate + way * rise)
+
+
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 

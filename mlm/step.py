@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mlm import config, optim, types
+from mlm import config, masking, optim, types
 
 
 def row_keys(seed, step, index_B):
@@ -29,6 +29,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
                state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
     """One update from this device's rows of the batch; metrics are those of the global batch."""
     key_B = row_keys(knobs.seed, state.step, batch.index_B)
+    knobs = masking.scheduled(knobs, state.step / cfg.train.steps)
 
     def losses(params, batch, key_B):
         per_row = objective.loss(params, model, batch, key_B, knobs, train=True)

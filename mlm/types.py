@@ -25,7 +25,9 @@ class Knobs(NamedTuple):
     """Scalars of a run that are traced: changing one never recompiles."""
 
     seed: jax.Array           # uint32
-    mask_rate: jax.Array      # share of a row's eligible tokens
+    mask_rate: jax.Array      # share of a row's eligible tokens; within a step, that step's
+    mask_final_rate: jax.Array  # what mask_rate comes to by the end of training; 0: it stays
+    mask_cosine: jax.Array    # 1: it goes there along half a cosine, 0: along a line
     mask_share: jax.Array     # of those: replaced by [MASK]
     random_share: jax.Array   # of those: replaced by a random token
     learning_rate: jax.Array

@@ -1,0 +1,75 @@
+"""What masking does over the steps of a run: the rate's schedule, all by traced values of one compiled step."""
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+from small import PLAIN, VOCAB, batch, drawn_config, small_config
+
+from mlm import config, loop, masking, metrics, program, step
+from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
+
+STEPS, ROWS = 4, 8
+
+
+@functools.cache
+def compiled(objective="mlm"):
+    """The train step of a small model with room for a rate of 0.8, its first state, and the knobs of each trace."""
+    cfg = small_config(mask__max_rate=0.8, train__steps=STEPS, train__batch_size=ROWS, objective=objective, **PLAIN)
+    model = MODELS["transformer"](cfg.model, VOCAB)
+    goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
+    traces = []
+
+    def train_step(state, batch, knobs):
+        traces.append(knobs)
+        return step.train_step(cfg, model, goal, state, batch, knobs)
+
+    # One device holds all rows: an axis of one stands for the devices.
+    mapped = jax.jit(jax.vmap(train_step, (None, None, None), axis_name="data", axis_size=1))
+    state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(program.training_knobs(cfg))
+    return cfg, mapped, state, traces
+
+
+def sums(**changes):
+    """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
+    cfg, train_step, state, _ = compiled()
+    cfg = config.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
+    found = []
+    for number in range(STEPS):
+        _, seen = train_step(state._replace(step=np.int32(number)), batch(ROWS, pad=0), program.training_knobs(cfg))
+        found.append(jax.tree.map(lambda x: float(x[0]), seen["sums"]))
+    return found
+
+
+@pytest.mark.parametrize(("schedule", "rates"), [
+    ("constant", [0.8] * STEPS), ("linear", [0.8, 0.65, 0.5, 0.35]),
+    ("cosine", [0.5 + 0.3 * math.cos(math.pi * number / STEPS) for number in range(STEPS)])])
+def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule, rates):
+    final = 0.0 if schedule == "constant" else 0.2
+    found = sums(mask__schedule=schedule, mask__rate=0.8, mask__final_rate=final)
+    realised = [one.weight_B["mlm"] / one.sums_B["eligible"] for one in found]
+    # A row's count is at most one away from its 13 eligible tokens' share.
+    np.testing.assert_allclose(realised, rates, atol=1 / 13)
+    up = sums(mask__schedule="linear", mask__rate=0.2, mask__final_rate=0.6)
+    assert up[0].weight_B["mlm"] < up[1].weight_B["mlm"] < up[3].weight_B["mlm"]
+    assert len(compiled()[3]) == 1
+
+
+def test_a_constant_rate_is_not_touched_at_all():
+    knobs = program.training_knobs(small_config(mask__rate=0.3))
+    for done in np.linspace(0, 1, 7, dtype=np.float32):
+        assert masking.scheduled(knobs, done).mask_rate == knobs.mask_rate
+
+
+def test_the_log_says_the_rates_that_were(tmp_path):
+    cfg = drawn_config(tmp_path / "cache", model__layers=1, train__steps=12, train__batch_size=8, train__log_every=4,
+                       eval__batch_size=8, eval__max_rows=8, mask__rate=0.7, mask__schedule="linear",
+                       mask__final_rate=0.1, workdir=str(tmp_path / "run"))
+    result = loop.train(cfg)
+    assert cfg.mask.max_rate == 0.7
+    records = [record["realised_rate"] for record in metrics.read(tmp_path / "run" / "metrics.jsonl")
+               if "realised_rate" in record]
+    np.testing.assert_allclose(records, [0.625, 0.425, 0.225], atol=0.02)
+    assert result["realised_rate"] == pytest.approx(0.425, abs=0.02)
