@@ -1,0 +1,108 @@
+"""Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
+import importlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs.sizes import SIZES
+from mlm import config, limits
+from mlm.models import CELLS
+from mlm.report import rows, series
+from mlm.report.table import Column
+
+ROOT = Path(__file__).parents[1]
+NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_of_every_scale_is_a_run_of_its_own(name):
+    experiment = importlib.import_module(f"experiments.{name}")
+    for scale in ("quick", "laptop", "paper"):
+        prints, groups = {}, {}
+        for point, fields in experiment.sweep(scale).items():
+            cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
+            limits.validate(cfg)
+            prints.setdefault(config.fingerprint(cfg), []).append(point)
+            flat = config.flatten(cfg)
+            group = series.name_of({"config": flat | {"workdir": f"runs/{point}-012345"}})
+            groups.setdefault(group, set()).add(json.dumps({k: v for k, v in flat.items() if k != "seed"}))
+        assert all(len(points) == 1 for points in prints.values()), scale
+        assert all(len(members) == 1 for members in groups.values()), f"{scale}: a group differs in more than its seed"
+        assert scale != "paper" or cfg.data.corpus == "tfds"
+
+
+def result(group, seed, loss, folder="runs", **more):
+    """A result.json as a run writes it, in what tables read."""
+    about = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 0.5, "unigram_loss": 5.0, "unigram_accuracy": 0.1}
+    about |= {f"{name}_se": 0.01 for name in ("loss", "perplexity", "accuracy")}
+    return {"config": {"workdir": f"{folder}/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
+            "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed, "evaluation": about, **more}
+
+
+OWN = (Column("model", "model"), Column("rate", "rate", ".2f"))
+
+
+def about(found):
+    return {"model": "a model", "rate": found["mask.rate"]}
+
+
+def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands_below():
+    losses = [3.0, 3.4, 3.2]
+    results = [result("one", seed, loss) for seed, loss in enumerate(losses)] + [result("other", 0, 4.0)]
+    made, columns = rows.table(results, OWN, about)
+    assert [row["model"] for row in made] == ["a model", "a model", "unigram"]
+    low, high = stats.t.interval(0.95, 2, np.mean(losses), stats.sem(losses))
+    assert made[0]["loss"] == pytest.approx((np.mean(losses), low, high))
+    assert made[0]["below_unigram"].mean == pytest.approx(1.8) and made[0]["predictions"] == 101
+    assert made[1]["loss"] == pytest.approx((4.0, 4 - 1.96 * 0.01, 4 + 1.96 * 0.01))  # one seed: over held-out rows
+    assert made[2]["loss"] == 5.0 and made[2]["perplexity"] == pytest.approx(math.exp(5))
+    names = [column.name for column in columns]
+    assert names[:2] == ["model", "rate"] and {"loss", "below_unigram"} < set(names)
+    assert not {"gap", "pseudo_perplexity", "blimp"} & set(names)
+
+
+def test_runs_on_different_rows_have_no_common_baseline():
+    other = result("other", 0, 4.0)
+    other["evaluation"]["unigram_loss"] = 5.5
+    made, _ = rows.table([result("one", 0, 3.0), other], OWN, about)
+    assert len(made) == 2 and [row["below_unigram"].mean for row in made] == pytest.approx([2.0, 1.5])
+
+
+def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_where_it_is_known():
+    def rates(*losses):
+        return [{"rate": rate, "loss": loss, "loss_se": 0.1, "unigram_loss": 5.0, "floor": 2.0, "gap": loss - 2,
+                 "gap_se": 0.02} for rate, loss in zip((0.15, 0.4), losses, strict=True)]
+
+    results = [result("one", 0, 3.0, rates=rates(3.0, 3.5)), result("one", 1, 3.0, rates=rates(3.2, 3.5))]
+    for one in results:
+        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "gap": 1.0, "gap_se": 0.02}
+    made, columns = rows.table(results, OWN, about)
+    assert [column.title for column in columns[-2:]] == ["gap at 15%", "gap at 40%"]
+    assert made[0]["at_15"].mean == pytest.approx(1.1) and made[0]["at_40"].mean == pytest.approx(1.5)
+    assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 3.0)
+    assert (made[2]["model"], made[2]["gap"], made[2]["at_15"]) == ("exact optimum", 0.0, 0.0)
+    for one in results:
+        for found in (one["evaluation"], *one["rates"]):
+            del found["floor"], found["gap"]
+    made, columns = rows.table(results, OWN, about)
+    assert [column.title for column in columns[-2:]] == ["loss at 15%", "loss at 40%"]
+    assert made[0]["at_15"].mean == pytest.approx(3.1)
+
+
+def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
+    results = [result("one", seed, 3.0, folder=tmp_path) for seed in (0, 1)]
+    for seed, one in enumerate(results):
+        made, columns = rows.table(results, OWN, about)
+        assert "pseudo_perplexity" not in made[0]
+        folder = Path(one["config"]["workdir"])
+        folder.mkdir()
+        (folder / "judged.json").write_text(json.dumps({
+            "sentences": {"pll_word_l2r": {"word_perplexity": 20.0 + seed, "word_perplexity_se": 1.0}},
+            "overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01}, "paradigms": {}}))
+    made, columns = rows.table(results, OWN, about)
+    assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
+    assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
