@@ -3,6 +3,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,13 +71,15 @@ class Pack:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Mask:
-    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted and predicted, at the
-                                        #       first step
+    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted, at the first step
     schedule: str = "constant"          # of the rate over train.steps: constant | linear | cosine (half a period)
     final_rate: float = 0.0             # linear, cosine: the rate that the step after the last would have
     max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: of rate and final_rate. Runs at
                                         #       several rates share one compiled program where this is the same: quick
                                         #       to start, but each pays for the output layer at this rate
+    predict: float = 0.0                # share of a row's eligible tokens that are predicted; 0: all that are corrupted
+    views: int = 0                      # disjoint masks that each row has in a step, every one a pass through the
+                                        #       model; 0: as many as predict asks for, predict / rate rounded up
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform
@@ -244,7 +247,9 @@ def resolve(config: Config, sizes: Mapping[str, Mapping[str, Mapping[str, int]]]
                                     vocab_size=tokenizer.vocab_size or (0 if drawn else 8192))
     pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
     mask = config.mask
-    mask = dataclasses.replace(mask, max_rate=mask.max_rate or max(mask.rate, mask.final_rate))
+    lowest = min(mask.rate, mask.final_rate or mask.rate)
+    mask = dataclasses.replace(mask, max_rate=mask.max_rate or max(mask.rate, mask.final_rate),
+                               views=mask.views or max(1, math.ceil(mask.predict / (lowest or 1) - 1e-6)))
     return dataclasses.replace(config, data=data, tokenizer=tokenizer, pack=pack, model=model, mask=mask)
 
 

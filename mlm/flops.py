@@ -41,7 +41,7 @@ def _lowered(cfg, vocab_size):
     model = MODELS[cfg.model.family](cfg.model, vocab_size)
     objective = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.max_rate, cfg.pack.length),
                                           np.ones(vocab_size, np.int64))
-    knobs, rows, length = program.training_knobs(cfg), cfg.train.batch_size, cfg.pack.length
+    knobs, rows, length = program.training_knobs(cfg), cfg.train.batch_size * cfg.mask.views, cfg.pack.length
 
     def loss(params, batch, key_B):
         losses = objective.loss(params, model, batch, key_B, knobs, train=True)

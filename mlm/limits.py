@@ -69,6 +69,13 @@ def validate(config: Config) -> None:
     else:
         expect(config.mask.final_rate > 0, "config.mask.final_rate", config.mask.final_rate,
                f"a rate to end at, since config.mask.schedule is {config.mask.schedule}")
+    number("mask.predict", 0, 1)
+    at_least(1, "mask.views")
+    rates = (config.mask.rate, config.mask.final_rate or config.mask.rate)
+    expect(config.mask.predict <= config.mask.views * min(rates) + 1e-6, "config.mask.predict", config.mask.predict,
+           f"at most config.mask.views = {config.mask.views} times what is corrupted, {min(rates)}")
+    expect(config.mask.views * max(rates) <= 1 + 1e-6, "config.mask.views", config.mask.views,
+           f"at most 1 / {max(rates)}, the share that each of a row's disjoint masks takes")
     for name in ("mask.mask_share", "mask.random_share", "optim.final_fraction", "optim.warmup_fraction",
                  "optim.decay_fraction"):
         number(name, 0, 1)

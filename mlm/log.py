@@ -14,12 +14,18 @@ class Diverged(Exception):
     """A loss or gradient was not finite."""
 
 
-TOTALS = ("tokens", "predictions", "eligible", "timed_tokens", "timed_seconds")
+TOTALS = ("tokens", "predictions", "eligible", "corrupted", "timed_tokens", "timed_seconds")
 
 
 def speed(totals: dict) -> float | None:
     """Tokens a second over the steps that were timed; None where none was."""
     return totals["timed_tokens"] / totals["timed_seconds"] if totals["timed_seconds"] else None
+
+
+def realised(totals: dict) -> dict[str, float]:
+    """The shares of eligible tokens that were corrupted (config.mask.rate) and predicted (config.mask.predict)."""
+    eligible = max(totals["eligible"], 1)
+    return {"realised_rate": totals["corrupted"] / eligible, "realised_predict": totals["predictions"] / eligible}
 
 
 class Log:
@@ -51,8 +57,9 @@ class Log:
         if self.progress is None:
             return
         sums, now = values["sums"], time.monotonic()
-        tokens, eligible = sums.sums_B["tokens"], sums.sums_B["eligible"]
-        new = {"tokens": tokens, "predictions": sums.weight_B["mlm"], "eligible": eligible}
+        tokens = sums.sums_B["tokens"]
+        new = {"predictions": sums.weight_B["mlm"],
+               **{name: sums.sums_B[name] for name in ("tokens", "eligible", "corrupted")}}
         if self.clock is not None:  # the first step after a start or pause is not timed: it compiles, or waits
             new |= {"timed_tokens": tokens, "timed_seconds": now - self.clock}
         for name, value in new.items():
@@ -71,7 +78,7 @@ class Log:
         last = self.pending[-1]
         record = {"loss": statistics.fmean(float(values["loss"]) for values in self.pending),
                   "accuracy": total("sums_B", "correct") / max(since["predictions"], 1),
-                  "realised_rate": since["predictions"] / max(since["eligible"], 1),
+                  **realised(since),
                   **{name: float(last[name]) for name in ("gradient_norm", "update_norm", "learning_rate")},
                   "tokens_per_second": speed(since), **self.totals}
         if len(terms := last["sums"].loss_B) > 1:
@@ -91,9 +98,8 @@ class Log:
         self.clock = None
 
     def summary(self) -> dict:
-        """The run's totals, its speed and its realised masking rate."""
-        return {**self.totals, "tokens_per_second": speed(self.totals),
-                "realised_rate": self.totals["predictions"] / max(self.totals["eligible"], 1)}
+        """The run's totals, its speed and its realised rates."""
+        return {**self.totals, "tokens_per_second": speed(self.totals), **realised(self.totals)}
 
     def close(self) -> None:
         if self.progress is not None:

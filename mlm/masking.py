@@ -16,7 +16,8 @@ class Masked(NamedTuple):
     ids_BxL: jax.Array
     positions_BxK: jax.Array
     targets_BxK: jax.Array
-    weights_BxK: jax.Array   # float32, 1 where used
+    weights_BxK: jax.Array   # float32, 1 where predicted
+    corrupted_B: jax.Array   # tokens chosen, of which weights_BxK says the predicted ones
     eligible_B: jax.Array    # tokens that could have been chosen
 
 
@@ -43,38 +44,56 @@ def scheduled(knobs: types.Knobs, done) -> types.Knobs:
     return knobs._replace(mask_rate=knobs.mask_rate + way * rise)
 
 
-def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V) -> tuple[Masked, jax.Array]:
+def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, view=0, views: int = 1) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
     The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
     """
     mask_key_B, rest_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
-    return corrupt(mask_key_B, ids_BxL, rate=knobs.mask_rate, mask_share=knobs.mask_share,
-                   random_share=knobs.random_share, slots=slots, cdf_V=cdf_V), rest_key_B
+    if views > 1:
+        rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
+    return corrupt(mask_key_B, ids_BxL, rate=knobs.mask_rate, predict=knobs.mask_predict, mask_share=knobs.mask_share,
+                   random_share=knobs.random_share, slots=slots, cdf_V=cdf_V, view=view, views=views), rest_key_B
 
 
-def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V) -> Masked:
+def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1
+            ) -> Masked:
     """Masks exactly floor(rate * eligible + U(0,1)) tokens of each row, drawn without replacement.
 
     A token is eligible unless it is special or padding. Of those chosen a mask_share becomes [MASK], a random_share a
     draw from cdf_V, and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count: Wettig et al. 2022). The rate
     and the shares may be traced; at most `slots` tokens of a row are chosen, which `slots()` makes enough.
+
+    predict: the share of the eligible tokens that is predicted, apart from the rate at which they are corrupted (Wettig
+    et al. 2022, on corruption and prediction); 0: all that are corrupted. A row has `views` masks, of which this call
+    draws number `view` from the keys of them all: each takes exactly floor(rate * eligible + U) tokens that no other
+    takes, of which exactly floor(predict / views * eligible + U) are predicted, with the same U(0,1). One view so
+    predicts a random part of what is corrupted, several predict more than any of them corrupts. It costs a pass through
+    the model for each view, and the output layer works on all `slots`, whether predicted or not.
     """
 
     def row(key, ids_L):
         key_count, key_order, key_kind, key_token = jax.random.split(key, 4)
         eligible_L = ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
-        count = jnp.floor(rate * eligible + jax.random.uniform(key_count)).astype(jnp.int32)
+        # Where in the row's random order each view's tokens start: its own count is floor(rate * eligible + U) too.
+        reached_E = jnp.arange(views + 1) * (rate * eligible) + jax.random.uniform(key_count)
+        edge_E = jnp.minimum(jnp.floor(reached_E).astype(jnp.int32), eligible)
+        start, count = edge_E[view], edge_E[view + 1] - edge_E[view]
+        part = jnp.floor(predict / views * eligible + reached_E[view] % 1).astype(jnp.int32)
         order_L = jnp.where(eligible_L, jax.random.uniform(key_order, ids_L.shape), -1.0)
-        _, positions_K = jax.lax.top_k(order_L, slots)
-        used_K = jnp.arange(slots) < jnp.minimum(count, eligible)
+        _, ordered = jax.lax.top_k(order_L, min(views * slots, len(order_L)))
+        positions_K = jnp.roll(ordered, -start)[:slots]
+        used_K = jnp.arange(slots) < count
+        predicted_K = used_K & (jnp.arange(slots) < jnp.where(predict > 0, part, count))
+        if views > 1:
+            key_kind, key_token = (jax.random.fold_in(key, view) for key in (key_kind, key_token))
         targets_K = ids_L[positions_K]
         random_K = jnp.searchsorted(cdf_V, jax.random.uniform(key_token, (slots,)), side="right").astype(ids_L.dtype)
         kind_K = jax.random.uniform(key_kind, (slots,))
         shown_K = jnp.where(kind_K < mask_share, MASK,
                             jnp.where(kind_K < mask_share + random_share, random_K, targets_K))
         ids_L = ids_L.at[positions_K].set(jnp.where(used_K, shown_K, targets_K))
-        return Masked(ids_L, positions_K, targets_K, used_K.astype(jnp.float32), eligible)
+        return Masked(ids_L, positions_K, targets_K, predicted_K.astype(jnp.float32), count, eligible)
 
     return jax.vmap(row)(key_B, ids_BxL)

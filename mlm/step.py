@@ -31,27 +31,31 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     key_B = row_keys(knobs.seed, state.step, batch.index_B)
     knobs = masking.scheduled(knobs, state.step / cfg.train.steps)
 
-    def losses(params, batch, key_B):
-        per_row = objective.loss(params, model, batch, key_B, knobs, train=True)
+    def losses(params, batch, key_B, view):
+        per_row = objective.loss(params, model, batch, key_B, knobs, train=True, view=view)
         return jax.tree.map(jnp.sum, per_row)
 
     # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
     # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
-    weight = jax.lax.psum(losses(state.params, batch, key_B).weight_B, "data")
+    views = cfg.mask.views
+    each = [losses(state.params, batch, key_B, view).weight_B for view in range(views)]
+    weight = jax.lax.psum(jax.tree.map(lambda *parts: sum(parts), *each), "data")
 
-    def objective_value(params, batch, key_B):
-        sums = losses(params, batch, key_B)
+    def objective_value(params, batch, key_B, view):
+        sums = losses(params, batch, key_B, view)
         return sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight), sums
 
-    def add_part(gradient, part):
-        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(state.params, *part)
+    def add_part(gradient, number):  # each part of the batch, under each view of its rows
+        part = jax.tree.map(lambda x: x[number // views], parts)
+        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(state.params, *part, number % views)
         return jax.tree.map(jnp.add, gradient, new), sums
 
-    if cfg.train.accumulate == 1:
-        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(state.params, batch, key_B)
+    if cfg.train.accumulate * views == 1:
+        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(state.params, batch, key_B, 0)
     else:
         parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
-        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params), parts)
+        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params),
+                                      jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
     gradient, sums = jax.lax.psum((gradient, sums), "data")
 

@@ -27,6 +27,7 @@ class Knobs(NamedTuple):
     seed: jax.Array           # uint32
     mask_rate: jax.Array      # share of a row's eligible tokens; within a step, that step's
     mask_final_rate: jax.Array  # what mask_rate comes to by the end of training; 0: it stays
+    mask_predict: jax.Array   # share of a row's eligible tokens that is predicted, over all its masks; 0: the corrupted
     mask_cosine: jax.Array    # 1: it goes there along half a cosine, 0: along a line
     mask_share: jax.Array     # of those: replaced by [MASK]
     random_share: jax.Array   # of those: replaced by a random token
@@ -57,7 +58,8 @@ class Objective(NamedTuple):
     """A loss as sums over each row, never as means: rows hold different numbers of masked tokens."""
 
     init: Callable            # (key) -> parameters of the objective's own head ({} for mlm)
-    loss: Callable            # (params, model, batch, key_B, knobs, *, train) -> Losses
+    loss: Callable            # (params, model, batch, key_B, knobs, *, train, view=0) -> Losses; view: under which of
+                              # each row's disjoint masks
 
 
 class Losses(NamedTuple):

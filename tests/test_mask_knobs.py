@@ -1,9 +1,10 @@
-"""What masking does over the steps of a run: the rate's schedule, all by traced values of one compiled step."""
+"""What is masked and predicted over the steps of a run: schedules and views, by traced values of one compiled step."""
 import functools
 import math
 
 import jax
 import numpy as np
+import optax
 import pytest
 from small import PLAIN, VOCAB, batch, drawn_config, small_config
 
@@ -15,11 +16,12 @@ STEPS, ROWS = 4, 8
 
 
 @functools.cache
-def compiled(objective="mlm"):
-    """The train step of a small model with room for a rate of 0.8, its first state, and the knobs of each trace."""
-    cfg = small_config(mask__max_rate=0.8, train__steps=STEPS, train__batch_size=ROWS, objective=objective, **PLAIN)
+def compiled(views):
+    """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
+    cfg = small_config(mask__max_rate=0.8 / views, mask__views=views, train__steps=STEPS, train__batch_size=ROWS,
+                       optim__clip=0.0, **PLAIN)
     model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
+    goal = OBJECTIVES["mlm"](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
     traces = []
 
     def train_step(state, batch, knobs):
@@ -29,12 +31,12 @@ def compiled(objective="mlm"):
     # One device holds all rows: an axis of one stands for the devices.
     mapped = jax.jit(jax.vmap(train_step, (None, None, None), axis_name="data", axis_size=1))
     state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(program.training_knobs(cfg))
-    return cfg, mapped, state, traces
+    return cfg, model, goal, mapped, state, traces
 
 
-def sums(**changes):
+def sums(views=1, **changes):
     """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
-    cfg, train_step, state, _ = compiled()
+    cfg, _, _, train_step, state, _ = compiled(views)
     cfg = config.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
@@ -49,12 +51,41 @@ def sums(**changes):
 def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule, rates):
     final = 0.0 if schedule == "constant" else 0.2
     found = sums(mask__schedule=schedule, mask__rate=0.8, mask__final_rate=final)
-    realised = [one.weight_B["mlm"] / one.sums_B["eligible"] for one in found]
+    assert [one.weight_B["mlm"] for one in found] == [one.sums_B["corrupted"] for one in found]
+    realised = [one.sums_B["corrupted"] / one.sums_B["eligible"] for one in found]
     # A row's count is at most one away from its 13 eligible tokens' share.
     np.testing.assert_allclose(realised, rates, atol=1 / 13)
     up = sums(mask__schedule="linear", mask__rate=0.2, mask__final_rate=0.6)
     assert up[0].weight_B["mlm"] < up[1].weight_B["mlm"] < up[3].weight_B["mlm"]
-    assert len(compiled()[3]) == 1
+    assert len(compiled(1)[-1]) == 1
+
+
+@pytest.mark.parametrize(("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6)])
+def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
+    for one in sums(views, mask__rate=rate, mask__predict=predict):
+        eligible = one.sums_B["eligible"]
+        assert eligible == 13 * ROWS  # of the rows, once, however many views they have
+        assert one.sums_B["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
+        assert one.weight_B["mlm"] / eligible == pytest.approx(predict, abs=views / 13)
+    assert len(compiled(views)[-1]) == 1
+
+
+def test_a_step_of_two_views_is_one_update_from_both():
+    cfg, model, goal, train_step, state, _ = compiled(2)
+    knobs, rows = program.training_knobs(cfg), batch(ROWS, pad=0)
+    key_B = step.row_keys(knobs.seed, state.step, rows.index_B)
+
+    def loss(params):
+        both = [goal.loss(params, model, rows, key_B, knobs, train=True, view=view) for view in (0, 1)]
+        nats, weight = (sum(x.sum() for x in part) for part in zip(*((one.loss_B["mlm"], one.weight_B["mlm"])
+                                                                      for one in both), strict=True))
+        return nats / weight
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
+    after, seen = train_step(state, rows, knobs)
+    assert float(seen["loss"][0]) == pytest.approx(float(value), rel=1e-6)
+    assert float(seen["gradient_norm"][0]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
+    assert int(after.step[0]) == 1
 
 
 def test_a_constant_rate_is_not_touched_at_all():

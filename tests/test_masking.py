@@ -23,12 +23,12 @@ def rows(seed=0):
     return ids
 
 
-def corrupt(ids, rate, mask_share=1.0, random_share=0.0, uniform=False, max_rate=None):
+def corrupt(ids, rate, mask_share=1.0, random_share=0.0, uniform=False, max_rate=None, **knobs):
     slots = masking.slots(max_rate or rate, LENGTH)
     keys = jax.random.split(jax.random.key(0), len(ids))
     return jax.tree.map(np.asarray, jax.jit(
         lambda rate: masking.corrupt(keys, ids, rate=rate, mask_share=mask_share, random_share=random_share,
-                                     slots=slots, cdf_V=masking.cumulative(COUNTS, uniform)))(rate))
+                                     slots=slots, cdf_V=masking.cumulative(COUNTS, uniform), **knobs))(rate))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.4, 0.8, 0.99])
@@ -114,3 +114,59 @@ def test_rows_without_ordinary_tokens_are_left_alone():
     out = corrupt(ids, 0.5)
     assert out.weights_BxK.sum() == 0
     assert jnp.array_equal(out.ids_BxL, ids)
+
+
+def every_view(ids, rate, views, **knobs):
+    """What `corrupt` gives for each view of the same rows."""
+    keys = jax.random.split(jax.random.key(0), len(ids))
+    knobs = {"mask_share": 1.0, "random_share": 0.0, "slots": masking.slots(rate, LENGTH), "views": views,
+             "cdf_V": masking.cumulative(COUNTS, False)} | knobs
+    out = jax.jit(jax.vmap(lambda view: masking.corrupt(keys, ids, rate=rate, view=view, **knobs)))(np.arange(views))
+    return [jax.tree.map(lambda x, view=view: np.asarray(x[view]), out) for view in range(views)]
+
+
+def within_one(count, wanted):
+    """Counts that are floor or ceiling of what is wanted, and that on average."""
+    assert ((count == np.floor(wanted)) | (count == np.ceil(wanted))).all()
+    assert abs((count - wanted).mean()) < 4 * 0.5 / ROWS**0.5
+
+
+def test_less_than_is_corrupted_can_be_predicted_and_it_is_a_random_part():
+    ids = rows()
+    whole, part = corrupt(ids, 0.4), corrupt(ids, 0.4, predict=0.1)
+    np.testing.assert_array_equal(part.ids_BxL, whole.ids_BxL)
+    within_one(part.weights_BxK.sum(1), 0.1 * (ids >= 5).sum(1))
+    assert (part.weights_BxK <= whole.weights_BxK).all()
+    np.testing.assert_array_equal(part.corrupted_B, whole.weights_BxK.sum(1))
+    ids[:] = np.where(ids >= 5, ids, 7)
+    ids[:, 0], ids[:, -1] = 2, 3
+    out = corrupt(ids, 0.4, predict=0.1)
+    hits = np.bincount(out.positions_BxK[out.weights_BxK > 0], minlength=LENGTH)[1:-1]
+    assert stats.chisquare(hits).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("rate", "predict", "views"), [(0.2, 0.4, 2), (0.3, 0.4, 2), (1 / 3, 1.0, 3), (0.4, 0.4, 1)])
+def test_views_of_a_row_hide_disjoint_tokens_and_together_predict_more_than_each_corrupts(rate, predict, views):
+    ids = rows()
+    found = every_view(ids, rate, views, predict=predict)
+    hidden = np.array([out.ids_BxL == MASK for out in found])
+    assert (hidden.sum(0) <= 1).all()
+    eligible = (ids >= 5).sum(1)
+    for out, hidden_BxL in zip(found, hidden, strict=True):
+        within_one(hidden_BxL.sum(1), rate * eligible)
+        within_one(out.weights_BxK.sum(1), predict / views * eligible)
+        np.testing.assert_array_equal(out.corrupted_B, hidden_BxL.sum(1))
+        row_N, slot_N = np.nonzero(out.weights_BxK)
+        assert hidden_BxL[row_N, out.positions_BxK[row_N, slot_N]].all()
+        np.testing.assert_array_equal(out.targets_BxK[row_N, slot_N], ids[row_N, out.positions_BxK[row_N, slot_N]])
+        np.testing.assert_array_equal(out.ids_BxL[~hidden_BxL], ids[~hidden_BxL])
+    if predict == 1:
+        np.testing.assert_array_equal(hidden.sum((0, 2)), eligible)
+
+
+def test_replacements_of_two_views_are_drawn_apart():
+    ids = rows()
+    one, other = every_view(ids, 0.4, 2, mask_share=0.0, random_share=1.0)
+    both = (one.weights_BxK > 0) & (other.weights_BxK > 0)
+    shown = [np.take_along_axis(out.ids_BxL, out.positions_BxK, 1)[both] for out in (one, other)]
+    assert (shown[0] == shown[1]).mean() < 0.1

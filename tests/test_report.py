@@ -128,6 +128,11 @@ def test_flops_of_a_transformer_are_six_n_d_and_attention():
     assert flops.per_step(*arguments) == pytest.approx(by_hand, rel=0.05)
 
 
+def test_flops_of_a_second_view_of_the_rows_are_counted():
+    one, two = (flops.per_step(*count(mask__views=views)) for views in (1, 2))
+    assert two == pytest.approx(2 * one, rel=0.02)
+
+
 @pytest.mark.parametrize("length", [16, 17])
 def test_flops_of_a_loop_along_the_row_are_all_counted(length):
     arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)

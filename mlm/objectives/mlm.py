@@ -27,8 +27,9 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
     with np.errstate(divide="ignore"):
         log_unigram_V = jnp.asarray(np.log(smooth_V / smooth_V.sum()), jnp.float32)
 
-    def forward(params, model, batch, key_B, knobs, *, train):
-        masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V)
+    def forward(params, model, batch, key_B, knobs, *, train, view=0):
+        masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V, view=view,
+                                             views=mask.views if train else 1)
         h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
                                key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
@@ -38,7 +39,9 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
             return (x_BxK * masked.weights_BxK).sum(-1)
 
         sums = {"correct": over_row(right_BxK),
-                "eligible": masked.eligible_B.astype(jnp.float32),
+                # A row of several views counts once.
+                **{name: jnp.where(view == 0, count_B, 0).astype(jnp.float32)
+                   for name, count_B in (("eligible", masked.eligible_B), ("corrupted", masked.corrupted_B))},
                 "tokens": (batch.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
             sums |= {"unigram_nats": over_row(-log_unigram_V[masked.targets_BxK]),

@@ -16,8 +16,8 @@ def build(mask: config.Mask, slots: int, unigram_V) -> types.Objective:
         return {"pool": {"kernel": normal(key_pool, (width, width)), "bias": jnp.zeros(width)},
                 "label": {"kernel": normal(key_label, (width, 2)), "bias": jnp.zeros(2)}}
 
-    def loss(params, model, batch, key_B, knobs, *, train):
-        losses, h_BxLxD = forward(params, model, batch, key_B, knobs, train=train)
+    def loss(params, model, batch, key_B, knobs, *, train, view=0):
+        losses, h_BxLxD = forward(params, model, batch, key_B, knobs, train=train, view=view)
         pool, label = params["objective"]["pool"], params["objective"]["label"]
         pooled_BxD = jnp.tanh(h_BxLxD[:, 0].astype(jnp.float32) @ pool["kernel"] + pool["bias"])
         logits_Bx2 = pooled_BxD @ label["kernel"] + label["bias"]
