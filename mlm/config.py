@@ -80,6 +80,8 @@ class Mask:
     predict: float = 0.0                # share of a row's eligible tokens that are predicted; 0: all that are corrupted
     views: int = 0                      # disjoint masks that each row has in a step, every one a pass through the
                                         #       model; 0: as many as predict asks for, predict / rate rounded up
+    copies: int = 0                     # static masking: masks of each train row, one an epoch in turn; 0: dynamic, new
+                                        #       ones at every step
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform

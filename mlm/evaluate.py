@@ -11,8 +11,8 @@ def frozen_knobs(cfg: config.Config) -> types.Knobs:
     """Pure [MASK] at config.eval.rate, drawn from config.eval.seed: the same masks for every model."""
     zero = np.float32(0)
     return types.Knobs(seed=np.uint32(cfg.eval.seed), mask_rate=np.float32(cfg.eval.rate), mask_final_rate=zero,
-                       mask_predict=zero, mask_cosine=zero, mask_share=np.float32(1), random_share=zero,
-                       learning_rate=zero, weight_decay=zero)
+                       mask_predict=zero, mask_copies=np.int32(0), mask_cosine=zero, mask_share=np.float32(1),
+                       random_share=zero, learning_rate=zero, weight_decay=zero)
 
 
 def ratio(total_N, weight_N) -> tuple[float, float]:

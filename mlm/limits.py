@@ -71,6 +71,7 @@ def validate(config: Config) -> None:
                f"a rate to end at, since config.mask.schedule is {config.mask.schedule}")
     number("mask.predict", 0, 1)
     at_least(1, "mask.views")
+    at_least(0, "mask.copies")
     rates = (config.mask.rate, config.mask.final_rate or config.mask.rate)
     expect(config.mask.predict <= config.mask.views * min(rates) + 1e-6, "config.mask.predict", config.mask.predict,
            f"at most config.mask.views = {config.mask.views} times what is corrupted, {min(rates)}")

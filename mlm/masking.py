@@ -44,12 +44,26 @@ def scheduled(knobs: types.Knobs, done) -> types.Knobs:
     return knobs._replace(mask_rate=knobs.mask_rate + way * rise)
 
 
-def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, view=0, views: int = 1) -> tuple[Masked, jax.Array]:
+def static_keys(knobs: types.Knobs, batch: types.Batch):
+    """The keys of the rows' masks where those are static, as BERT's were (RoBERTa, Liu et al. 2019, section 4.1).
+
+    They follow from the seed, a row's number in the split and its epoch modulo knobs.mask_copies, from nothing else.
+    """
+    key = jax.random.fold_in(jax.random.key(knobs.seed), 2**31 + 1)  # no step's number, nor that of initialisation
+    copy_B = batch.epoch_B % jnp.maximum(knobs.mask_copies, 1)
+    return jax.vmap(lambda row, copy: jax.random.fold_in(jax.random.fold_in(key, row), copy))(batch.row_B, copy_B)
+
+
+def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1
+         ) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
     The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
+    static_key_B: of the masks alone, taken where knobs.mask_copies is not 0.
     """
     mask_key_B, rest_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
+    if static_key_B is not None:
+        mask_key_B = jnp.where(knobs.mask_copies > 0, static_key_B, mask_key_B)
     if views > 1:
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
     return corrupt(mask_key_B, ids_BxL, rate=knobs.mask_rate, predict=knobs.mask_predict, mask_share=knobs.mask_share,

@@ -12,7 +12,7 @@ from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
 # Fields that reach the compiled functions as knobs alone.
-TRACED = ("seed", "mask.rate", "mask.final_rate", "mask.schedule", "mask.predict", "mask.mask_share",
+TRACED = ("seed", "mask.rate", "mask.final_rate", "mask.schedule", "mask.predict", "mask.copies", "mask.mask_share",
           "mask.random_share", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
 OUTSIDE = ("workdir", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every", "train.checkpoint_every",
@@ -33,6 +33,7 @@ def training_knobs(cfg: config.Config) -> types.Knobs:
     return types.Knobs(seed=np.uint32(cfg.seed), mask_rate=np.float32(cfg.mask.rate),
                        mask_final_rate=np.float32(cfg.mask.final_rate),
                        mask_predict=np.float32(cfg.mask.predict),
+                       mask_copies=np.int32(cfg.mask.copies),
                        mask_cosine=np.float32(cfg.mask.schedule == "cosine"),
                        mask_share=np.float32(cfg.mask.mask_share), random_share=np.float32(cfg.mask.random_share),
                        learning_rate=np.float32(cfg.optim.learning_rate),

@@ -19,6 +19,8 @@ class Batch(NamedTuple):
     types_BxL: jax.Array      # sentence kind: 0, or 1 in the second segment of a pair
     label_B: jax.Array        # 1 where the second segment is the true next one, else 0
     index_B: jax.Array        # names the row in random draws: its slot in the global batch; in evaluation, in the split
+    row_B: jax.Array | None = None    # in training: its number in the split,
+    epoch_B: jax.Array | None = None  # and how often all rows came before it; None: it has no static mask
 
 
 class Knobs(NamedTuple):
@@ -28,6 +30,7 @@ class Knobs(NamedTuple):
     mask_rate: jax.Array      # share of a row's eligible tokens; within a step, that step's
     mask_final_rate: jax.Array  # what mask_rate comes to by the end of training; 0: it stays
     mask_predict: jax.Array   # share of a row's eligible tokens that is predicted, over all its masks; 0: the corrupted
+    mask_copies: jax.Array    # int32, static masks of a row; 0: dynamic
     mask_cosine: jax.Array    # 1: it goes there along half a cosine, 0: along a line
     mask_share: jax.Array     # of those: replaced by [MASK]
     random_share: jax.Array   # of those: replaced by a random token

@@ -27,6 +27,7 @@ def checked(changes):
     ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is constant"]),
     ({"mask.schedule": "linear", "mask.final_rate": 1.2}, ["config.mask", "1.2", "< 1"]),
     ({"mask.schedule": "linear", "mask.final_rate": 0.3, "mask.max_rate": 0.2}, ["final_rate = 0.3", "max_rate = 0.2"]),
+    ({"mask.copies": -1}, ["config.mask.copies = -1", "at least 0"]),
     ({"mask.predict": 1.5}, ["config.mask", "1.5", "<= 1"]),
     ({"mask.rate": 0.4, "mask.predict": 0.9}, ["config.mask.views = 3", "at most 1 / 0.4"]),
     ({"mask.rate": 0.2, "mask.predict": 0.4, "mask.views": 1}, ["config.mask.predict = 0.4", "views = 1"]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small import VOCAB, batch, small_config
 
-from mlm import evaluate, masking, step, types
+from mlm import evaluate, masking, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
@@ -29,9 +29,8 @@ def run(batch_size, rows=10, params_seed=0):
 
     def batches():
         for first in range(0, rows, batch_size):
-            part = [x[first:first + batch_size] for x in all_rows]
-            yield types.Batch(*(np.concatenate([x, np.zeros((batch_size, *x.shape[1:]), x.dtype)])
-                                [:batch_size] for x in part))
+            part = slice(first, first + batch_size)
+            yield jax.tree.map(lambda x, part=part: np.concatenate([x[part], 0 * x])[:batch_size], all_rows)
 
     compiled = jax.jit(functools.partial(step.eval_step, model, goal))
     knobs = evaluate.frozen_knobs(cfg)

@@ -32,6 +32,16 @@ def test_each_epoch_is_a_new_permutation(count, size):
     assert len({tuple(epoch) for epoch in epochs}) == 4 and tuple(range(count)) not in {tuple(e) for e in epochs}
 
 
+@pytest.mark.parametrize("count, size", [(24, 8), (23, 8), (5, 8)])
+def test_a_row_comes_with_its_number_and_epoch(count, size):
+    for start in (0, 3):
+        batches = train(rows_of(count), 9, batch_size=size, start_step=start)
+        for batch in batches:
+            assert np.array_equal(batch.row_B, numbers(batch)) and batch.row_B.dtype == batch.epoch_B.dtype == np.int32
+        place = np.arange(start * size, (start + 9) * size)
+        assert np.array_equal(np.concatenate([batch.epoch_B for batch in batches]), place // count)
+
+
 def test_a_batch_follows_from_seed_and_step_alone():
     rows = rows_of(23)
     whole = train(rows, 12, batch_size=8)

@@ -1,4 +1,4 @@
-"""What is masked and predicted over the steps of a run: schedules and views, by traced values of one compiled step."""
+"""What is masked and predicted over the steps of a run: schedules, views and copies, traced values of one step."""
 import functools
 import math
 
@@ -40,7 +40,9 @@ def sums(views=1, **changes):
     cfg = config.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
-        _, seen = train_step(state._replace(step=np.int32(number)), batch(ROWS, pad=0), program.training_knobs(cfg))
+        rows = batch(ROWS, pad=0)
+        rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, number, np.int32))
+        _, seen = train_step(state._replace(step=np.int32(number)), rows, program.training_knobs(cfg))
         found.append(jax.tree.map(lambda x: float(x[0]), seen["sums"]))
     return found
 
@@ -82,10 +84,43 @@ def test_a_step_of_two_views_is_one_update_from_both():
         return nats / weight
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
-    after, seen = train_step(state, rows, knobs)
+    after, seen = train_step(state, rows._replace(row_B=rows.index_B, epoch_B=0 * rows.index_B), knobs)
     assert float(seen["loss"][0]) == pytest.approx(float(value), rel=1e-6)
     assert float(seen["gradient_norm"][0]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
     assert int(after.step[0]) == 1
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_static_masks_return_with_their_epoch(views):
+    """The state is the same at each of these steps, and there is no dropout: what is lost tells the masks."""
+    lost = {copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__copies=copies)]
+            for copies in (0, 1, 2, STEPS)}
+    assert len(set(lost[1])) == 1
+    assert lost[2][:2] == lost[2][2:] == lost[STEPS][:2] and lost[2][0] == lost[1][0]
+    assert len(set(lost[2])) == 2 and len(set(lost[STEPS])) == len(set(lost[0])) == STEPS
+    assert len(compiled(views)[-1]) == 1
+
+
+def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():
+    knobs = program.training_knobs(small_config(mask__rate=0.3, mask__copies=10))
+    rows = batch(ROWS, pad=0)
+    rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, 3, np.int32))
+    later = jax.tree.map(lambda x: x[::-1], rows)._replace(index_B=rows.index_B, epoch_B=rows.epoch_B + 10)
+
+    @jax.jit
+    def drawn(number, rows, knobs):
+        return masking.draw(step.row_keys(knobs.seed, number, rows.index_B), rows.ids_BxL, knobs, slots=5,
+                            cdf_V=np.ones(1), static_key_B=masking.static_keys(knobs, rows))
+
+    (one, one_rest_B), (other, other_rest_B) = drawn(0, rows, knobs), drawn(7, later, knobs)
+    np.testing.assert_array_equal(one.ids_BxL, other.ids_BxL[::-1])
+    keys = [jax.random.key_data(rest_B) for rest_B in (one_rest_B, other_rest_B)]
+    assert not (keys[0] == keys[1]).any()
+    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(mask_copies=np.int32(0)))
+    np.testing.assert_array_equal(jax.random.key_data(dynamic_rest_B), keys[0])
+    assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
+    seed, _ = drawn(0, rows, knobs._replace(seed=np.uint32(5)))
+    assert (np.asarray(seed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
 
 
 def test_a_constant_rate_is_not_touched_at_all():

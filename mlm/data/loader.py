@@ -13,15 +13,21 @@ def train_batches(rows: pack.Rows, *, seed: int, batch_size: int, start_step: in
     """This process's share of the batches of step start_step, start_step + 1, ... without end.
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
-    takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. Arrays are
-    int32. Raises config.ConfigError where processes does not divide batch_size.
+    takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. row_B is its
+    number in the split, epoch_B the number of its permutation. Arrays are int32. Raises config.ConfigError where
+    processes does not divide batch_size.
     """
     share = _share(batch_size, processes, "config.train.batch_size")
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
     numbers = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat().batch(share)
     mine = numbers[start_step * processes + process::processes]
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
-    batches = mine.map(lambda rows_B: read(rows, rows_B, slots_B))
+
+    def batch(number, rows_B):
+        epoch_B = ((start_step + number) * batch_size + slots_B.astype(np.int64)) // len(rows)
+        return read(rows, rows_B, slots_B)._replace(row_B=rows_B.astype(np.int32), epoch_B=epoch_B.astype(np.int32))
+
+    batches = mine.map_with_index(batch)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 
@@ -38,7 +44,7 @@ def eval_batches(rows: pack.Rows, *, batch_size: int, max_rows: int = 0, process
         numbers_B = np.arange(first, first + share, dtype=np.int32)
         batch = read(rows, np.minimum(numbers_B, count - 1), numbers_B)
         real_B = numbers_B < count
-        yield types.Batch(*(np.where(real_B.reshape(-1, *[1] * (a.ndim - 1)), a, 0) for a in batch[:-1]), numbers_B)
+        yield types.Batch(*(np.where(real_B.reshape(-1, *[1] * (a.ndim - 1)), a, 0) for a in batch[:5]), numbers_B)
 
 
 def _share(batch_size, processes, field):

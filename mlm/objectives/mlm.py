@@ -28,8 +28,9 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
         log_unigram_V = jnp.asarray(np.log(smooth_V / smooth_V.sum()), jnp.float32)
 
     def forward(params, model, batch, key_B, knobs, *, train, view=0):
+        static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
         masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V, view=view,
-                                             views=mask.views if train else 1)
+                                             views=mask.views if train else 1, static_key_B=static_key_B)
         h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
                                key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
