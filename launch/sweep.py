@@ -1,6 +1,6 @@
 """A sweep: lists an experiment's points, says what they would cost, runs those not done, makes its table and report.
 
-    python -m launch.sweep list|plan|run|table experiments/architectures.py --scale=quick|laptop|paper
+    python -m launch.sweep list|plan|run|table|report experiments/architectures.py --scale=quick|laptop|paper
 
 --config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
 spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
