@@ -49,19 +49,34 @@ def main(orders: connection.Connection, points: Sequence[config.Config], cpus: S
 
 
 def work(given: Sequence[config.Config]) -> dict[str, str]:
-    """Trains the points, side by side where there are several. Returns by workdir the error, "" where it is done."""
-    from mlm import loop, population, rundir
+    """Trains the points, side by side where there are several. Returns by workdir the error, "" where it is done.
 
-    try:
-        outcomes = {given[0].workdir: loop.train(given[0])} if len(given) == 1 else population.train(given)
-    except loop.Stopped:
-        raise
-    except rundir.Taken:
-        return {}
-    except Exception as error:
-        traceback.print_exc()
-        return {cfg.workdir: said(error) for cfg in given}
-    return {workdir: said(outcome) if isinstance(outcome, Exception) else "" for workdir, outcome in outcomes.items()}
+    Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
+    """
+    from mlm import log, loop, population, rundir
+
+    if len(given) > 1:
+        try:
+            return {workdir: said(outcome) if isinstance(outcome, log.Diverged) else ""
+                    for workdir, outcome in population.train(given).items()}
+        except loop.Stopped:
+            raise
+        except Exception:
+            traceback.print_exc()
+            print("one after the other, then", flush=True)
+    outcomes = {}
+    for cfg in given:
+        try:
+            loop.train(cfg)
+            outcomes[cfg.workdir] = ""
+        except loop.Stopped:
+            raise
+        except rundir.Taken:
+            pass
+        except Exception as error:
+            traceback.print_exc()
+            outcomes[cfg.workdir] = said(error)
+    return outcomes
 
 
 def said(error: Exception) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small import small_config
 
+from launch import worker
 from mlm import config, log, loop, metrics, population, rundir
 
 STEPS = 30
@@ -100,3 +101,13 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
 def test_what_shares_no_program_is_refused(folder):
     with pytest.raises(config.ConfigError, match=r"shares its program"):
         population.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
+
+
+def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):
+    """A directory that belongs to another config fails all that are trained side by side, and then itself alone."""
+    good, spoilt = (member(folder, "spoilt", name, train__steps=3) for name in "ab")
+    Path(spoilt.workdir).mkdir(parents=True)
+    metrics.write_json(Path(spoilt.workdir, "config.json"), {"config": config.flatten(good), "data": {}})
+    said = worker.work([good, spoilt])
+    assert said[good.workdir] == "" and Path(good.workdir, "result.json").exists()
+    assert said[spoilt.workdir].startswith("ConfigError") and "seed = 1, there 0" in said[spoilt.workdir]
