@@ -30,7 +30,7 @@ def sweep(scale):
 def table(results):
     return ([{"width": one["config"]["model.width"], "seed": one["config"]["seed"], "loss": one["evaluation"]["loss"],
               "predictions": one["predictions"]} for one in results],
-            [Column(name, name) for name in ("width", "seed", "loss", "predictions")])
+            [Column(name, name, "g") for name in ("width", "seed", "loss", "predictions")])
 '''
 
 
