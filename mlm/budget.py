@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm import config, flops, metrics, plan, program
+from mlm import config, flops, masking, metrics, plan, program
 from mlm.data import loader, pack
 
 WARM, TIMED = 3, 15  # steps before the clock starts, and under it
@@ -31,14 +31,14 @@ def rewrite(points: Sequence[config.Config], budget: str, folder: Path) -> list[
 
 
 def predictions(points, folder) -> list[float]:
-    """Of a step, on average: the masking rate of the tokens that may be masked, which are counted where rows differ."""
+    """Of a step, on average over the run: a share of the tokens that may be masked, counted where rows differ."""
     differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
 
     def eligible(cfg):
         rows = pack.load(cfg, "train")
         return int(rows.unigram_V.sum()) / len(rows)
 
-    return [cfg.train.batch_size * cfg.mask.rate * (eligible(cfg) if differ else 1) for cfg in points]
+    return [cfg.train.batch_size * masking.predicted(cfg.mask) * (eligible(cfg) if differ else 1) for cfg in points]
 
 
 def training_flops(points, folder) -> list[float]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import types
+from mlm import config, types
 from mlm.data.tokenizer import MASK, NUM_SPECIAL
 
 
@@ -52,6 +52,11 @@ def static_keys(knobs: types.Knobs, batch: types.Batch):
     key = jax.random.fold_in(jax.random.key(knobs.seed), 2**31 + 1)  # no step's number, nor that of initialisation
     copy_B = batch.epoch_B % jnp.maximum(knobs.mask_copies, 1)
     return jax.vmap(lambda row, copy: jax.random.fold_in(jax.random.fold_in(key, row), copy))(batch.row_B, copy_B)
+
+
+def predicted(mask: config.Mask) -> float:
+    """The share of the eligible tokens that a run predicts in a step, on average: any schedule's is halfway."""
+    return mask.predict or (mask.rate + (mask.final_rate or mask.rate)) / 2
 
 
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1

@@ -30,14 +30,13 @@ class Program(NamedTuple):
 
 
 def training_knobs(cfg: config.Config) -> types.Knobs:
-    return types.Knobs(seed=np.uint32(cfg.seed), mask_rate=np.float32(cfg.mask.rate),
-                       mask_final_rate=np.float32(cfg.mask.final_rate),
-                       mask_predict=np.float32(cfg.mask.predict),
-                       mask_copies=np.int32(cfg.mask.copies),
-                       mask_cosine=np.float32(cfg.mask.schedule == "cosine"),
-                       mask_share=np.float32(cfg.mask.mask_share), random_share=np.float32(cfg.mask.random_share),
-                       learning_rate=np.float32(cfg.optim.learning_rate),
-                       weight_decay=np.float32(cfg.optim.weight_decay))
+    mask = cfg.mask
+    return types.Knobs(
+        seed=np.uint32(cfg.seed), mask_rate=np.float32(mask.rate), mask_final_rate=np.float32(mask.final_rate),
+        mask_cosine=np.float32(mask.schedule == "cosine"), mask_predict=np.float32(mask.predict),
+        mask_copies=np.int32(mask.copies), mask_share=np.float32(mask.mask_share),
+        random_share=np.float32(mask.random_share), learning_rate=np.float32(cfg.optim.learning_rate),
+        weight_decay=np.float32(cfg.optim.weight_decay))
 
 
 def blank(cfg: config.Config) -> config.Config:

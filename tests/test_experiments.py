@@ -1,7 +1,13 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
+import csv
 import importlib
 import json
 import math
+import os
+import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +24,8 @@ ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_point_of_every_scale_is_a_run_of_its_own(name):
-    experiment = importlib.import_module(f"experiments.{name}")
-    for scale in ("quick", "laptop", "paper"):
+def check(experiment, scales):
+    for scale in scales:
         prints, groups = {}, {}
         for point, fields in experiment.sweep(scale).items():
             cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
@@ -33,6 +37,24 @@ def test_every_point_of_every_scale_is_a_run_of_its_own(name):
         assert all(len(points) == 1 for points in prints.values()), scale
         assert all(len(members) == 1 for members in groups.values()), f"{scale}: a group differs in more than its seed"
         assert scale != "paper" or cfg.data.corpus == "tfds"
+        if scale == "laptop" and hasattr(experiment, "claims"):
+            found = [set(pair) <= set(groups) for pair in experiment.claims(list(groups))]
+            assert any(found), "no claim is about groups of this sweep"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_of_every_scale_is_a_run_of_its_own(name):
+    check(importlib.import_module(f"experiments.{name}"), ("quick", "laptop", "paper"))
+
+
+def test_the_experiment_of_the_readme_is_one(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(code.splitlines()) < 25
+    experiment = types.ModuleType("of_the_readme")
+    exec(code, experiment.__dict__)
+    check(experiment, ("quick", "laptop"))
+    made, _ = experiment.table([result("window5", 0, 3.0) | {"config": {"workdir": "window5", "model.window": 5}}])
+    assert made[0]["window"] == "5 on each side"
 
 
 def result(group, seed, loss, folder="runs", **more):
@@ -46,8 +68,8 @@ def result(group, seed, loss, folder="runs", **more):
 OWN = (Column("model", "model"), Column("rate", "rate", ".2f"))
 
 
-def about(found):
-    return {"model": "a model", "rate": found["mask.rate"]}
+def about(seeds):
+    return {"model": "a model", "rate": seeds[0]["config"]["mask.rate"]}
 
 
 def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands_below():
@@ -106,3 +128,21 @@ def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
     made, columns = rows.table(results, OWN, about)
     assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
     assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
+
+
+def test_a_quick_sweep_ends_in_its_table(tmp_path):
+    """Of static and dynamic masks: one program, whose points differ in a traced value."""
+    where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
+    done = subprocess.run([sys.executable, "-m", "launch.sweep", "run", "experiments/dynamic_masking.py",
+                           "--scale=quick", *where], cwd=ROOT, capture_output=True, text=True, check=False,
+                          env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "runs" / "table.csv").open() as file:
+        found = {row["masking"]: row for row in csv.DictReader(file)}
+    dynamic, static = "dynamic", "static, 2 of each row"
+    assert list(found) == [dynamic, static, "unigram", "exact optimum"]
+    floor = float(found["exact optimum"]["loss"])
+    for name in (dynamic, static):
+        loss, gap, low, high = (float(found[name][key]) for key in ("loss", "gap", "gap_low", "gap_high"))
+        assert 0 < low < gap < high and loss == pytest.approx(floor + gap)
+    assert found[dynamic]["loss"] != found[static]["loss"]

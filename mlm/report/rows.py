@@ -19,21 +19,21 @@ COLUMNS = (
 )
 
 
-def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[dict], dict]
+def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Sequence[dict]], dict]
           ) -> tuple[list[dict], list[Column]]:
     """Rows in the order the groups come, then the unigram baseline and the optimum where all runs share them.
 
-    own: the experiment's columns, the first of them text; about: a run's config (by dotted name) -> its cells there.
-    Columns that no row fills are left out. Runs evaluated at further rates (config.eval.rates) have a column for each:
-    the nats above the floor there where that is known, else the loss. The sentences' pseudo-perplexity and BLiMP's
-    accuracy stand there for groups of which all runs are judged (launch/judge.py), by PLL-word-l2r.
+    own: the experiment's columns, the first of them text; about: the runs of a group -> its cells there. Columns that
+    no row fills are left out. Runs evaluated at further rates (config.eval.rates) have a column for each: the nats
+    above the floor there where that is known, else the loss. The sentences' pseudo-perplexity and BLiMP's accuracy
+    stand there for groups of which all runs are judged (launch/judge.py), by PLL-word-l2r.
     """
-    rows = [about(seeds[0]["config"]) | measured(seeds) for seeds in series.groups(results).values()]
+    rows = [about(seeds) | measured(seeds) for seeds in series.groups(results).values()]
     rows += references(results, own[0].name)
     value = "gap" if any("gap" in one for result in results for one in result.get("rates", ())) else "loss"
     rates = sorted({one["rate"] for result in results for one in result.get("rates", ())})
     matrix = [Column(at(rate), f"{value} at {rate:.0%}", ".3f") for rate in rates]
-    return rows, [*own, *(column for column in (*COLUMNS, *matrix) if any(column.name in row for row in rows))]
+    return rows, [column for column in (*own, *COLUMNS, *matrix) if any(column.name in row for row in rows)]
 
 
 def at(rate: float) -> str:
