@@ -1,9 +1,9 @@
 """Part population: K models that differ in seed, learning rate and masking rate, trained in three ways.
 
 Anew: one after the other, each traced and compiled for itself, as separate commands would. Once: one after the other in
-a process that compiles once, since knobs are traced. Together: one program, jax.vmap of the step over state, batch and
-knobs. Compilation is included, starting Python is not. Runs made anew share nothing and those made in one process
-share the compilation only, so that a round times one run of each and K of them follow.
+a process that compiles once, since knobs are traced. Together: one program, as mlm/population.py makes it. Compilation
+is included, starting Python is not. Runs made anew share nothing, and those made in one process the compilation only:
+a round times one run of each, and K of them follow.
 """
 import functools
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.benchmark import ours, timing
 from experiments.benchmark.compile import cache
-from mlm import config, parallel, program, step, types
+from mlm import config, parallel, population, program, step
 from mlm.models import MODELS
 
 SECONDS = 60   # of rounds
@@ -30,40 +30,39 @@ def member(number: int) -> config.Config:
                         "optim.learning_rate": 1e-3 * (1 + number / 8)})
 
 
-def stack(trees, axis: int):
-    return jax.tree.map(lambda *leaves: np.stack(leaves, axis), *trees)
-
-
 def alone() -> Callable[[int], None]:
     """A function that trains the run of a number; its first call compiles, for all."""
-    cfg = member(0)
-    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal = ours.objective(cfg, cfg.mask.max_rate)
-    initial = jax.jit(functools.partial(step.init_state, cfg, model, goal))
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
+    initial, train_step = functions()
+    run = parallel.over_mesh(train_step)
 
     def train(number):
         knobs = program.training_knobs(member(number))
-        state = run.put_state(jax.device_get(initial(knobs)))
-        batches = [run.put_batch(batch) for batch in ours.batches(cfg)]
-        for index in range(STEPS):
-            state, metrics = run.train_step(state, batches[index % len(batches)], knobs)
-        jax.block_until_ready((state, metrics))
+        state = run.put_state(jax.device_get(jax.jit(initial)(knobs)))
+        batches = [run.put_batch(batch) for batch in ours.batches(member(number))]
+        _steps(run, state, batches, knobs)
 
     return train
 
 
 def together(count: int) -> None:
-    """Trains `count` runs as one program: rows stay the first axis of a batch, the runs are its second."""
+    """Trains `count` runs as one program, which is compiled first."""
+    initial, train_step = functions()
+    run = population.over_members(train_step)
+    knobs_M = population.stack([program.training_knobs(member(number)) for number in range(count)])
+    state = run.put_state(jax.device_get(jax.jit(jax.vmap(initial))(knobs_M)))
+    batches = [run.put_batch(population.stack([batch] * count)) for batch in ours.batches(member(0))]
+    _steps(run, state, batches, (knobs_M, np.ones(count, bool)))
+
+
+def functions() -> tuple[Callable, Callable]:
+    """What makes the first state and what makes a step, as new functions, which nothing has compiled yet."""
     cfg = member(0)
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal = ours.objective(cfg, cfg.mask.max_rate)
-    initial = jax.jit(jax.vmap(functools.partial(step.init_state, cfg, model, goal)))
-    run = parallel.over_mesh(jax.vmap(functools.partial(step.train_step, cfg, model, goal), (0, 1, 0)),
-                             jax.devices()[:1])
-    knobs = stack([program.training_knobs(member(number)) for number in range(count)], 0)
-    state = run.put_state(jax.device_get(initial(knobs)))
-    batches = [run.put_batch(types.Batch(*stack([batch] * count, 1))) for batch in ours.batches(cfg)]
+    return functools.partial(step.init_state, cfg, model, goal), functools.partial(step.train_step, cfg, model, goal)
+
+
+def _steps(run: parallel.Parallel, state, batches, knobs) -> None:
     for index in range(STEPS):
         state, metrics = run.train_step(state, batches[index % len(batches)], knobs)
     jax.block_until_ready((state, metrics))
