@@ -47,7 +47,7 @@ def test_every_point_of_every_scale_is_a_run_of_its_own(name):
     check(importlib.import_module(f"experiments.{name}"), ("quick", "laptop", "paper"))
 
 
-def test_the_experiment_of_the_readme_is_one(tmp_path):
+def test_the_experiment_of_the_readme_is_one():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(code.splitlines()) < 25
     experiment = types.ModuleType("of_the_readme")
