@@ -1,4 +1,4 @@
-"""SIZES[cell, or family without cells][size]: shapes named after BERT's (Devlin et al. 2019; Turc et al. 2019).
+"""SIZES[cell, or family without cells][size]: named after BERT's (Devlin et al. 2019; Turc et al. 2019); micro is ours.
 
 Every row of a size has the Transformer's embedding width and depth; `hidden` is what makes its non-embedding parameters
 equal the Transformer's within 3%, for recurrent cells in both directions and for a window of five. A test counts them.
@@ -6,6 +6,7 @@ A bag sees two neighbours on each side: each more blurs the nearest ones, which 
 """
 
 _STREAM = {
+    "micro": {"layers": 2, "width": 64},
     "tiny": {"layers": 2, "width": 128},
     "mini": {"layers": 4, "width": 256},
     "small": {"layers": 4, "width": 512},
@@ -21,10 +22,10 @@ def _rows(hidden: list[int], **fields) -> dict[str, dict[str, int]]:
 
 SIZES = {
     "transformer": {size: row | {"heads": row["width"] // 64}
-                    for size, row in _rows([512, 1024, 2048, 2048, 3072, 4096]).items()},
-    "elman": _rows([212, 424, 848, 848, 1264, 1680]),
-    "gru": _rows([116, 232, 464, 464, 688, 912]),
-    "lstm": _rows([96, 192, 384, 384, 576, 768]),
-    "window": _rows([448, 1216, 2432, 2752, 4288, 5936], window=5),
-    "bag": _rows([736, 1504, 3008, 3040, 4576, 6128], window=2),
+                    for size, row in _rows([256, 512, 1024, 2048, 2048, 3072, 4096]).items()},
+    "elman": _rows([106, 212, 424, 848, 848, 1264, 1680]),
+    "gru": _rows([58, 116, 232, 464, 464, 688, 912]),
+    "lstm": _rows([48, 96, 192, 384, 384, 576, 768]),
+    "window": _rows([226, 448, 1216, 2432, 2752, 4288, 5936], window=5),
+    "bag": _rows([370, 736, 1504, 3008, 3040, 4576, 6128], window=2),
 }

@@ -98,6 +98,7 @@ class Model:
     heads: int = 0                      # transformer
     window: int = 0                     # feedforward: neighbours on each side
     bidirectional: bool = True          # rnn
+    timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
     positions: str = "learned"          # transformer: learned | sinusoidal | rotary
     max_positions: int = 512            # transformer: longest row

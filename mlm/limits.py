@@ -86,6 +86,8 @@ def validate(config: Config) -> None:
         number(name, 0, 1, high_open=True)
     at_least(1, "model.layers", "model.width", "model.hidden", "model.max_positions")
     at_least(1, "model.time_unroll")
+    expect(config.model.timescale == 0 or config.model.timescale > 2, "config.model.timescale", config.model.timescale,
+           "0, or at least 3 tokens")
     at_least(0, "model.segment_types", "model.unroll", "model.init_std", "optim.weight_decay", "optim.clip",
              "train.eval_every", "eval.max_rows")
     for name in ("seed", "eval.seed", "data.language.seed"):

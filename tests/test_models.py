@@ -172,6 +172,21 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
                     np.testing.assert_allclose(got[row, place], carry[0][0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_gates_start_with_the_timescales_asked_for(cell):
+    cfg, longest = small_config("rnn", cell, model__timescale=100, model__hidden=64), 100
+    params = MODELS["rnn"](cfg.model, VOCAB).init(jax.random.key(0))
+    (bias,) = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+               if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)]
+    spec, decays = rnn.STEPS[cell], []
+    for layer in range(cfg.model.layers):
+        after = spec.step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)
+        decays.append(1 - np.asarray(after[-1][0]))  # of a unit's content, where nothing new comes
+    tokens = 1 / np.stack(decays)
+    assert tokens.min() > 1.9 and tokens.max() < longest + 0.1 and abs(tokens.mean() - longest / 2) < longest / 10
+    assert len(np.unique(tokens)) == tokens.size
+
+
 def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
     rows = batch()
     values = {}
@@ -208,7 +223,7 @@ def test_bert_base_and_xlm_r_large_have_their_published_size():
     assert xlm_r["parameters"] == 560_142_482
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium", "base", "large"])
+@pytest.mark.parametrize("size", SIZES["transformer"])
 @members
 def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert all(set(rows) == set(SIZES["transformer"]) for rows in SIZES.values())

@@ -29,9 +29,9 @@ def initializer(model: config.Model):
     return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
-def dense(model: config.Model, features: int, name: str) -> nn.Dense:
-    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), name=name,
-                    dot_general=fast.dot_general if fast.takes(model, "matmul") else None)
+def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
+    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), bias_init=bias_init,
+                    name=name, dot_general=fast.dot_general if fast.takes(model, "matmul") else None)
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:

@@ -47,6 +47,17 @@ STEPS = {"elman": Cell(1, 1, elman), "gru": Cell(3, 1, gru), "lstm": Cell(4, 2, 
 CELLS = ("lstm", "gru", "elman")
 
 
+def input_bias(model: config.Model):
+    """Gates of which each remembers for some 1 to model.timescale tokens at first (Tallec & Ollivier 2018, eq. 16)."""
+    def gates(key, shape, dtype=jnp.float32):
+        zero_H = jnp.zeros(model.hidden, dtype)
+        open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.timescale - 1))
+        return jnp.concatenate([-open_H, open_H - 1, zero_H, zero_H] if model.cell == "lstm" else
+                               [zero_H, open_H, zero_H])
+
+    return gates if model.timescale and model.cell in ("lstm", "gru") else nn.initializers.zeros
+
+
 def recur(cell: Cell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
     """Runs a cell along rows in the order given, from a zero state, which returns where same_LxB is false."""
     def step(carry, inputs):
@@ -72,7 +83,7 @@ class Layer(nn.Module):
         for name in ("forward", "backward")[: 1 + model.bidirectional]:
             turn = -1 if name == "backward" else 1  # the order in which the direction reads a row
             segments_LxB = segments_BxL.T[::turn]
-            inputs.append(layers.dense(model, gates, f"{name}_input")(y_LxBxD[::turn]))
+            inputs.append(layers.dense(model, gates, f"{name}_input", input_bias(model))(y_LxBxD[::turn]))
             same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
             orthogonal = nn.initializers.orthogonal()
             kernel_HxG = self.param(
