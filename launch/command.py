@@ -9,11 +9,14 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from launch import environ
 from mlm import config
 
 DEFAULT = "configs/base.py"
 CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_config() is the recipe ({DEFAULT} if not "
                                          "given); --config.mask.rate=0.4 and the like change one field of it.")
+_ALLOCATOR = flags.DEFINE_bool("allocator", True, "Hold memory as launch/environ.py says: faster, and memory that was "
+                               "used once is not given back.")
 
 
 def overrides(argv: Sequence[str]) -> dict[str, Any]:
@@ -36,6 +39,7 @@ def run(main: Callable) -> None:
         return record.levelno >= logging.WARNING or "mlm" in record.pathname.split("/")
 
     def checked(argv):
+        environ.restart(environ.compiled() | (environ.ALLOCATOR if _ALLOCATOR.value else {}))
         absl_logging.get_absl_handler().addFilter(ours_or_serious)
         if not isinstance(CONFIG.value, config.Config):
             path = config_flags.get_config_filename(flags.FLAGS["config"])

@@ -31,7 +31,7 @@ class Language:
     modifiers: float = 0.6              # probability that a prepositional phrase or relative clause follows a subject
     continues: float = 0.45             # probability that a modifier is followed by a further one (geometric lengths)
     attractors: float = 0.5             # probability that a noun inside a modifier is of the other number
-    topic: float = 2.0                  # nats by which a topic favours its own nouns and verbs; 0: topics are alike
+    topic: float = 3.0                  # nats by which a topic favours its own nouns and verbs; 0: topics are alike
     protagonist: float = 0.4            # share of subjects that are a name, not a noun; half as often in other places
     recall: float = 0.9                 # probability that a name is the protagonist's, else it is any name
 

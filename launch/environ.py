@@ -1,0 +1,26 @@
+"""What libraries read from the environment as a process starts: where compiled programs are kept, how memory is held."""
+import os
+import sys
+from pathlib import Path
+
+# What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
+def compiled() -> dict[str, str]:
+    """Compiled programs are kept in a folder of the user's, so that only the first start of a program compiles it."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mlm", "compiled")
+    return {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+def restart(settings: dict[str, str]) -> None:
+    """Starts this very command again, in this process, with those of the settings that the environment is without."""
+    if not settings.keys() <= os.environ.keys():
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings | os.environ)

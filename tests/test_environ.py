@@ -1,0 +1,42 @@
+"""What a command sets before libraries load: kept programs, and how memory is held."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from launch import environ
+
+ROOT = Path(__file__).parents[1]
+PRINT = ("import json, os; from launch import environ; "
+         "environ.restart(environ.compiled() | environ.ALLOCATOR); print(json.dumps(dict(os.environ)))")
+
+
+def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
+    ours = environ.ALLOCATOR.keys() | environ.compiled().keys()
+    given = {name: value for name, value in os.environ.items() if name not in ours}
+    given |= {"MALLOC_ARENA_MAX": "7", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    expected = environ.ALLOCATOR | given | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mlm" / "compiled")}
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_second_start_compiles_nothing(tmp_path):
+    (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
+
+    def start(workdir):
+        fields = {"data.path": tmp_path / "text", "data.boundary": "blank_line", "data.cache": tmp_path / "cache",
+                  "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.length": 16, "model.layers": 1,
+                  "model.width": 16, "model.hidden": 16, "model.heads": 1, "train.steps": 2, "train.batch_size": 8,
+                  "eval.batch_size": 8, "workdir": workdir}
+        kept = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")}
+        done = subprocess.run([sys.executable, "-m", "launch.run", *(f"--config.{name}={value}" for name, value in
+                                                                     fields.items())],
+                              cwd=ROOT, env=os.environ | kept, capture_output=True, text=True, check=True)
+        assert "done:" in done.stdout
+        return {path.name for path in (tmp_path / "compiled").iterdir()}
+
+    first = start(tmp_path / "a")
+    assert any("train_step" in name for name in first)
+    assert start(tmp_path / "b") == first
