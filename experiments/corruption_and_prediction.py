@@ -23,7 +23,7 @@ RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4),
 
 SCALES = {
     "quick": {"fields": QUICK, "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)), "seeds": 1},
-    "laptop": {"fields": LAPTOP | {"train.steps": 600, "train.eval_every": 100}, "rates": RATES, "seeds": 3},
+    "laptop": {"fields": LAPTOP, "rates": RATES, "seeds": 3},
     "paper": {"fields": WETTIG | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
 

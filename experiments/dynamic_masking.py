@@ -25,8 +25,9 @@ DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 
 SCALES = {
     "quick": {"fields": QUICK | DROPOUT | {"data.language.train_documents": 64}, "copies": (0, 2), "seeds": 1},
-    "laptop": {"fields": LAPTOP | DROPOUT | {"data.language.train_documents": 500, "train.steps": 1250,
-                                             "train.eval_every": 125}, "copies": (0, 10, 1), "seeds": 3},
+    "laptop": {"fields": LAPTOP | DROPOUT | {"data.language.train_documents": 500, "train.batch_size": 16,
+                                             "train.steps": 1250, "train.eval_every": 125},
+               "copies": (0, 10, 1), "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "base"}, "copies": (0, 10), "seeds": 1},
 }
 

@@ -29,7 +29,7 @@ MIXES = [{"name": f"mask{mask}-same{same}-random{random}", "mask.mask_share": ma
 
 SCALES = {
     "quick": {"fields": QUICK, "seeds": 1},
-    "laptop": {"fields": LAPTOP | {"train.steps": 800, "train.eval_every": 100}, "seeds": 3},
+    "laptop": {"fields": LAPTOP, "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "base"}, "seeds": 1},
 }
 

@@ -18,7 +18,7 @@ Expected   paper, large, accuracy on the development sets after fine-tuning (the
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, QUICK, SMALL, WETTIG
+from configs.recipes import BEST, LAPTOP, QUICK, WETTIG
 from mlm.grid import axis, chain, named, product
 from mlm.report import rows
 from mlm.report.table import Column
@@ -26,21 +26,22 @@ from mlm.report.table import Column
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 MEMBERS = {"transformer": {"name": "transformer", "model.family": "transformer"},
            "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm",
-                    "optim.learning_rate": SMALL["optim.learning_rate"]}}  # not the Transformer's
+                    "optim.learning_rate": BEST["lstm"]}}
 MIXES = {"mask": {"name": "mask", "mask.mask_share": 1.0, "mask.random_share": 0.0},
          "80-10-10": {"name": "80-10-10", "mask.mask_share": 0.8, "mask.random_share": 0.1}}
 
 # Which rates to train at, by model, size and mix. One compiled program serves all rates where it has room for the most.
 SCALES = {
     "quick": {"fields": QUICK | {"mask.max_rate": 0.8, "eval.rates": (0.15, 0.4, 0.8)}, "seeds": 1,
-              "rates": {("transformer", "tiny", "mask"): (0.15, 0.4, 0.8),
-                        ("transformer", "tiny", "80-10-10"): (0.4,)}},
-    "laptop": {"fields": LAPTOP | {"train.steps": 400, "train.eval_every": 100, "mask.max_rate": 0.8,
-                                  "eval.rates": RATES, "data.language.validation_documents": 300}, "seeds": 3,
-               "rates": {("transformer", "tiny", "mask"): RATES,
-                         ("transformer", "tiny", "80-10-10"): (0.15, 0.4),
-                         ("transformer", "mini", "mask"): (0.15, 0.3, 0.4, 0.6),
-                         ("lstm", "tiny", "mask"): (0.15, 0.3, 0.4, 0.6)}},
+              "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
+                        ("transformer", "micro", "80-10-10"): (0.4,)}},
+    "laptop": {"fields": LAPTOP | {"mask.max_rate": 0.8, "eval.rates": RATES,
+                                  "data.language.validation_documents": 300},
+               "seeds": 3,
+               "rates": {("transformer", "micro", "mask"): RATES,
+                         ("transformer", "micro", "80-10-10"): (0.15, 0.4),
+                         ("transformer", "tiny", "mask"): (0.15, 0.4, 0.6),
+                         ("lstm", "micro", "mask"): (0.15, 0.4, 0.6)}},
     "paper": {"fields": WETTIG | {"eval.rates": RATES}, "seeds": 3,
               "rates": {("transformer", size, mix): rates for size in ("base", "large")
                         for mix, rates in (("mask", RATES), ("80-10-10", (0.15, 0.4)))}},

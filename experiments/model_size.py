@@ -26,11 +26,11 @@ from mlm.report.table import Column
 
 PAPER = {(3, 768, 12): 5.84, (6, 768, 3): 5.24, (6, 768, 12): 4.68, (12, 768, 12): 3.99, (12, 1024, 16): 3.54,
          (24, 1024, 16): 3.23}  # layers, width, heads: perplexity
-SHAPES = ((1, 128, 4), (2, 128, 1), (2, 128, 4), (4, 128, 4), (4, 192, 6), (8, 192, 6))
+SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6))
 
 SCALES = {
-    "quick": {"fields": QUICK, "shapes": ((1, 64, 2), (2, 64, 2), (2, 128, 2)), "seeds": 1},
-    "laptop": {"fields": LAPTOP | {"train.steps": 600, "train.eval_every": 100}, "shapes": SHAPES, "seeds": 3},
+    "quick": {"fields": QUICK, "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
+    "laptop": {"fields": LAPTOP, "shapes": SHAPES, "seeds": 3},
     "paper": {"fields": BERT, "shapes": tuple(PAPER), "seeds": 1},
 }
 

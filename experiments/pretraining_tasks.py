@@ -35,7 +35,7 @@ TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_row
 
 SCALES = {
     "quick": {"fields": QUICK | TEXT, "seeds": 1},
-    "laptop": {"fields": LAPTOP | TEXT | {"train.steps": 800, "train.eval_every": 100}, "seeds": 3},
+    "laptop": {"fields": LAPTOP | TEXT, "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "base"}, "seeds": 1},
 }
 

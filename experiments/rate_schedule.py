@@ -28,8 +28,8 @@ SCHEDULES = [
 ALL = {"mask.max_rate": 0.3, "eval.rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
-    "quick": {"fields": QUICK | ALL, "sizes": ("tiny",), "seeds": 1},
-    "laptop": {"fields": LAPTOP | ALL | {"train.steps": 800, "train.eval_every": 100}, "sizes": ("tiny",), "seeds": 3},
+    "quick": {"fields": QUICK | ALL, "sizes": ("micro",), "seeds": 1},
+    "laptop": {"fields": LAPTOP | ALL, "sizes": ("micro",), "seeds": 3},
     "paper": {"fields": WETTIG | ALL, "sizes": ("base", "large"), "seeds": 3},
 }
 

@@ -1,4 +1,4 @@
-"""What libraries read from the environment as a process starts: where compiled programs are kept, how memory is held."""
+"""What libraries read as a process starts: where compiled programs are kept, and how memory is held."""
 import os
 import sys
 from pathlib import Path

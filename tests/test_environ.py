@@ -16,7 +16,7 @@ def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
     ours = environ.ALLOCATOR.keys() | environ.compiled().keys()
     given = {name: value for name, value in os.environ.items() if name not in ours}
     given |= {"MALLOC_ARENA_MAX": "7", "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, check=True)
     found = json.loads(done.stdout)
     expected = environ.ALLOCATOR | given | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mlm" / "compiled")}
     assert {name: found[name] for name in expected} == expected

@@ -15,10 +15,10 @@ import pytest
 from scipy import stats
 
 from configs.sizes import SIZES
-from mlm import config, limits
+from mlm import config, limits, loop
 from mlm.models import CELLS
 from mlm.report import rows, series
-from mlm.report.table import Column
+from mlm.report.table import Column, Estimate
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
@@ -128,6 +128,27 @@ def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
     made, columns = rows.table(results, OWN, about)
     assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
     assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
+    """Every point on shorter rows and for fewer steps than the scale's own, on the devices of this process."""
+    experiment, folder = importlib.import_module(f"experiments.{name}"), tmp_path_factory.getbasetemp()
+    results = []
+    for point, fields in experiment.sweep("quick").items():
+        fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
+                 "data.language.train_documents": 64, "data.language.validation_documents": 16, "eval.max_rows": 16,
+                 "eval.batch_size": 16, "eval.rates": fields.get("eval.rates", ())[:2], "pack.length": 32,
+                 "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
+        results.append(loop.train(config.resolve(config.override(config.Config(), fields | fewer), SIZES, CELLS)))
+    made, columns = experiment.table(results)
+    groups = series.groups(results)
+    assert sum(row.get("seeds", 0) for row in made) == len(results) and len(made) >= len(groups)
+    for row in made:
+        value = row["loss"]
+        assert 0 < (value.mean if isinstance(value, Estimate) else value) < 10
+    filled = {column.name for column in columns}
+    assert {"loss", "accuracy"} <= filled and all(any(column in row for row in made) for column in filled)
 
 
 def test_a_quick_sweep_ends_in_its_table(tmp_path):

@@ -20,11 +20,12 @@ PARTS = ("limit", "transformer", "rnn", "head", "compile", "population", "input"
 
 _ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark", "Folder of the table.")
-_ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocator's settings of machine.ENVIRONMENT.")
+_ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocator's settings of launch/environ.py.")
 
 
 def main(argv):
     from experiments.benchmark import machine
+    from launch import environ
     from mlm import config
 
     if len(argv) > 1:
@@ -32,7 +33,7 @@ def main(argv):
     for name in _ONLY.value:
         config.one_of("--only", name, PARTS)
     if _ALLOCATOR.value:
-        machine.prepare("experiments.benchmark")
+        environ.restart(machine.ENVIRONMENT)
 
     import jax
 

@@ -2,29 +2,14 @@
 import importlib.metadata
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 
-# What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
-# Read by libraries as they load, so set before Python starts; a value that is set already is left as it is.
-ENVIRONMENT = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    "MALLOC_TOP_PAD_": str(2**26),
-    "MALLOC_ARENA_MAX": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # on a GPU, PyTorch needs room beside JAX
-}
+from launch import environ
+
+ENVIRONMENT = environ.ALLOCATOR | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # on a GPU, PyTorch needs room beside JAX
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "tokenizers", "datasets")
 WORTH_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of matrix products depends on
-
-
-def prepare(module: str) -> None:
-    """Starts this program again with ENVIRONMENT set, unless it is; module: what `python -m` runs."""
-    if not ENVIRONMENT.keys() <= os.environ.keys():
-        sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], ENVIRONMENT | os.environ)
 
 
 def describe() -> dict:
