@@ -3,8 +3,8 @@
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and weights scaled to the width. Rotary positions let a small Transformer find its neighbours within a hundred
 # steps; with sinusoidal ones it took six hundred, with learned ones most of the run. Gates that start with memories of
-# all lengths let an LSTM recall a name from sentences ago: 99% of them after 1,500 steps, and 35% without. Batches of 64
-# brought it nearer the floor than 16 on about as many tokens (0.12 nats against 0.16).
+# all lengths let an LSTM recall a name from sentences ago: 99% of them after 1,500 steps, and 35% without. Batches of
+# 64 brought it nearer the floor than 16 on about as many tokens (0.12 nats against 0.16).
 SMALL = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "mask.mask_share": 1.0, "mask.random_share": 0.0,
          "model.init_std": 0.08, "model.positions": "rotary", "model.timescale": 128,
          "train.batch_size": 64, "data.language.train_documents": 80_000}
@@ -27,7 +27,7 @@ LARGE = {"data.corpus": "tfds", "data.tfds_name": "wiki40b/en", "tokenizer.kind"
 # Devlin et al. 2019: 256 rows of 512 tokens, a million steps; theirs were rows of 128 for nine tenths of the way.
 BERT = LARGE | {"pack.mode": "segment_pair", "pack.length": 512, "objective": "nsp", "model.norm": "post",
                 "train.batch_size": 256, "train.steps": 1_000_000, "optim.learning_rate": 1e-4,
-                "optim.warmup_fraction": 0.01, "optim.b2": 0.999, "optim.clip": 0.0, "train.checkpoint_every": 10_000}
+                "optim.warmup_fraction": 0.01, "optim.b2": 0.999, "train.checkpoint_every": 10_000}
 
 # Wettig et al. 2022, after 24hBERT: 4,096 rows of 128 tokens across documents, 23,000 steps, [MASK] only.
 WETTIG = LARGE | {"pack.isolate": False, "mask.mask_share": 1.0, "mask.random_share": 0.0, "train.batch_size": 4096,

@@ -70,7 +70,7 @@ def about(seeds: Sequence[dict]) -> dict:
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
     """40% is better than 15%, and [MASK] alone better than 80/10/10."""
     return [(name, f"{name.removesuffix('-0.4')}-0.15") for name in names if name.endswith("-0.4")] + [
-        (name, name.replace("-mask-", "-80-10-10-")) for name in names]
+        (name, name.replace("-mask-", "-80-10-10-")) for name in names if "-mask-" in name]
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:

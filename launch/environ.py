@@ -15,8 +15,11 @@ ALLOCATOR = {
 
 def compiled() -> dict[str, str]:
     """Compiled programs are kept in a folder of the user's, so that only the first start of a program compiles it."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mlm", "compiled")
-    return {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if folder.startswith("~"):
+        return {}  # there is no home
+    return {"JAX_COMPILATION_CACHE_DIR": str(Path(folder, "mlm", "compiled")),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
 
 
 def restart(settings: dict[str, str]) -> None:

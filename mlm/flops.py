@@ -13,10 +13,10 @@ from mlm.objectives import OBJECTIVES
 def per_step(cfg: config.Config, vocab_size: int) -> float | None:
     """Floating-point operations of one update's forward and backward pass, over the whole batch; None: XLA gives none.
 
-    Those that the run's own masking rates ask for, not its max_rate. By hand a Transformer of N weights in its layers
-    takes 6 N D for D tokens, its attention 12 L W in each layer for each token of a row of L at width W, and its output
-    layer 6 (W + V) W for each prediction among V entries (Kaplan et al. 2020, section 2.1; twice that for the backward
-    pass); the count is within 5% of it. XLA counts a loop's body once, however often it
+    Those that the run's own masking rate asks for, on average over a schedule, not its max_rate. By hand a Transformer
+    of N weights in its layers takes 6 N D for D tokens, its attention 12 L W in each layer for each token of a row of L
+    at width W, and its output layer 6 (W + V) W for each prediction among V entries (Kaplan et al. 2020, section 2.1;
+    twice that for the backward pass); the count is within 5% of it. XLA counts a loop's body once, however often it
     runs. Layers are therefore unrolled for the count, and the loop along a row is counted with one and with two tokens
     an iteration: the difference is one token's share.
     """
@@ -32,7 +32,7 @@ def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float |
     if cfg.model.family != "rnn":
         time_unroll = 1  # no loop along a row
     changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.fast": False,  # the same on every device
-               "mask.max_rate": max(cfg.mask.rate, cfg.mask.final_rate), "train.steps": 1}
+               "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2, "train.steps": 1}
     return _lowered(program.blank(config.override(cfg, changes)), vocab_size)
 
 

@@ -56,7 +56,7 @@ def static_keys(knobs: types.Knobs, batch: types.Batch):
 
 def predicted(mask: config.Mask) -> float:
     """The share of the eligible tokens that a run predicts in a step, on average: any schedule's is halfway."""
-    return mask.predict or (mask.rate + (mask.final_rate or mask.rate)) / 2
+    return mask.predict or mask.views * (mask.rate + (mask.final_rate or mask.rate)) / 2
 
 
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1

@@ -40,6 +40,7 @@ def check(experiment, scales):
         if scale == "laptop" and hasattr(experiment, "claims"):
             found = [set(pair) <= set(groups) for pair in experiment.claims(list(groups))]
             assert any(found), "no claim is about groups of this sweep"
+            assert all(better != worse for better, worse in experiment.claims(list(groups)))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -62,13 +62,16 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
     assert len(compiled(1)[-1]) == 1
 
 
-@pytest.mark.parametrize(("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6)])
+@pytest.mark.parametrize(("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6),
+                                                        (2, 0.3, 0.0)])
 def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
     for one in sums(views, mask__rate=rate, mask__predict=predict):
         eligible = one.sums_B["eligible"]
         assert eligible == 13 * ROWS  # of the rows, once, however many views they have
         assert one.sums_B["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
-        assert one.weight_B["mlm"] / eligible == pytest.approx(predict, abs=views / 13)
+        share = masking.predicted(config.Mask(rate=rate, predict=predict, views=views))
+        assert share == pytest.approx(predict or views * rate)
+        assert one.weight_B["mlm"] / eligible == pytest.approx(share, abs=views / 13)
     assert len(compiled(views)[-1]) == 1
 
 

@@ -46,7 +46,7 @@ def test_interval_is_students():
 def result(model, seed, loss):
     family = architectures.MEMBERS[model]
     return {"config": {"model.cell": "" if family == "transformer" else model, "model.family": family,
-                       "model.size": "tiny", "seed": seed},
+                       "model.size": "tiny", "optim.learning_rate": 1e-3, "seed": seed},
             "parameters": 10, "non_embedding": 5, "flops": 2e9, "steps": 7, "tokens": 100.0, "tokens_per_second": 50.0,
             "evaluation": {"loss": loss, "perplexity": np.exp(loss), "accuracy": 0.5, "unigram_loss": 6.0,
                            "unigram_perplexity": np.exp(6), "unigram_accuracy": 0.1}}
