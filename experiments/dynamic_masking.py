@@ -2,11 +2,11 @@
 
 Claim      Liu et al. 2019 (RoBERTa, arXiv:1907.11692, table 1): new masks are as good or slightly better than BERT's
            static ones, ten copies of each row, each seen four times in 40 epochs.
-Command    python -m launch.sweep run experiments/dynamic_masking.py --scale=laptop
+Command    python -m launch.sweep run experiments/dynamic_masking.py --scale=laptop --workers=2
            (your own text needs as many rows as give 40 epochs: --config.train.steps=ROWS*40/16)
-Hours      quick: seconds a point. laptop: 9 points, about 25 minutes on 2 CPU cores, reckoned from the time of a step
-           (0.1 s). paper: 2 points of the base model, each about 54 hours of an H200 at 40% of its peak: 110 hours, an
-           estimate from 6 FLOPs a parameter and token.
+Hours      quick: seconds a point. laptop: 9 points, about 10 minutes on 2 CPU cores with --workers=2, reckoned from the
+           time of a step (0.05 s on one core). paper: 2 points of the base model, each about 54 hours of an H200 at 40%
+           of its peak: 110 hours, an estimate from 6 FLOPs a parameter and token.
 Expected   paper, development sets:  SQuAD 2.0  MNLI  SST-2
            static                    78.3       84.3  92.5
            dynamic                   78.7       84.0  92.9

@@ -2,10 +2,10 @@
 
 Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 8): 80/10/10 is a good choice, yet fine-tuning hardly
            cares as long as there is some [MASK].
-Command    python -m launch.sweep run experiments/masking_mix.py --scale=laptop
-Hours      quick: seconds a point. laptop: 18 points, about 30 minutes on 2 CPU cores, reckoned from the time of a step
-           (0.1 s). paper: 6 points of the base model, each about 54 hours of an H200 at 40% of its peak: 320 hours, an
-           estimate from 6 FLOPs a parameter and token.
+Command    python -m launch.sweep run experiments/masking_mix.py --scale=laptop --workers=2
+Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
+           the time of a step (0.2 s on one core). paper: 6 points of the base model, each about 54 hours of an H200 at
+           40% of its peak: 320 hours, an estimate from 6 FLOPs a parameter and token.
 Expected   paper, development sets:     MNLI  NER   NER from features
            80% [MASK] 10% same 10% random  84.2  95.4  94.9
            100  0   0                      84.3  94.9  94.0

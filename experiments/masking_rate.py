@@ -2,11 +2,12 @@
 
 Claim      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes for a large model, which 40% serves best;
            even 80% keeps most of what it learns. [MASK] alone is as good as 80/10/10.
-Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop
+Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
            (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048)
-Hours      quick: seconds a point. laptop: 54 points, about 75 minutes on 2 CPU cores, reckoned from the time of a step
-           (0.1 s at tiny size, 0.4 s at mini). paper: 60 points, about 660 hours of an H200 at 40% of its
-           peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a parameter and token.
+Hours      quick: seconds a point. laptop: 48 points, about 80 minutes on 2 CPU cores with --workers=2, reckoned from
+           the time of a step on one core (0.2 s at micro size, 0.4 s at tiny). paper: 60 points, about 660 hours of an
+           H200 at 40% of its peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a parameter and
+           token.
 Expected   paper, large, accuracy on the development sets after fine-tuning (the authors' README):
            rate           15    20    30    40    50    60    70    80 | 80/10/10: 15    40
            MNLI         84.2  84.1  84.2  84.5  84.1  83.2  82.3  80.8 |         83.7  84.3

@@ -3,12 +3,12 @@
 Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 5): without NSP the model is worse. Liu et al. 2019
            (RoBERTa, arXiv:1907.11692, table 2): it is not; rows of full sentences without NSP are better, those that
            keep to one document (doc) a little better still.
-Command    python -m launch.sweep run experiments/pretraining_tasks.py --scale=laptop
+Command    python -m launch.sweep run experiments/pretraining_tasks.py --scale=laptop --workers=2
            (your own text: --config.data.corpus=text --config.data.path=...)
 Corpus     The documentation in Python's standard library, as the built-in language has no next sentence to tell.
-Hours      quick: seconds a point. laptop: 12 points, about 30 minutes on 2 CPU cores, reckoned from the time of a step
-           (0.13 s). paper: 4 points of the base model, each about 54 hours of an H200 at 40% of its peak: 220 hours, an
-           estimate from 6 FLOPs a parameter and token.
+Hours      quick: seconds a point. laptop: 12 points, about 10 minutes on 2 CPU cores with --workers=2, reckoned from
+           the time of a step (0.07 s on one core). paper: 4 points of the base model, each about 54 hours of an H200 at
+           40% of its peak: 220 hours, an estimate from 6 FLOPs a parameter and token.
 Expected   BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            segment pairs with NSP      84.4  88.4  86.7  92.7   88.5
            without                     83.9  84.9  86.5  92.6   87.9
