@@ -8,7 +8,7 @@ Command    python -m launch.sweep run experiments/architectures.py --scale=lapto
 Scales     quick: four models, one seed, for a first look. trials: three learning rates of each, for BEST below.
            laptop: all six, two sizes, two seeds. paper: all six at base size, three seeds, BERT's batch, on English
            Wikipedia, for an accelerator.
-Hours      quick: 1 to 2 minutes a point on 2 CPU cores. trials: 20 minutes. laptop: 80 minutes.
+Hours      quick: a minute or two a point on 2 CPU cores. trials: 20 minutes. laptop: 80 minutes.
 Corpus     But for paper: the built-in language, where the least loss that any model can reach is known; your own text
            with --config.data.path=...
 """
@@ -34,8 +34,9 @@ CHOSEN = {member: (rate,) for member, rate in BEST.items()}
 SHORT = SMALL | {"mask.rate": 0.3}
 SCALES = {
     "quick": {"members": ("window", "bag", "lstm", "transformer"), "sizes": ("micro",), "seeds": 1, "rates": CHOSEN,
-              "fields": SHORT | {"train.steps": 400, "train.eval_every": 50, "eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
-                                 "data.language.train_documents": 26_000, "data.language.validation_documents": 500}},
+              "fields": SHORT | {"train.batch_size": 32, "train.steps": 1000, "train.eval_every": 100,
+                                 "eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8), "data.language.train_documents": 32_000,
+                                 "data.language.validation_documents": 500}},
     "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": 1, "rates": dict.fromkeys(MEMBERS, TRIALS),
                "fields": SHORT | {"train.steps": 300, "train.eval_every": 100}},
     "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 2, "rates": CHOSEN,
