@@ -19,7 +19,7 @@ class Lines(NamedTuple):
     """Series over numbers or classes, beside references (floor, optimum, chance) that are no models.
 
     value, along: short names of y and x. topic: what it shares with charts that are shown in its place. band: whether
-    bounds are a band or bars.
+    bounds are a band or bars. bounds: what they are.
     """
 
     value: str
@@ -30,6 +30,7 @@ class Lines(NamedTuple):
     series: list[Series]
     references: list[Series]
     band: bool = False
+    bounds: str = "95% intervals"
 
     @property
     def name(self) -> str:
@@ -93,12 +94,14 @@ def learning_curves(histories: dict, x: str = "step", y: str = "eval_loss", floo
     references = [] if floor is None else [Series("floor", everywhere, [Estimate(floor, None, None)] * len(everywhere))]
     return Lines(y.removeprefix("eval_"), x, "Learning curves",
                  {"step": "step", "tokens": "training tokens"}[x],
-                 {"eval_loss": LOSS, "eval_gap": GAP, "eval_accuracy": ACCURACY}[y], lines, references, band=True)
+                 {"eval_loss": LOSS, "eval_gap": GAP, "eval_accuracy": ACCURACY}[y], lines, references, band=True,
+                 bounds=SEEDS)
 
 
 PROBES = {("agreement", "distance"): "words between subject and verb",
           ("agreement", "attractors"): "nouns of the other number between subject and verb",
           ("recall", "distance"): "sentence ends to the nearest other mention of the name"}
+SEEDS = "from the lowest to the highest seed"
 CHANCE = {"agreement": 0.5}  # of two forms one is right
 
 
@@ -109,7 +112,7 @@ def probe(results: Sequence[dict], name: str, by: str = "distance", group=series
     if name in CHANCE:
         references.append(Series("chance", optimum.x, [Estimate(CHANCE[name], None, None)] * len(optimum.x)))
     return Lines(name, by, name.capitalize(), PROBES[name, by], f"{name}: share of items right", lines,
-                 references)
+                 references, bounds=SEEDS if len(results) > len(lines) else "95% intervals over items")
 
 
 def rate_curves(results: Sequence[dict], value: str = "loss", group=series.name_of) -> Lines:

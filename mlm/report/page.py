@@ -152,7 +152,8 @@ def drawn(chart: charts.Lines) -> dict:
                 "y": [short(value.mean) for value in of.y], "bounds": bounds, "reference": reference,
                 **palette.style(index)._asdict()}
 
-    return {"name": chart.name, "x": chart.x, "y": chart.y, "band": chart.band, "share": chart.value in charts.SHARES,
+    return {"name": chart.name, "x": chart.x, "y": chart.y, "band": chart.band, "bounds": chart.bounds,
+            "share": chart.value in charts.SHARES,
             "series": [*(line(i, of, False) for i, of in enumerate(chart.series)),
                        *(line(i, of, True) for i, of in enumerate(chart.references))]}
 

@@ -54,6 +54,11 @@ def judged(values: Sequence[float], errors: Sequence[float]) -> Estimate:
     return Estimate(values[0], values[0] - 1.96 * errors[0], values[0] + 1.96 * errors[0])
 
 
+def shown(values: Sequence[float], errors: Sequence[float]) -> Estimate:
+    """As `judged`, but over seeds the lowest and highest: Student's interval of two would cross the whole figure."""
+    return Estimate(float(np.mean(values)), min(values), max(values)) if len(values) > 1 else judged(values, errors)
+
+
 def histories(root: Path, results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
     """What the runs of each group logged: for each seed all records of a step as one, by step."""
     return {name: [by_step(metrics.read(folder(root, member) / "metrics.jsonl")) for member in members]
@@ -89,7 +94,7 @@ def curves(histories: dict[str, list[dict[int, dict]]], x: str = "step", y: str 
 def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=name_of) -> tuple[list[Series], Series]:
     """Accuracy on a probe ("agreement", "recall") by distance or by attractors: a line a group, and the optimum's.
 
-    Classes are named by their bounds, the last by "≥"; runs without the probe are left out.
+    Classes are named by their bounds, the last by "≥"; runs without the probe are left out. Bounds: see `shown`.
     """
     have = [result for result in results if by in result.get("probes", {}).get(probe, {})]
     classes = have[0]["probes"][probe][by] if have else []
@@ -97,8 +102,8 @@ def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=na
     lines = []
     for name, members in groups(have, group).items():
         columns = zip(*(member["probes"][probe][by] for member in members), strict=True)
-        lines.append(Series(name, names, [judged([one["accuracy"] for one in column],
-                                                 [one["accuracy_se"] for one in column]) for column in columns]))
+        lines.append(Series(name, names, [shown([one["accuracy"] for one in column],
+                                                [one["accuracy_se"] for one in column]) for column in columns]))
     return lines, Series("optimum", names, [Estimate(one["optimum"], None, None) for one in classes])
 
 
