@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from configs.recipes import BEST, SMALL
 from mlm.grid import axis, chain, named, product
+from mlm.report import series
 from mlm.report.table import Column, Estimate, estimate
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
@@ -120,12 +121,8 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 def on_language(seeds: Sequence[dict]) -> dict:
     """The gap to the floor with its 95% interval, over seeds, or over held-out rows where there is one seed only."""
-    if len(seeds) > 1:
-        gap = estimate(result["evaluation"]["gap"] for result in seeds)
-    else:
-        mean, half = (seeds[0]["evaluation"][name] * scale for name, scale in (("gap", 1), ("gap_se", 1.96)))
-        gap = Estimate(mean, mean - half, mean + half)
-    return {"gap": gap, **answers(seeds, "accuracy")}
+    gaps, errors = ([result["evaluation"][name] for result in seeds] for name in ("gap", "gap_se"))
+    return {"gap": series.judged(gaps, errors), **answers(seeds, "accuracy")}
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:

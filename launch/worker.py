@@ -72,7 +72,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
         except loop.Stopped:
             raise
         except rundir.Taken:
-            pass
+            continue  # another process is at it, which the runner is told by its absence
         except Exception as error:
             traceback.print_exc()
             outcomes[cfg.workdir] = said(error)
