@@ -3,6 +3,8 @@
 A path stands here only for devices on which it was measured to be faster than what XLA makes of the plain formula
 (experiments/benchmark.py). config.model.fast = False takes none.
 """
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -16,25 +18,32 @@ def takes(model: config.Model, path: str) -> bool:
     return model.fast and path in PATHS.get(jax.default_backend(), ())
 
 
+def stream(model: config.Model):
+    """The type of what lies between matrix products, whose operands have model.dtype."""
+    return jnp.float32 if takes(model, "matmul") else jnp.dtype(model.dtype)
+
+
 def transposed(x_NxM):
     """x.T laid out plainly in memory, which XLA's fast matrix kernels on CPU ask of their operands."""
     return with_layout_constraint(x_NxM.T, Layout((0, 1)))
 
 
-@jax.custom_vjp
-def matmul(x_NxD, w_DxF):
-    """x @ w, added up in float32; so are the products of the backward pass, which are twice the forward's work."""
-    return jnp.matmul(x_NxD, w_DxF, preferred_element_type=jnp.float32).astype(x_NxD.dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(x_NxD, w_DxF, dtype):
+    """x @ w of operands in dtype, added up in float32, which the result stays: what follows is quicker on CPU in
+    float32 than in bfloat16. So are the products of the backward pass, which are twice the forward's work."""
+    return jnp.matmul(x_NxD.astype(dtype), w_DxF.astype(dtype), preferred_element_type=jnp.float32)
 
 
-def _forward(x_NxD, w_DxF):
-    return matmul(x_NxD, w_DxF), (x_NxD, w_DxF)
+def _forward(x_NxD, w_DxF, dtype):
+    x_NxD, w_DxF = x_NxD.astype(dtype), w_DxF.astype(dtype)
+    return matmul(x_NxD, w_DxF, dtype), (x_NxD, w_DxF)
 
 
-def _backward(kept, g_NxF):
+def _backward(dtype, kept, g_NxF):
     x_NxD, w_DxF = kept
-    x_grad = jnp.matmul(g_NxF, transposed(w_DxF), preferred_element_type=jnp.float32)
-    return x_grad.astype(x_NxD.dtype), over_rows(x_NxD, g_NxF).astype(w_DxF.dtype)
+    g_NxF = g_NxF.astype(dtype)
+    return jnp.matmul(g_NxF, transposed(w_DxF), preferred_element_type=jnp.float32), over_rows(x_NxD, g_NxF)
 
 
 def over_rows(x_NxD, g_NxF):
@@ -47,7 +56,7 @@ def over_rows(x_NxD, g_NxF):
 matmul.defvjp(_forward, _backward)
 
 
-def dot_general(x, w_DxF, dimension_numbers, precision=None):
+def dot_general(dtype, x, w_DxF, dimension_numbers, precision=None):
     """`matmul` as nn.Dense asks for it."""
     assert dimension_numbers == (((x.ndim - 1,), (0,)), ((), ())), dimension_numbers
-    return matmul(x.reshape(-1, x.shape[-1]), w_DxF).reshape(*x.shape[:-1], w_DxF.shape[-1])
+    return matmul(x.reshape(-1, x.shape[-1]), w_DxF, dtype).reshape(*x.shape[:-1], w_DxF.shape[-1])

@@ -1,4 +1,6 @@
 """What every encoder shares: embeddings, dropout by row, layers run by one scan, and the output layer."""
+import functools
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -14,12 +16,20 @@ def fold(key_B, number):
     return None if key_B is None else jax.vmap(jax.random.fold_in, (0, None))(key_B, number)
 
 
+def kept(key, rate: float, shape: tuple[int, ...]):
+    """Booleans, false for a share `rate` of them to within 2**-17: two share the 32 random bits of one draw."""
+    size = math.prod(shape)
+    bits_S = jax.random.bits(key, ((size + 1) // 2,))
+    halves = jnp.concatenate([bits_S & 0xFFFF, bits_S >> 16])
+    return (halves[:size] >= round(rate * 2**16)).reshape(shape)
+
+
 def dropout(x_BxLxD, key_B, rate: float):
     """Zeroes a share `rate` of x and rescales the rest; each row draws from its own key. key_B None: x as it is."""
     if key_B is None or rate == 0:
         return x_BxLxD
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x_BxLxD.shape[1:]))(key_B)
-    return jnp.where(keep, x_BxLxD / (1 - rate), 0).astype(x_BxLxD.dtype)
+    kept_BxLxD = jax.vmap(lambda key: kept(key, rate, x_BxLxD.shape[1:]))(key_B)
+    return jnp.where(kept_BxLxD, x_BxLxD / (1 - rate), 0).astype(x_BxLxD.dtype)
 
 
 def initializer(model: config.Model):
@@ -30,12 +40,13 @@ def initializer(model: config.Model):
 
 
 def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
-    return nn.Dense(features, dtype=jnp.dtype(model.dtype), kernel_init=initializer(model), bias_init=bias_init,
-                    name=name, dot_general=fast.dot_general if fast.takes(model, "matmul") else None)
+    product = functools.partial(fast.dot_general, jnp.dtype(model.dtype)) if fast.takes(model, "matmul") else None
+    return nn.Dense(features, dtype=fast.stream(model), kernel_init=initializer(model), bias_init=bias_init, name=name,
+                    dot_general=product)
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=1e-6, dtype=jnp.dtype(model.dtype), name=name)
+    return nn.LayerNorm(epsilon=1e-6, dtype=fast.stream(model), name=name)
 
 
 def sinusoids(length: int, width: int):
@@ -92,7 +103,7 @@ class MaskedLM(nn.Module):
     def setup(self):
         model = self.model
         embed = lambda number: nn.Embed(number, model.width, embedding_init=initializer(model),  # noqa: E731
-                                        dtype=jnp.dtype(model.dtype))
+                                        dtype=fast.stream(model))
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
@@ -118,7 +129,7 @@ class MaskedLM(nn.Module):
         return self.body(x_BxLxD, batch.segments_BxL, key_B)
 
     def head(self, h):
-        h = self.transform_norm(nn.gelu(self.transform(h), approximate=False))
+        h = self.transform_norm(nn.gelu(self.transform(h), approximate=False)).astype(self.model.dtype)
         return h, self.token.embedding.astype(h.dtype), self.bias
 
     def logits(self, h):

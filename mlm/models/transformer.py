@@ -34,6 +34,7 @@ class Attention(nn.Module):
         q, k, v = (qkv_BxLx3xHxd[:, :, i] for i in range(3))
         if self.model.positions == "rotary":
             q, k = rotate(q), rotate(k)
+        q, k, v = (x.astype(self.model.dtype) for x in (q, k, v))
         scores_BxHxLxL = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / (D // heads) ** 0.5
         weights_BxHxLxL = jax.nn.softmax(jnp.where(visible_Bx1xLxL, scores_BxHxLxL, -1e9)).astype(v.dtype)
         weights_BxHxLxL = layers.dropout(weights_BxHxLxL, key_B, self.model.attention_dropout)
