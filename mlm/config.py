@@ -106,7 +106,8 @@ class Model:
     dropout: float = 0.1                # of embeddings and of each sub-layer's output
     attention_dropout: float = 0.1      # transformer: of the attention weights
     init_std: float = 0.02              # of the weights' truncated normal; 0: 1/sqrt(inputs) of each matrix
-    dtype: str = "float32"              # of the computation: float32 | bfloat16; parameters stay float32
+    dtype: str = "float32"              # of matrix products, on accelerators of all activations: float32 | bfloat16;
+                                        #       parameters stay float32
     unroll: int = 0                     # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
     time_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
     fast: bool = setting(True)          # hand-written backward passes where mlm/models/fast.py has one for the device

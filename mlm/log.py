@@ -47,7 +47,7 @@ class Log:
 
     def add(self, number: int, values: dict, checkpoints, flush: bool = False) -> None:
         """Takes the metrics of a step. Raises Diverged, naming the last good checkpoint, where they are not finite."""
-        size = {name: float(values[name]) for name in ("loss", "gradient_norm", "update_norm")}
+        size = {name: float(values[name]) for name in ("loss", "gradient_norm", "parameter_norm")}
         if not all(map(math.isfinite, size.values())):
             checkpoints.wait_until_finished()
             good = checkpoints.latest_step()
@@ -79,7 +79,7 @@ class Log:
         record = {"loss": statistics.fmean(float(values["loss"]) for values in self.pending),
                   "accuracy": total("sums_B", "correct") / max(since["predictions"], 1),
                   **realised(since),
-                  **{name: float(last[name]) for name in ("gradient_norm", "update_norm", "learning_rate")},
+                  **{name: float(last[name]) for name in ("gradient_norm", "parameter_norm", "learning_rate")},
                   "tokens_per_second": speed(since), **self.totals}
         if len(terms := last["sums"].loss_B) > 1:
             record |= {f"{term}_loss": total("loss_B", term) / max(total("weight_B", term), 1) for term in terms}

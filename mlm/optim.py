@@ -36,11 +36,21 @@ def decays(params) -> types.Params:
     return jax.tree_util.tree_map_with_path(decayed, params)
 
 
+def clip_by_global_norm(most: float) -> optax.GradientTransformation:
+    """optax's, by one product with a scalar, which XLA joins to what reads the gradient; a division, as there, is a
+    pass over all of memory."""
+    def clip(gradient, _):
+        share = most / jnp.maximum(optax.tree.norm(gradient), most)
+        return jax.tree.map(lambda leaf: leaf * share, gradient)
+
+    return optax.stateless(clip)
+
+
 def build(optim: config.Optim, steps: int, knobs: types.Knobs) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced."""
     share = schedule(optim, steps)
     return optax.chain(
-        optax.clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
+        clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
         optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
         optax.add_decayed_weights(knobs.weight_decay, decays),
         optax.scale_by_learning_rate(lambda step: knobs.learning_rate * share(step)),

@@ -25,6 +25,11 @@ def init_state(cfg: config.Config, model: types.Model, objective: types.Objectiv
     return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
 
 
+def over_devices(tree):
+    """Sums over the devices; those of one device are what they are, which XLA on CPU would copy all the same."""
+    return tree if jax.lax.axis_size("data") == 1 else jax.lax.psum(tree, "data")
+
+
 def train_step(cfg: config.Config, model: types.Model, objective: types.Objective,
                state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
     """One update from this device's rows of the batch; metrics are those of the global batch."""
@@ -39,7 +44,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
     views = cfg.mask.views
     each = [losses(state.params, batch, key_B, view).weight_B for view in range(views)]
-    weight = jax.lax.psum(jax.tree.map(lambda *parts: sum(parts), *each), "data")
+    weight = over_devices(jax.tree.map(lambda *parts: sum(parts), *each))
 
     def objective_value(params, batch, key_B, view):
         sums = losses(params, batch, key_B, view)
@@ -57,18 +62,19 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
         gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params),
                                       jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
-    gradient, sums = jax.lax.psum((gradient, sums), "data")
+    gradient, sums = over_devices((gradient, sums))
 
     transform = optim.build(cfg.optim, cfg.train.steps, knobs)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
     metrics = {
         "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
         "gradient_norm": optax.tree.norm(gradient),
-        "update_norm": optax.tree.norm(updates),
+        "parameter_norm": optax.tree.norm(params),
         "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
         "sums": sums,
     }
-    return types.TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+    return types.TrainState(state.step + 1, params, opt_state), metrics
 
 
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,

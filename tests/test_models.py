@@ -128,6 +128,19 @@ def test_bag_knows_no_order_and_window_does():
         assert (change > 1e-4) == differs, cell
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("shape", [(4, 250, 250), (3, 333, 251)])  # of an even and of an odd size
+def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate, shape):
+    zero = ~np.asarray(layers.kept(jax.random.key(0), rate, shape))
+    assert zero.shape == shape
+    standard_error = (rate * (1 - rate) / zero.size) ** 0.5
+    assert abs(zero.mean() - rate) < 4 * standard_error
+    flat = zero.reshape(-1)
+    half = (flat.size + 1) // 2
+    for distance in (1, half - 1, half, shape[-1]):  # at half, two draws share a word of random bits
+        assert abs(np.corrcoef(flat[distance:], flat[:-distance])[0, 1]) < 4 / (flat.size - distance) ** 0.5
+
+
 @pytest.mark.parametrize("cell", CELLS["feedforward"])
 def test_feedforward_sees_its_window_and_not_itself(cell):
     cfg, rows = small_config("feedforward", cell, model__window=2), batch(pad=0)

@@ -175,7 +175,7 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(fields, tmp_path):
     cfg = resolved(fields, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
-    with pytest.raises(log.Diverged, match=r"step 1: loss .*update_norm inf; there is no checkpoint yet$"):
+    with pytest.raises(log.Diverged, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 

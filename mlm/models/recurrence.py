@@ -102,7 +102,7 @@ def forward(cell, unroll, kernels, biases, inputs, same):
         after, out = [], []
         for carry, (input_BxG, same_B), kernel_HxG, bias_G in zip(carries, reads, kernels, biases, strict=True):
             carry = keep(same_B, carry)
-            new, kept = CELLS[cell].forward(input_BxG, carry[0] @ kernel_HxG + bias_G, carry)
+            new, kept = CELLS[cell].forward(input_BxG, product(carry[0], kernel_HxG) + bias_G, carry)
             after.append(new)
             out.append((new[0], carry, kept))
         return tuple(after), tuple(out)
@@ -122,7 +122,7 @@ def backward(cell, unroll, saved, d_outputs):
         for d_carry, (d_h, (carry, kept), same_B), kernel_GxH in zip(d_carries, reads, turned, strict=True):
             d_carry = (d_carry[0] + d_h, *d_carry[1:])
             d_input, d_recurrent, d_carry = CELLS[cell].backward(kept, carry, d_carry)
-            before.append(keep(same_B, (d_carry[0] + d_recurrent @ kernel_GxH, *d_carry[1:])))
+            before.append(keep(same_B, (d_carry[0] + product(d_recurrent, kernel_GxH), *d_carry[1:])))
             out.append((d_input, d_recurrent))
         return tuple(before), tuple(out)
 
@@ -132,10 +132,15 @@ def backward(cell, unroll, saved, d_outputs):
     def flat(x_LxBxM):
         return x_LxBxM.reshape(-1, x_LxBxM.shape[-1])
 
-    d_kernels = tuple(fast.over_rows(flat(carry[0]), flat(d)).astype(kernel.dtype)
+    d_kernels = tuple(fast.over_rows(*(flat(x).astype(kernel.dtype) for x in (carry[0], d))).astype(kernel.dtype)
                       for (carry, _), (_, d), kernel in zip(kept, out, kernels, strict=True))
     d_biases = tuple(jnp.ones(flat(d).shape[0], d.dtype) @ flat(d) for _, d in out)
     return d_kernels, d_biases, tuple(d for d, _ in out), None
+
+
+def product(x_BxM, kernel):
+    """x @ kernel of operands in the kernel's type, added up in float32, which the result stays (see fast.matmul)."""
+    return jnp.matmul(x_BxM.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 
 def keep(same_B, carry):

@@ -92,7 +92,7 @@ class Layer(nn.Module):
             )
             bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else \
                 jnp.zeros(gates)  # the other cells' products are added to inputs that have one
-            kernels.append(kernel_HxG.astype(y_LxBxD.dtype))
+            kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
         if fast.takes(model, "recurrence"):
             h = recurrence.recur(model.cell, model.time_unroll, *map(tuple, (kernels, biases, inputs, same)))
