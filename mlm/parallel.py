@@ -29,6 +29,12 @@ def check(cfg: config.Config) -> None:
     parts = devices * cfg.train.accumulate
     config.expect(cfg.train.batch_size % parts == 0, "config.train.batch_size", cfg.train.batch_size,
                   f"a multiple of {parts} ({devices} devices x config.train.accumulate = {cfg.train.accumulate})")
+    check_evaluation(cfg)
+
+
+def check_evaluation(cfg: config.Config) -> None:
+    """As `check`, of the batches of evaluation alone."""
+    devices = jax.device_count()
     config.expect(cfg.eval.batch_size % devices == 0, "config.eval.batch_size", cfg.eval.batch_size,
                   f"a multiple of {devices}, the number of devices")
 

@@ -44,9 +44,7 @@ def load(workdir: str, settings: Mapping[str, Any]) -> Trained:
         config.expect(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()}
     cfg = config.override(config.Config(), fields | dict(settings) | {"workdir": workdir})
-    config.expect(cfg.eval.batch_size % jax.device_count() == 0, "config.eval.batch_size", cfg.eval.batch_size,
-                  f"a multiple of {jax.device_count()}, the number of devices")
-
+    parallel.check_evaluation(cfg)
     words = pack.vocabulary(cfg, saved["data"]["corpus"])
     config.expect(hashlib.sha256(words.model).hexdigest() == saved["data"]["tokenizer"], "config.data.cache",
                   cfg.data.cache, f"the folder that holds the tokenizer that {workdir} was trained with")
