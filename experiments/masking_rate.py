@@ -4,10 +4,9 @@ Claim      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes fo
            even 80% keeps most of what it learns. [MASK] alone is as good as 80/10/10.
 Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
            (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048)
-Hours      quick: seconds a point. laptop: 42 points, about 70 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of a step on one core (0.25 s at micro size, 0.55 s at tiny). paper: 60 points, about 660 hours of
-           an H200 at 40% of its peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a parameter and
-           token.
+Hours      quick: seconds a point. laptop: 42 points, 73 minutes on 2 CPU cores with --workers=2. paper: 60 points, about
+           660 hours of an H200 at 40% of its peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a
+           parameter and token.
 Expected   paper, large, accuracy on the development sets after fine-tuning (the authors' README):
            rate           15    20    30    40    50    60    70    80 | 80/10/10: 15    40
            MNLI         84.2  84.1  84.2  84.5  84.1  83.2  82.3  80.8 |         83.7  84.3

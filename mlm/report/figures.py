@@ -8,6 +8,7 @@ from mlm.report.series import Series
 from mlm.report.table import Column
 
 REFERENCES = ((1, 1.2), (8, 4))  # dashes of floor or optimum, and of chance
+BANDS = 6                        # more of them over each other tell nothing, and stand in the CSV alone
 
 
 def draw(folder: Path, chart: charts.Lines | charts.Heat | charts.Intervals) -> Path:
@@ -50,7 +51,7 @@ def lines(chart: charts.Lines):
         if not chart.band:  # side by side, so that no bar covers another
             shift = ((index + 0.5) / len(chart.series) - 0.5) * (0.4 if classes else 0.04 * (x[-1] - x[0]))
             line = line._replace(x=[place + shift for place in x])
-        plot(axes, line, index, chart.band)
+        plot(axes, line, index, chart.band, len(chart.series) <= BANDS)
     for reference, dashes in zip(chart.references, REFERENCES, strict=False):
         axes.plot(range(len(classes)) if classes else reference.x, means(reference), label=reference.name,
                   color="black", linewidth=1, linestyle=(0, dashes))
@@ -69,7 +70,7 @@ def lines(chart: charts.Lines):
     return figure, table.plain(rows, [Column(name, name) for name in ("series", chart.along, chart.value)])
 
 
-def plot(axes, line: Series, index: int, band: bool) -> None:
+def plot(axes, line: Series, index: int, band: bool, shaded: bool) -> None:
     look = style(index)
     looks = {"label": line.name, "color": LIGHT[look.colour], "marker": MARKERS[look.marker], "linewidth": 1.5,
              "linestyle": (0, DASHES[look.dashes]) if DASHES[look.dashes] else "-", "markersize": 5}
@@ -78,7 +79,8 @@ def plot(axes, line: Series, index: int, band: bool) -> None:
                  for bounds in ([value.low for value in line.y], [value.high for value in line.y]))
     if band:
         axes.plot(line.x, mean, markevery=max(1, len(line.x) // 8), **looks)
-        axes.fill_between(line.x, low, high, color=looks["color"], alpha=0.15, linewidth=0)
+        if shaded:
+            axes.fill_between(line.x, low, high, color=looks["color"], alpha=0.15, linewidth=0)
     else:
         half = [[m - bound for m, bound in zip(mean, low, strict=True)],
                 [bound - m for m, bound in zip(mean, high, strict=True)]]
@@ -113,7 +115,7 @@ def heat(chart: charts.Heat):
     axes.set_yticks(range(len(matrix.groups)), matrix.groups)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{chart.title}; bold: the least of its column", fontsize=9, loc="left")
+    figure.suptitle(f"{chart.title}; bold: the least of its column", fontsize=9, x=0.01, ha="left")
     figure.colorbar(image, label="nats above the least of the column")
     rows = [{"group": group, "rate": 100 * rate, chart.value: value}
             for group, values in zip(matrix.groups, matrix.value_GxR, strict=True)
