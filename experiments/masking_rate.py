@@ -4,7 +4,7 @@ Claim      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes fo
            even 80% keeps most of what it learns. [MASK] alone is as good as 80/10/10.
 Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
            (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048)
-Hours      quick: seconds a point. laptop: 42 points, 73 minutes on 2 CPU cores with --workers=2. paper: 60 points, about
+Hours      quick: seconds a point. laptop: 42 points, 73 minutes on 2 CPU cores with --workers=2. paper: 60 points, some
            660 hours of an H200 at 40% of its peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a
            parameter and token.
 Expected   paper, large, accuracy on the development sets after fine-tuning (the authors' README):
