@@ -6,7 +6,7 @@ Both sides have the same shapes, maths, data and optimiser, each at its best set
 the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
 out with a line. Parts: limit, transformer, rnn, head, compile, population, input, start, growth; each begins with what
 it measures. The table of the parts run and the machine's description are written to runs/benchmark after every part;
-all parts take about half an hour on two cores.
+all parts take about 40 minutes on two cores.
 """
 import importlib
 import sys
@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from absl import app, flags
+from absl import app, flags, logging
 
 PARTS = ("limit", "transformer", "rnn", "head", "compile", "population", "input", "start", "growth")
 
@@ -41,6 +41,7 @@ def main(argv):
     from mlm import metrics
     from mlm.report import table
 
+    logging.set_verbosity(logging.WARNING)  # libraries tell of every checkpoint and cache
     folder = Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
     if jax.config.jax_compilation_cache_dir is None:  # parts share programs, and a second run compiles few

@@ -16,7 +16,7 @@ from experiments.benchmark.compile import cache
 from mlm import config, parallel, population, program, step
 from mlm.models import MODELS
 
-SECONDS = 60   # of rounds
+SECONDS = 30   # of rounds
 LEAST = 3      # rounds: each compiles the step four times and trains 22 runs
 STEPS = 20     # of a run
 SIZES = (1, 4, 16)

@@ -11,7 +11,7 @@ import jax
 from experiments.benchmark import flax_rnn, ours, peers, timing
 from mlm import config
 
-SECONDS = 20   # of rounds, a case
+SECONDS = 10   # of rounds, a case
 TOLERANCE = 1e-4
 CASES = [("lstm", 256, "float32"), ("gru", 256, "float32"), ("elman", 256, "float32"),
          ("lstm", 512, "float32"), ("gru", 512, "float32"), ("elman", 512, "float32"), ("lstm", 512, "bfloat16")]
