@@ -52,8 +52,8 @@ def _train(runs: Sequence[loop.Run]) -> dict[str, dict | log.Diverged]:
     with loop.Asked() as asked:
         for number in range(min(run.start for run in runs) + 1, steps + 1):
             moves_M = np.array([run.start < number and run.cfg.workdir not in outcomes for run in runs])
-            if not moves_M.any():
-                break
+            if not moves_M.any():  # those behind have diverged, and those ahead wait
+                continue
             batches = {m: next(runs[m].batches) for m in np.nonzero(moves_M)[0]}
             spare = next(iter(batches.values()))  # for those that wait: what they make of it is dropped
             batch_M = stack([batches.get(m, spare) for m in range(len(runs))])

@@ -87,6 +87,16 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
         assert_same(folder / "stopped" / name, alone / name)
 
 
+def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
+    ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
+    monkeypatch.setattr(loop.Asked, "now", lambda self, checkpoints, number: number == 20)
+    with pytest.raises(loop.Stopped):
+        loop.train(ahead)
+    monkeypatch.undo()
+    assert isinstance(population.train([ahead, bad])[bad.workdir], log.Diverged)
+    assert_same(folder / "behind" / "a", alone / "a")
+
+
 def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed", "c")
