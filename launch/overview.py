@@ -50,8 +50,14 @@ def state(cfg: config.Config) -> State:
 
 
 def finished(points: Sequence[config.Config]) -> list[dict]:
-    """The results of the points that are done."""
-    return [json.loads(path.read_text()) for cfg in points if (path := Path(cfg.workdir) / "result.json").exists()]
+    """The results of the points that are done, each with the directory that it is in now."""
+    results = []
+    for cfg in points:
+        path = Path(cfg.workdir) / "result.json"
+        if path.exists():
+            result = json.loads(path.read_text())
+            results.append(result | {"config": result["config"] | {"workdir": cfg.workdir}})
+    return results
 
 
 class Overview:

@@ -63,7 +63,8 @@ def result(group, seed, loss, folder="runs", **more):
     about = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 0.5, "unigram_loss": 5.0, "unigram_accuracy": 0.1}
     about |= {f"{name}_se": 0.01 for name in ("loss", "perplexity", "accuracy")}
     return {"config": {"workdir": f"{folder}/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
-            "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed, "evaluation": about, **more}
+            "fingerprint": "0123", "steps": 40, "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed,
+            "evaluation": about, **more}
 
 
 OWN = (Column("model", "model"), Column("rate", "rate", ".2f"))
@@ -124,11 +125,17 @@ def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
         folder = Path(one["config"]["workdir"])
         folder.mkdir()
         (folder / "judged.json").write_text(json.dumps({
-            "sentences": {"pll_word_l2r": {"word_perplexity": 20.0 + seed, "word_perplexity_se": 1.0}},
-            "overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01}, "paradigms": {}}))
+            "fingerprint": one["fingerprint"], "step": one["steps"],
+            "sentences": {"sha256": "a", "pll_word_l2r": {"word_perplexity": 20.0 + seed, "word_perplexity_se": 1.0}},
+            "overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01},
+            "paradigms": {"one": {"sha256": "b"}}}))
     made, columns = rows.table(results, OWN, about)
     assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
     assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
+    judged = json.loads((folder / "judged.json").read_text())
+    for change, left in (({"step": 1}, set()), ({"sentences": judged["sentences"] | {"sha256": "c"}}, {"blimp"})):
+        (folder / "judged.json").write_text(json.dumps(judged | change))
+        assert {"pseudo_perplexity", "blimp"} & rows.table(results, OWN, about)[0][0].keys() == left
 
 
 @pytest.mark.parametrize("name", NAMES)

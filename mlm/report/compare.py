@@ -41,10 +41,10 @@ class Comparison(NamedTuple):
 
 
 COLUMNS = (
-    Column("better", "better"), Column("worse", "than"), Column("difference", "difference (nats)", "+.4f"),
-    Column("low", "95% from", "+.4f"), Column("high", "to", "+.4f"), Column("p", "p", ".2g"),
-    Column("seeds", "seeds"), Column("over_seeds", "over paired seeds alone", "+.4f"),
-    Column("over_seeds_p", "its p", ".2g"),
+    Column("better", "better"), Column("worse", "than"), Column("seeds", "seeds"),
+    Column("difference", "difference (nats)", "+.4f"), Column("over_seeds", "over paired seeds (Student)", "+.4f"),
+    Column("over_seeds_p", "its p", ".2g"), Column("low", "multi-bootstrap: 95% from", "+.4f"),
+    Column("high", "to", "+.4f"), Column("p", "its p", ".2g"),
 )
 
 

@@ -58,19 +58,28 @@ def measured(seeds: Sequence[dict]) -> dict:
 
 
 def judgements(seeds: Sequence[dict]) -> dict:
-    """What judged.json, beside each result, says of the group: of what all its runs are judged on."""
-    paths = [Path(result["config"]["workdir"], "judged.json") for result in seeds]
-    judged = [json.loads(path.read_text()) for path in paths if path.exists()]
-    sentences = [one["sentences"]["pll_word_l2r"] for one in judged if "sentences" in one]
-    pairs = [one["overall"] for one in judged if "overall" in one]
+    """What judged.json, beside each result, says of a group: of texts that all its runs, finished, are judged on."""
+    judged = []
+    for result in seeds:
+        path = Path(result["config"]["workdir"], "judged.json")
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        if (kept.get("fingerprint"), kept.get("step")) != (result.get("fingerprint"), result.get("steps")):
+            return {}
+        judged.append(kept)
     row = {}
-    if len(sentences) == len(seeds):
+    if shared([one.get("sentences", {}).get("sha256") for one in judged]):
+        sentences = [one["sentences"]["pll_word_l2r"] for one in judged]
         row["pseudo_perplexity"] = series.judged([one["word_perplexity"] for one in sentences],
                                                  [one["word_perplexity_se"] for one in sentences])
-    if len(pairs) == len(seeds):
+    if shared([{name: values["sha256"] for name, values in one.get("paradigms", {}).items()} for one in judged]):
+        pairs = [one["overall"] for one in judged]
         row["blimp"] = series.judged([100 * one["pll_word_l2r_accuracy"] for one in pairs],
                                      [100 * one["pll_word_l2r_accuracy_se"] for one in pairs])
     return row
+
+
+def shared(texts: Sequence) -> bool:
+    return bool(texts[0]) and all(of_run == texts[0] for of_run in texts)
 
 
 def references(results: Sequence[dict], title: str) -> list[dict]:
