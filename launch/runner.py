@@ -1,4 +1,5 @@
 """Trains the points of a sweep that are not done: gives them to worker processes, and outlives what befalls those."""
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -73,6 +74,9 @@ class Runner:
                 self.assign(view)
                 self.listen(view)
                 view.show(self.at_work())
+        except BaseException:
+            self.stop(signal.SIGTERM, None)
+            raise
         finally:
             for member in self.team:
                 member.orders.close()
@@ -122,7 +126,8 @@ class Runner:
             self.waiting = [cfg for cfg in self.waiting if cfg not in member.given]
             for cfg in member.given:
                 (Path(cfg.workdir) / "error.txt").unlink(missing_ok=True)
-            member.orders.send(member.given)
+            with contextlib.suppress(BrokenPipeError):  # one that has just ended is buried with what it was given
+                member.orders.send(member.given)
 
     def choose(self, open_: Sequence[config.Config], warm, others) -> list[config.Config]:
         """The points of the program to go on with: the one compiled last, else one that no other worker is at, the

@@ -2,6 +2,7 @@
 
 A budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
 """
+import fcntl
 import json
 import multiprocessing
 import statistics
@@ -42,25 +43,37 @@ def predictions(points, folder) -> list[float]:
 
 
 def training_flops(points, folder) -> list[float]:
-    return [flops.per_step(cfg, plan.vocab_size(cfg)) for cfg in points]
+    with elsewhere() as process:
+        return list(process.map(step_flops, points))
+
+
+def step_flops(cfg: config.Config) -> float:
+    return flops.per_step(cfg, plan.vocab_size(cfg))
 
 
 def seconds(points, folder) -> list[float]:
     """Of a step on this machine's devices, measured once and kept in folder/step_seconds.json.
 
-    A process of its own measures, since devices belong to the process that touches them first.
+    Whoever comes while another call measures waits, and takes its times: they decide which points these are.
     """
     path = folder / "step_seconds.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
-    if unknown:
-        print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            for key, cfg in unknown.items():
-                kept[key] = process.submit(step_seconds, cfg).result()
-        folder.mkdir(parents=True, exist_ok=True)
-        metrics.write_json(path, kept)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".step_seconds.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
+        if unknown:
+            print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
+            with elsewhere() as process:
+                for key, cfg in unknown.items():
+                    kept[key] = process.submit(step_seconds, cfg).result()
+                    metrics.write_json(path, kept)
     return [kept[name(cfg)] for cfg in points]
+
+
+def elsewhere() -> ProcessPoolExecutor:
+    """A process to use JAX in: devices belong to the process that touches them first, and workers will need them."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def name(cfg: config.Config) -> str:

@@ -77,11 +77,12 @@ def point(name: str, cfg: config.Config, kind: str, number: int, utilisation: fl
 
     now, room = memory(cfg.train.accumulate), device.memory * USABLE
     row["memory"] = now / 1e9
-    return row | {"fits": "yes" if now <= room else _remedy(cfg, rows // devices, memory, now, room, devices)}
+    return row | {"fits": "yes" if now <= room else _remedy(cfg, rows // devices, memory, now, room, number)}
 
 
-def _remedy(cfg, rows, memory, now, room, devices) -> str:
+def _remedy(cfg, rows, memory, now, room, number) -> str:
     """What would make a step of `rows` a device fit: parts of a size that the compiler then confirms."""
+    needs = now
     for accumulate in range(cfg.train.accumulate + 1, rows + 1):
         share = cfg.train.accumulate / accumulate
         if rows % accumulate or (now * share > room and accumulate < rows):  # less than this share it cannot take
@@ -89,7 +90,7 @@ def _remedy(cfg, rows, memory, now, room, devices) -> str:
         needs = memory(accumulate)
         if needs <= room:
             return (f"no: train.accumulate = {accumulate} would ({needs / 1e9:.1f} GB), or "
-                    f"{-(-devices * accumulate // cfg.train.accumulate)} devices")
+                    f"--devices={-(-number * accumulate // cfg.train.accumulate)}")
     return f"no, nor with one row at a time ({needs / 1e9:.1f} GB): a smaller model or a device with more memory"
 
 

@@ -60,12 +60,17 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch):
     whole = 1e9 * plan.point("a", member(), "H200", 1, 0.5, RATES)["memory"]
     monkeypatch.setitem(plan.KINDS, "small", plan.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
     said = plan.point("a", member(), "small", 1, 0.5, RATES)["fits"]
-    accumulate, devices = map(int, re.match(r"no: train.accumulate = (\d+) would .*, or (\d+) devices", said).groups())
+    told = re.match(r"no: train.accumulate = (\d+) would .*, or --devices=(\d+)$", said)
+    accumulate, devices = map(int, told.groups())
     assert plan.point("a", member(train__accumulate=accumulate), "small", 1, 0.5, RATES)["fits"] == "yes"
     assert plan.point("a", member(train__accumulate=accumulate // 2), "small", 1, 0.5, RATES)["fits"] != "yes"
     assert plan.point("a", member(), "small", devices, 0.5, RATES)["fits"] == "yes"
     monkeypatch.setitem(plan.KINDS, "tiny", plan.Kind(1e12, 1e4, 1, ""))
-    assert "nor with one row at a time" in plan.point("a", member(), "tiny", 1, 0.5, RATES)["fits"]
+    for devices in (1, 64):  # 64: a row each from the first
+        assert "nor with one row at a time" in plan.point("a", member(), "tiny", devices, 0.5, RATES)["fits"]
+    monkeypatch.setitem(plan.KINDS, "four", plan.Kind(1e12, 0.1 * whole / plan.USABLE, 4, ""))
+    devices = int(re.search(r"--devices=(\d+)$", plan.point("a", member(), "four", 1, 0.5, RATES)["fits"])[1])
+    assert plan.point("a", member(), "four", devices, 0.5, RATES)["fits"] == "yes"
 
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
