@@ -93,6 +93,15 @@ def test_cross_entropy_where_logits_are_large_and_tied():
     assert right_N[:6].all() and not right_N.all()
 
 
+def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
+    """Its logit is added up as those of all entries are: in float32, of the same rounded operands."""
+    rng = np.random.default_rng(0)
+    h_NxD, table_VxD = (jnp.asarray(rng.normal(size=(rows, 64)), jnp.bfloat16) for rows in (32, VOCAB))
+    target_N = jnp.argmax(h_NxD.astype(jnp.float32) @ table_VxD.astype(jnp.float32).T, axis=1)
+    nats_N, _ = cross_entropy(8 * h_NxD, table_VxD, jnp.zeros(VOCAB), target_N)
+    assert nats_N.min() > -1e-4 and nats_N.min() < 1e-2
+
+
 def test_the_switch_and_the_device_decide():
     model = small_config().model
     assert fast.takes(model, "matmul") and not fast.takes(dataclasses.replace(model, fast=False), "matmul")

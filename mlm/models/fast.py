@@ -1,7 +1,7 @@
 """Hand-written paths of the models, equal to the plain formulas: which are taken, on which kind of device.
 
 A path stands here only for devices on which it was measured to be faster than what XLA makes of the plain formula
-(experiments/benchmark.py). config.model.fast = False takes none.
+(experiments/benchmark). config.model.fast = False takes none.
 """
 import functools
 

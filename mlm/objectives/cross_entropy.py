@@ -19,7 +19,7 @@ def _forward(h_NxD, table_VxD, bias_V, target_N):
     exp_NxV = jnp.exp(logits_NxV - most_N[:, None])
     sum_N = exp_NxV.sum(1)
     # The target's logit comes from its own product: to gather it would keep the logits beside their exponentials.
-    label_N = (h_NxD * table_VxD[target_N]).sum(1, dtype=jnp.float32) + bias_V[target_N]
+    label_N = (h_NxD.astype(jnp.float32) * table_VxD[target_N].astype(jnp.float32)).sum(1) + bias_V[target_N]
     right_N = jnp.take_along_axis(exp_NxV, target_N[:, None], axis=1)[:, 0] >= 1
     kept = (exp_NxV.astype(h_NxD.dtype), sum_N, h_NxD, table_VxD, target_N)
     return (jnp.log(sum_N) + most_N - label_N, right_N), kept
