@@ -1,5 +1,6 @@
 """The recurrent nets' other peer: the project's layers and step with Flax's own nn.RNN as their recurrence."""
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from mlm import config, types
@@ -16,7 +17,8 @@ class Layer(nn.Module):
         model = self.model
 
         def direction(name):
-            return nn.RNN(CELLS[model.cell](model.hidden, dtype=jnp.dtype(model.dtype)), name=name)
+            dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.dtype(model.dtype)  # quicker so on a CPU
+            return nn.RNN(CELLS[model.cell](model.hidden, dtype=dtype), name=name)
 
         y_BxLxD = layers.norm(model, "norm")(x_BxLxD)
         y_BxLxH = nn.Bidirectional(direction("forward"), direction("backward"))(y_BxLxD)

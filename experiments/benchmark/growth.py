@@ -11,7 +11,7 @@ import numpy as np
 from experiments.benchmark import ours, timing
 from mlm import config
 
-SECONDS = 10   # of rounds, an axis
+SECONDS = 6    # of rounds, an axis
 MIDDLE = {"pack.length": 128, "model.width": 128, "model.layers": 2, "tokenizer.vocab_size": 8192}
 AXES = {"pack.length": (64, 128, 256, 512, 1024), "model.width": (128, 256, 512), "model.layers": (2, 4, 8),
         "tokenizer.vocab_size": (2048, 8192, 32_768)}

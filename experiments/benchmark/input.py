@@ -75,6 +75,6 @@ def of_loop(cfg: config.Config) -> Iterator[dict]:
         with contextlib.redirect_stdout(io.StringIO()):
             result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
         loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
-        bare_R.append(timing.clock(bare, STEPS))
+        bare_R.append(timing.clock(lambda: bare(STEPS)) / STEPS)
     yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
                      bare_R[1:], "bare step", work=ours.tokens(cfg))

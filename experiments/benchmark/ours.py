@@ -19,7 +19,7 @@ BATCHES = 4  # distinct ones, taken in turn
 class Ours(NamedTuple):
     """A training step that is ready to be timed."""
 
-    step: Callable[[], None]   # makes one update and waits for it
+    step: Callable[..., None]  # makes one update, or as many as it is told, and waits for the last
     parameters: int
     memory: int                # bytes that the compiled step holds beside its inputs; 0 where XLA does not say
 
@@ -90,9 +90,10 @@ def build(cfg: config.Config, model: types.Model | None = None) -> Ours:
 def _repeated(train_step, state, placed: Iterable[types.Batch], knobs) -> Callable[[], None]:
     turn = itertools.cycle(placed)
 
-    def update():
+    def update(count: int = 1):
         nonlocal state
-        state, metrics = train_step(state, next(turn), knobs)
+        for _ in range(count):
+            state, metrics = train_step(state, next(turn), knobs)
         jax.block_until_ready((state, metrics))
 
     return update

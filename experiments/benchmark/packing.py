@@ -14,7 +14,7 @@ from configs.sizes import SIZES
 from mlm import config
 from mlm.data import corpus, pack
 
-COPIES = 3       # of the standard library's documentation, 1.7 MB each
+COPIES = 2       # of the standard library's documentation, 1.7 MB each
 LENGTH = 128     # tokens of a row
 BATCH = 1000     # documents or rows that datasets maps at once, its default
 

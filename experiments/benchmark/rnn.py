@@ -3,6 +3,7 @@
 Two layers with 32 x 128 tokens at width 256 and 16 x 128 at 512; embeddings, residual stream and head are the same on
 every side. Rows hold one segment: resetting the state at segments' ends, which ours does, is work that no peer has.
 """
+import functools
 import gc
 from collections.abc import Callable, Iterator
 
@@ -53,9 +54,9 @@ def torch_side(cfg: config.Config, chosen: dict[str, peers.Setting]) -> dict[str
     if cfg.model.width == min(ROWS):
         print(f"{cell}: {check(recipe(cell, cfg.model.width, 'float32', 2))}", flush=True)
     if dtype not in chosen:
-        candidates = peers.settings(compiled=(False, True),
-                                    recurrence=("", "float32") if dtype == "bfloat16" else ("",))
-        chosen[dtype] = peers.best(candidates, lambda setting: torch_rnn.tuned(cfg, setting))
+        build = functools.partial(torch_rnn.tuned, cfg)
+        setting = peers.best(peers.settings(recurrence=("", "float32") if dtype == "bfloat16" else ("",)), build)
+        chosen[dtype] = peers.best([setting, setting._replace(compiled=True)], build)
     torch_step.forget()
     setting = chosen[dtype]
     return {f"torch.nn.{torch_rnn.CELLS[cell].__name__} ({setting})": torch_rnn.tuned(cfg, setting)}

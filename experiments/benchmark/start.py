@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.benchmark import timing
 
-SECONDS = 60   # of rounds
+SECONDS = 45   # of rounds
 LEAST = 3      # rounds: each starts Python, and compiles, for every case
 ROOT = Path(__file__).parents[2]
 

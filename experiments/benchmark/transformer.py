@@ -59,13 +59,13 @@ def rows() -> Iterator[dict]:
 
 
 def peer_sides(case: Case) -> dict[str, Callable]:
-    """The tuned peer at the setting that is fastest on two layers of the case's width, and in float32 or on an
+    """The tuned peer at the setting that is fastest on one layer of the case's width, and in float32 or on an
     accelerator the stock one; after a check that the work is equal."""
     from experiments.benchmark import bert, torch_step
 
     if case.dtype == cases()[0].dtype:
         print(f"{case.size}: {check(case._replace(rows=2, dtype='float32').config())}", flush=True)
-    shallow = case.config(layers=2)
+    shallow = case.config(layers=1)
     setting = peers.best(peers.settings(attention=("sdpa", "eager")), lambda setting: bert.tuned(shallow, setting))
     setting = peers.best([setting, setting._replace(compiled=True)], lambda setting: bert.tuned(shallow, setting))
     torch_step.forget()
