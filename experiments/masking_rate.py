@@ -3,7 +3,7 @@
 Claim      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes for a large model, which 40% serves best;
            even 80% keeps most of what it learns. [MASK] alone is as good as 80/10/10.
 Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
-           (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048)
+           (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...)
 Hours      quick: seconds a point. laptop: 42 points, 73 minutes on 2 CPU cores with --workers=2. paper: 60 points, some
            660 hours of an H200 at 40% of its peak (5 a point at base size, 17 at large): an estimate from 6 FLOPs a
            parameter and token.
@@ -23,7 +23,8 @@ from mlm.grid import axis, chain, named, product
 from mlm.report import rows
 from mlm.report.table import Column
 
-RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)   # to train at
+JUDGED = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to judge at; apart: one more to train at redoes no run
 MEMBERS = {"transformer": {"name": "transformer", "model.family": "transformer"},
            "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm",
                     "optim.learning_rate": BEST["lstm"]}}
@@ -39,14 +40,14 @@ SCALES = {
     "quick": {"fields": QUICK | {"mask.max_rate": 0.8, "eval.rates": (0.15, 0.4, 0.8)}, "seeds": 1,
               "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
                         ("transformer", "micro", "80-10-10"): (0.4,)}},
-    "laptop": {"fields": LAPTOP | {"train.steps": 700, "eval.rates": RATES,
+    "laptop": {"fields": LAPTOP | {"train.steps": 700, "eval.rates": JUDGED,
                                   "data.language.validation_documents": 300},
                "seeds": 3,
                "rates": {("transformer", "micro", "mask"): RATES,
                          ("transformer", "micro", "80-10-10"): (0.15, 0.4),
                          ("transformer", "tiny", "mask"): (0.15, 0.4),
                          ("lstm", "micro", "mask"): (0.15, 0.4)}},
-    "paper": {"fields": WETTIG | {"eval.rates": RATES}, "seeds": 3,
+    "paper": {"fields": WETTIG | {"eval.rates": JUDGED}, "seeds": 3,
               "rates": {("transformer", size, mix): rates for size in ("base", "large")
                         for mix, rates in (("mask", RATES), ("80-10-10", (0.15, 0.4)))}},
 }
