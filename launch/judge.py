@@ -1,9 +1,10 @@
 """Judges a trained run by pseudo-log-likelihood: pseudo-perplexity of sentences, and accuracy on BLiMP's minimal pairs.
 
-    python -m launch.judge runs/a --blimp=FOLDER --sentences='held-out/*.txt'
+    python -m launch.judge runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
 
-Writes judged.json into the run's directory; a second call does only what is not yet in it. --config.NAME=value changes
-a setting that cannot change a result, such as config.eval.batch_size or config.data.cache.
+Writes judged.json into each run's directory, which the table of its sweep reads; a second call does only what is not
+yet in it. --config.NAME=value changes a setting that cannot change a result, such as config.eval.batch_size or
+config.data.cache.
 """
 import itertools
 import sys
@@ -73,17 +74,18 @@ def show(judged: dict) -> None:
 def main(argv):
     from mlm import config
 
-    if len(argv) != 2:
-        raise config.ConfigError("expected the directory of a run, such as: python -m launch.judge runs/a")
+    if len(argv) < 2:
+        raise config.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
     from mlm import judge, trained
     from mlm.data import blimp
 
     paradigms = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value) if _BLIMP.value else []
     config.expect(bool(paradigms) or not _PARADIGMS.value, "--paradigms", ",".join(_PARADIGMS.value),
                   "--blimp=FOLDER beside it")
-    run = trained.load(argv[1], command.overrides(sys.argv))
-    show(judge.judge(run, sentences(run.cfg.data), paradigms))
-    print(f"\nwritten: {argv[1]}/judged.json (step {run.step:,})")
+    for workdir in argv[1:]:
+        run = trained.load(workdir, command.overrides(sys.argv))
+        show(judge.judge(run, sentences(run.cfg.data), paradigms))
+        print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
 
 
 if __name__ == "__main__":

@@ -115,9 +115,10 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_p
         json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
         for g, b in zip(good, bad, strict=True)))
     (tmp_path / "held.txt").write_text("\n".join(texts))
-    done = command(cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt", "--max_sentences=7",
+    done = command(cfg.workdir, cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt", "--max_sentences=7",
                    "--max_pairs=30")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"written: {cfg.workdir}") == 2
     judged = json.loads((Path(cfg.workdir) / "judged.json").read_text())
     assert judged["sentences"]["sentences"] == 7 and judged["overall"]["pairs"] == 30
     shown = f"{100 * judged['overall']['pll_accuracy']:.1f} ± "
@@ -127,7 +128,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_p
     assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
     for words, message in (((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
                            ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
-                           ((), "error: expected the directory of a run")):
+                           ((), "error: expected the directories of runs")):
         done = command(*words)
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
