@@ -115,8 +115,8 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_p
         json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
         for g, b in zip(good, bad, strict=True)))
     (tmp_path / "held.txt").write_text("\n".join(texts))
-    done = command(cfg.workdir, cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt", "--max_sentences=7",
-                   "--max_pairs=30")
+    done = command(cfg.workdir, cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt",
+                   "--max_sentences=7", "--max_pairs=30")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
     judged = json.loads((Path(cfg.workdir) / "judged.json").read_text())
