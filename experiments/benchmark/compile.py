@@ -15,8 +15,8 @@ from experiments.benchmark import ours, timing
 from mlm import config, parallel, program, step, types
 from mlm.models import MODELS
 
-SECONDS = 60   # of rounds
-LEAST = 3      # rounds: each compiles every case once
+SECONDS = 30   # of rounds
+LEAST = 2      # rounds: each compiles every case once
 ROLLED = {layers: f"{layers} layers, rolled" for layers in (2, 12, 24)}
 UNROLLED = {12: "12 layers, unrolled"}
 

@@ -1,19 +1,16 @@
-"""Part limit: the device's own rate of matrix products at a model's shapes, and the share of it that a step reaches.
+"""The device's own rate of matrix products at a Transformer's shapes, and the share of it that its step reaches.
 
 The products of a step are a layer's four and the head's two, each three times: forward, and the gradients by its input
 and by its weights. All operands lie row by row, and the faster of JAX and PyTorch sets the limit at each of the two.
 """
-import gc
 from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmark import ours, peers, timing, transformer
+from experiments.benchmark import ours, peers, timing
 from mlm import config, masking
-
-SECONDS = 12   # of rounds, a case
 
 
 def shapes(cfg: config.Config) -> dict[str, list[tuple[int, int, int]]]:
@@ -57,39 +54,29 @@ def torch_side(products, dtype: str) -> Callable[[], None]:
     return products_of_all
 
 
-def rows() -> Iterator[dict]:
-    why = peers.absent("torch")
-    if why:
-        print(f"torch's products are left out: {why}")
-    for case in transformer.cases():
-        if case.size == "small":
-            continue
-        cfg = case.config()
-        products = shapes(cfg)
-        steps = {"ours": ours.build(cfg).step}
-        if case.size == "mini":
-            steps |= ours.plain(cfg)
-        sides = {("step", name): step for name, step in steps.items()}
-        for name, of_name in products.items():
-            for out in dict.fromkeys((case.dtype, "float32")):
-                sides[name, f"JAX ({out} sums)"] = jax_side(of_name, case.dtype, out)
-            if not why:
-                sides[name, "PyTorch"] = torch_side(of_name, case.dtype)
-        times = timing.measure(sides, SECONDS)
-        limit_R = cfg.model.layers * fastest(times, "layer") + fastest(times, "head")
-        total = cfg.model.layers * work(products["layer"]) + work(products["head"])
-        for name, of_name in products.items():
-            done = work(of_name) / 1e9
-            of_jax = fastest({side: side_R for side, side_R in times.items() if side[1] != "PyTorch"}, name)
-            yield timing.row(f"{case}: products of the {name}", "GFLOP/s", of_jax,
-                             times.get((name, "PyTorch")), "" if why else "PyTorch", work=done)
-        of_steps = {name: times["step", name] for name in steps}
-        yield from timing.against(f"{case}: step", "tokens/s", of_steps, work=ours.tokens(cfg))
-        if counted := ours.operations(cfg):
-            yield reached(str(case), counted / 1e9 / of_steps["ours"], total / 1e9 / limit_R)
-        del steps, sides
-        jax.clear_caches()
-        gc.collect()
+def sides(cfg: config.Config) -> dict[tuple[str, str], Callable[[], None]]:
+    """The products of cfg's step by what they are of and by who makes them, to be timed beside the step."""
+    dtype, found = cfg.model.dtype, {}
+    for name, of_name in shapes(cfg).items():
+        for out in dict.fromkeys((dtype, "float32")):
+            found[name, f"JAX ({out} sums)"] = jax_side(of_name, dtype, out)
+        if not peers.absent("torch"):
+            found[name, "PyTorch"] = torch_side(of_name, dtype)
+    return found
+
+
+def rows(case: str, cfg: config.Config, times: dict) -> Iterator[dict]:
+    """The rows of `sides`, and of the share of the limit that the step, times["ours"], reaches."""
+    products = shapes(cfg)
+    limit_R = cfg.model.layers * fastest(times, "layer") + fastest(times, "head")
+    total = cfg.model.layers * work(products["layer"]) + work(products["head"])
+    for name, of_name in products.items():
+        of_jax = fastest({side: side_R for side, side_R in times.items() if side[1] != "PyTorch"}, name)
+        of_torch = times.get((name, "PyTorch"))
+        yield timing.row(f"{case}: products of the {name}", "GFLOP/s", of_jax, of_torch,
+                         "" if of_torch is None else "PyTorch", work=work(of_name) / 1e9)
+    if counted := ours.operations(cfg):
+        yield reached(case, counted / 1e9 / times["ours"], total / 1e9 / limit_R)
 
 
 def fastest(times: dict, name: str) -> np.ndarray:

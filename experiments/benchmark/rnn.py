@@ -28,7 +28,7 @@ def rows() -> Iterator[dict]:
     why = peers.absent("torch")
     if why:
         print(f"torch.nn is left out: {why}")
-    chosen: dict[str, peers.Setting] = {}
+    chosen: dict[tuple[str, str], peers.Setting] = {}
     for cell, width, dtype in CASES:
         cfg = recipe(cell, width, dtype, ROWS[width])
         sides = {"ours": ours.build(cfg).step}
@@ -45,20 +45,20 @@ def rows() -> Iterator[dict]:
         gc.collect()
 
 
-def torch_side(cfg: config.Config, chosen: dict[str, peers.Setting]) -> dict[str, Callable]:
+def torch_side(cfg: config.Config, chosen: dict[tuple[str, str], peers.Setting]) -> dict[str, Callable]:
     """The peer in PyTorch, after a check, at the first width of a cell, that the work is equal; its setting is tried
-    out on the first net of a dtype and kept in `chosen`."""
+    out on the first net of a cell and dtype and kept in `chosen`."""
     from experiments.benchmark import torch_rnn, torch_step
 
     cell, dtype = cfg.model.cell, cfg.model.dtype
     if cfg.model.width == min(ROWS):
         print(f"{cell}: {check(recipe(cell, cfg.model.width, 'float32', 2))}", flush=True)
-    if dtype not in chosen:
+    if (cell, dtype) not in chosen:
         build = functools.partial(torch_rnn.tuned, cfg)
         setting = peers.best(peers.settings(recurrence=("", "float32") if dtype == "bfloat16" else ("",)), build)
-        chosen[dtype] = peers.best([setting, setting._replace(compiled=True)], build)
+        chosen[cell, dtype] = peers.best([setting, setting._replace(compiled=True)], build)
     torch_step.forget()
-    setting = chosen[dtype]
+    setting = chosen[cell, dtype]
     return {f"torch.nn.{torch_rnn.CELLS[cell].__name__} ({setting})": torch_rnn.tuned(cfg, setting)}
 
 

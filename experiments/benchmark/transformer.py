@@ -1,4 +1,4 @@
-"""Part transformer: a masked-LM step against Hugging Face's BertForMaskedLM, stock and tuned.
+"""Part transformer: a masked-LM step against Hugging Face's BertForMaskedLM, stock and tuned, and against its limit.
 
 Forward pass, backward pass, clipping and AdamW, dropout 0.1, 30,522 entries, 15% masked. The peer gets its rows masked,
 and no attention mask, where ours draws the one and applies the other.
@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.benchmark import ours, peers, timing
+from experiments.benchmark import limit, ours, peers, timing
 from mlm import config
 
 SECONDS = 12   # of rounds, a case
 TOLERANCE = 1e-4
+LIMITED = ("mini", "base", "large")  # sizes whose products are timed beside their step
 
 
 class Case(NamedTuple):
@@ -48,11 +49,16 @@ def rows() -> Iterator[dict]:
     if why:
         print(f"the peers are left out: {why}")
     for case in cases():
-        sides = {"ours": ours.build(case.config()).step}
+        cfg, limited = case.config(), case.size in LIMITED
+        sides = {"ours": ours.build(cfg).step}
+        if case.size == cases()[0].size:
+            sides |= ours.plain(cfg)
         if not why:
             sides |= peer_sides(case)
-        times = timing.measure(sides, SECONDS)
-        yield from timing.against(str(case), "tokens/s", times, work=case.rows * case.length)
+        times = timing.measure(sides | (limit.sides(cfg) if limited else {}), SECONDS)
+        if limited:
+            yield from ({"part": "limit"} | row for row in limit.rows(str(case), cfg, times))
+        yield from timing.against(str(case), "tokens/s", {name: times[name] for name in sides}, work=ours.tokens(cfg))
         del sides
         jax.clear_caches()
         gc.collect()
