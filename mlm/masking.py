@@ -92,24 +92,23 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
     """
 
     def row(key, ids_L):
-        key_count, key_order, key_kind, key_token = jax.random.split(key, 4)
+        # One draw: on CPU each call compiles for a quarter of a second.
+        shared, of_views = jnp.split(jax.random.uniform(key, (1 + len(ids_L) + 2 * views * slots,)), [1 + len(ids_L)])
+        kind_K, token_K = of_views.reshape(views, 2, slots)[view]
         eligible_L = ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
         # Where in the row's random order each view's tokens start: its own count is floor(rate * eligible + U) too.
-        reached_E = jnp.arange(views + 1) * (rate * eligible) + jax.random.uniform(key_count)
+        reached_E = jnp.arange(views + 1) * (rate * eligible) + shared[0]
         edge_E = jnp.minimum(jnp.floor(reached_E).astype(jnp.int32), eligible)
         start, count = edge_E[view], edge_E[view + 1] - edge_E[view]
         part = jnp.floor(predict / views * eligible + reached_E[view] % 1).astype(jnp.int32)
-        order_L = jnp.where(eligible_L, jax.random.uniform(key_order, ids_L.shape), -1.0)
+        order_L = jnp.where(eligible_L, shared[1:], -1.0)
         _, ordered = jax.lax.top_k(order_L, min(views * slots, len(order_L)))
         positions_K = jnp.roll(ordered, -start)[:slots]
         used_K = jnp.arange(slots) < count
         predicted_K = used_K & (jnp.arange(slots) < jnp.where(predict > 0, part, count))
-        if views > 1:
-            key_kind, key_token = (jax.random.fold_in(key, view) for key in (key_kind, key_token))
         targets_K = ids_L[positions_K]
-        random_K = jnp.searchsorted(cdf_V, jax.random.uniform(key_token, (slots,)), side="right").astype(ids_L.dtype)
-        kind_K = jax.random.uniform(key_kind, (slots,))
+        random_K = jnp.searchsorted(cdf_V, token_K, side="right").astype(ids_L.dtype)
         shown_K = jnp.where(kind_K < mask_share, MASK,
                             jnp.where(kind_K < mask_share + random_share, random_K, targets_K))
         ids_L = ids_L.at[positions_K].set(jnp.where(used_K, shown_K, targets_K))
