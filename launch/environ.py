@@ -4,12 +4,14 @@ import sys
 from pathlib import Path
 
 # What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
+# Tokenizing threads would wait for that arena: one of them is faster than two.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
     "MALLOC_TOP_PAD_": str(2**26),
     "MALLOC_ARENA_MAX": "1",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "TOKENIZERS_PARALLELISM": "false",
 }
 
 

@@ -36,7 +36,7 @@ def build(cfg: config.Config, slots: int) -> tuple[Callable[[], None], int]:
         losses = objective.loss({"model": params, "objective": {}}, given, batch, key_B, knobs, train=True)
         return losses.loss_B["mlm"].sum()
 
-    params = jax.jit(model.init)(jax.random.key(0))
+    params = ours.parameters(cfg)
     h_BxLxD = jax.random.normal(jax.random.key(1), (*batch.ids_BxL.shape, cfg.model.width))
     gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
     analysis = gradient.lower(h_BxLxD, params).compile().memory_analysis()

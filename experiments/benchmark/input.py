@@ -16,7 +16,7 @@ from mlm import config, loop
 from mlm.data import loader, pack
 
 SECONDS = 40   # of rounds of packing
-STEPS = 30     # of a run of the loop
+STEPS = 20     # of a run of the loop
 FASTEST = {"feedforward": "bag", "transformer": ""}  # families whose tiny members may make the fastest step
 
 
@@ -26,7 +26,7 @@ def rows() -> Iterator[dict]:
         yield from of_packing(text, learnt)
         cfg = packing.recipe(text, str(Path(folder, "cache")))
         yield from of_loader(cfg)
-        yield from of_loop(dataclasses.replace(cfg, workdir=str(Path(folder, "run"))))
+        yield from of_loop(cfg)
 
 
 def of_packing(text: str, learnt: str) -> Iterator[dict]:
@@ -43,7 +43,7 @@ def of_packing(text: str, learnt: str) -> Iterator[dict]:
                     jobs["tokenizers + datasets, 2 processes"] = (packing.by_datasets, text, learnt, cores)
             sides = {}
             for side, job in jobs.items():
-                process = stack.enter_context(packing.process(cores))
+                process = stack.enter_context(packing.process(cores, allocator=side == "ours"))
                 sides[side] = lambda process=process, job=job: process.submit(*job).result()
             times = timing.measure(sides, SECONDS / 2, warm_up=1)
         yield from timing.against(f"text to packed rows on {name}", "MB/s", times,
@@ -69,12 +69,15 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
 def of_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
     cfg = config.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
-    bare = ours.build(cfg).step
-    bare_R, loop_R = [], []
-    for number in range(1 + timing.LEAST):
-        with contextlib.redirect_stdout(io.StringIO()):
-            result = loop.train(dataclasses.replace(cfg, workdir=f"{cfg.workdir}-{number}"))
+    batches = loader.train_batches(pack.load(cfg, "train"), seed=cfg.seed, batch_size=cfg.train.batch_size,
+                                   start_step=0)
+    bare, loop_R = ours.build(cfg, rows=list(itertools.islice(batches, STEPS))).step, []
+
+    def whole():
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            result = loop.train(dataclasses.replace(cfg, workdir=folder))
         loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
-        bare_R.append(timing.clock(lambda: bare(STEPS)) / STEPS)
+
+    times = timing.measure({"loop": whole, "bare": lambda: bare(STEPS)}, 0, warm_up=1)
     yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
-                     bare_R[1:], "bare step", work=ours.tokens(cfg))
+                     times["bare"] / STEPS, "bare step", work=ours.tokens(cfg))

@@ -32,8 +32,8 @@ def work(products) -> float:
 def jax_side(products, dtype: str, out: str) -> Callable[[], None]:
     dot = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.dtype(out)))
     rng = np.random.default_rng(0)
-    operands = [tuple(jnp.asarray(rng.normal(size=shape), jnp.dtype(dtype)) for shape in ((m, k), (k, n)))
-                for m, k, n in products]
+    operands = [tuple(jnp.asarray(rng.standard_normal(shape, np.float32), jnp.dtype(dtype))
+                      for shape in ((m, k), (k, n))) for m, k, n in products]
     return lambda: jax.block_until_ready([dot(a, b) for a, b in operands])
 
 

@@ -74,14 +74,17 @@ def masked_batches(cfg: config.Config) -> list[masking.Masked]:
             for number, batch in enumerate(batches(cfg))]
 
 
-def build(cfg: config.Config, model: types.Model | None = None) -> Ours:
-    """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own."""
+def build(cfg: config.Config, model: types.Model | None = None, rows: Iterable[types.Batch] = ()) -> Ours:
+    """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own; rows:
+    batches to be taken in turn, where not those of `batches`."""
     model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal, knobs = objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
     run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
-    state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
+    abstract = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract)
+    state = run.put_state(zeros._replace(params=filled(zeros.params)))
     parameters = layers.count(state.params["model"])["parameters"]
-    placed = [run.put_batch(batch) for batch in batches(cfg)]
+    placed = [run.put_batch(batch) for batch in rows or batches(cfg)]
     analysis = run.train_step.lower(state, placed[0], knobs).compile().memory_analysis()
     return Ours(_repeated(run.train_step, state, placed, knobs), parameters,
                 analysis.temp_size_in_bytes if analysis else 0)
@@ -119,7 +122,16 @@ def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, mask
 
 
 def parameters(cfg: config.Config):
-    """Fresh parameters of the model as numpy arrays, none of them left at 0 or 1: a swapped bias would not show."""
-    model, rng = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size), np.random.default_rng(0)
-    return jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.02, x.shape).astype(np.float32),
-                        jax.jit(model.init)(jax.random.key(0)))
+    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
+    return filled(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def filled(abstract):
+    """Parameters of these shapes, drawn by numpy, as nothing need be compiled for it; none of them is 0 or 1, where a
+    swapped bias would not show."""
+    rng = np.random.default_rng(0)
+
+    def values(path, leaf):
+        return rng.normal(path[-1].key == "scale", 0.02, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(values, abstract)

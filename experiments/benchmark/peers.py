@@ -52,7 +52,7 @@ def best(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], 
             print(f"  trial: {setting}: left out ({type(error).__name__}: {str(error).splitlines()[0][:100]})")
     if not sides:
         raise RuntimeError("no setting of the peer works")
-    times = timing.measure(sides, seconds=0, least=3)
+    times = timing.measure(sides, seconds=0, least=3, warm_up=1)
     for setting, side_R in times.items():
         print(f"  trial: {setting}: {1e3 * np.median(side_R):,.1f} ms", flush=True)
     return min(times, key=lambda setting: np.median(times[setting]))

@@ -18,7 +18,7 @@ from mlm.models import MODELS
 
 SECONDS = 30   # of rounds
 LEAST = 2      # rounds: each compiles the step four times and trains 22 runs
-STEPS = 20     # of a run
+STEPS = 10     # of a run
 SIZES = (1, 4, 16)
 RATES = (0.15, 0.2, 0.3, 0.4)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from experiments.benchmark import timing
 
-SECONDS = 45   # of rounds
-LEAST = 3      # rounds: each starts Python, and compiles, for every case
+SECONDS = 30   # of rounds
+LEAST = 2      # rounds: each starts Python, and compiles, for every case
 ROOT = Path(__file__).parents[2]
 
 

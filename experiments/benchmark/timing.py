@@ -7,6 +7,7 @@ import numpy as np
 
 from mlm.report.table import Column
 
+WARM = 2.0    # seconds of a call that is warm after one
 LEAST = 7     # rounds where a round takes seconds; parts that time whole starts and compilations say fewer
 MOST = 21     # rounds
 TURN = 0.25   # seconds of a side's turn at least, so that the grain of clock and scheduler does not show
@@ -22,12 +23,12 @@ def measure(sides: Mapping[str, Callable[[], object]], seconds: float, *, least:
     """Seconds a call of each side, one number a round; a side returns when its work is done.
 
     Sides take turns, and every round starts with another one: what the machine does beside falls on all alike. Rounds
-    go on for `seconds`, but are at least `least` and at most MOST. warm_up: calls of each side before; the last says
-    how many calls make a turn, which is one where there is none.
+    go on for `seconds`, but are at least `least` and at most MOST. warm_up: calls of each side before, one of a side
+    that takes longer than WARM; the last says how many calls make a turn, which is one where there is none.
     """
     cost = {}
     for _ in range(warm_up):
-        cost = {name: clock(side) for name, side in sides.items()}
+        cost |= {name: clock(side) for name, side in sides.items() if cost.get(name, 0) < WARM}
     calls = {name: math.ceil(TURN / cost[name]) if cost else 1 for name in sides}
     names, times = list(sides), {name: [] for name in sides}
     start = time.perf_counter()

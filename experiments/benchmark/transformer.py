@@ -48,13 +48,14 @@ def rows() -> Iterator[dict]:
     why = peers.absent("torch", "transformers")
     if why:
         print(f"the peers are left out: {why}")
+    compiling: dict[str, bool] = {}
     for case in cases():
         cfg, limited = case.config(), case.size in LIMITED
         sides = {"ours": ours.build(cfg).step}
         if case.size == cases()[0].size:
             sides |= ours.plain(cfg)
         if not why:
-            sides |= peer_sides(case)
+            sides |= peer_sides(case, compiling)
         times = timing.measure(sides | (limit.sides(cfg) if limited else {}), SECONDS)
         if limited:
             yield from ({"part": "limit"} | row for row in limit.rows(str(case), cfg, times))
@@ -64,16 +65,22 @@ def rows() -> Iterator[dict]:
         gc.collect()
 
 
-def peer_sides(case: Case) -> dict[str, Callable]:
+def peer_sides(case: Case, compiling: dict[str, bool]) -> dict[str, Callable]:
     """The tuned peer at the setting that is fastest on one layer of the case's width, and in float32 or on an
-    accelerator the stock one; after a check that the work is equal."""
+    accelerator the stock one; after a check that the work is equal.
+
+    compiling: by dtype, whether torch.compile was faster for the cases before. Where it was not it is not tried again,
+    as what it spares, passes between products, counts the less the wider the net is.
+    """
     from experiments.benchmark import bert, torch_step
 
     if case.dtype == cases()[0].dtype:
         print(f"{case.size}: {check(case._replace(rows=2, dtype='float32').config())}", flush=True)
     shallow = case.config(layers=1)
     setting = peers.best(peers.settings(attention=("sdpa", "eager")), lambda setting: bert.tuned(shallow, setting))
-    setting = peers.best([setting, setting._replace(compiled=True)], lambda setting: bert.tuned(shallow, setting))
+    if compiling.setdefault(case.dtype, True):
+        setting = peers.best([setting, setting._replace(compiled=True)], lambda setting: bert.tuned(shallow, setting))
+        compiling[case.dtype] = setting.compiled
     torch_step.forget()
     sides = {f"tuned BertForMaskedLM ({setting})": bert.tuned(case.config(), setting)}
     if case.dtype == "float32" or jax.default_backend() != "cpu":
