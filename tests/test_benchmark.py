@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import flax_rnn, growth, limit, ours, timing
+from experiments.benchmark import flax_rnn, growth, limit, ours, peers, timing
 from mlm.models import MODELS, layers
 from mlm.report import table
 
@@ -75,6 +75,22 @@ def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
         np.testing.assert_array_equal(at[used], rows.targets_BxK[used])
         assert set(used.sum(1)) <= {4, 5}  # 0.15 * 30
     assert (rows.ids_BxL != batch.ids_BxL).sum() > 10
+
+
+def test_a_peer_that_cannot_be_compiled_stays_as_it_is_and_the_faster_side_is_known(capsys):
+    def build(setting):
+        if setting.compiled:
+            raise RuntimeError("no compiler")
+        return lambda: None
+
+    assert list(peers.as_it_is_and_compiled("x", peers.Setting(), True, build)) == ["x (not compiled)"]
+    assert "no compiler" in capsys.readouterr().out
+    both = list(peers.as_it_is_and_compiled("x", peers.Setting("sdpa"), True, lambda setting: lambda: None))
+    assert both == ["x (sdpa, not compiled)", "x (sdpa, compiled)"]
+    slow, quick = np.array([3.0, 2.0]), np.array([1.0, 2.0])
+    assert peers.compiled({"ours": quick / 2, both[0]: slow, both[1]: quick})
+    assert not peers.compiled({"ours": quick / 2, both[0]: quick, both[1]: slow})
+    assert not peers.compiled({"ours": quick})
 
 
 def test_the_products_of_the_limit_are_the_models_own():

@@ -13,7 +13,7 @@ from mlm import config, masking, program, step
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 
-SECONDS = 8    # of rounds, a vocabulary
+SECONDS = 4    # of rounds, a vocabulary
 RATES = (0.15, 0.4, 0.8)
 VOCABULARIES = (8_192, 30_522, 250_000)
 

@@ -1,7 +1,7 @@
 """Which peers this machine has, and which of their settings is the fastest for a case."""
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -40,19 +40,39 @@ def settings(**choices: Iterable) -> list[Setting]:
     return [Setting(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 
 
-def best(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], object]]) -> Setting:
-    """The setting whose step takes the least time in a short trial; one that fails is left out with a line."""
-    sides = {}
+def started(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], object]]
+            ) -> dict[Setting, Callable[[], object]]:
+    """The steps of these settings, each made once; one that fails is left out with a line. Raises RuntimeError where
+    all do."""
+    steps = {}
     for setting in candidates:
         try:
             step = build(setting)
             step()
-            sides[setting] = step
+            steps[setting] = step
         except Exception as error:
-            print(f"  trial: {setting}: left out ({type(error).__name__}: {str(error).splitlines()[0][:100]})")
-    if not sides:
+            print(f"  {setting}: left out ({type(error).__name__}: {str(error).splitlines()[0][:100]})")
+    if not steps:
         raise RuntimeError("no setting of the peer works")
-    times = timing.measure(sides, seconds=0, least=3, warm_up=1)
+    return steps
+
+
+def as_it_is_and_compiled(name: str, setting: Setting, compiling: bool, build: Callable[[Setting], Callable[[], object]]
+                          ) -> dict[str, Callable[[], object]]:
+    """The sides of a peer without torch.compile and, if `compiling`, with it."""
+    candidates = [setting, setting._replace(compiled=True)][: 1 + compiling]
+    return {f"{name} ({setting})": step for setting, step in started(candidates, build).items()}
+
+
+def compiled(times: Mapping[str, np.ndarray]) -> bool:
+    """Whether the fastest of these sides by PyTorch is a compiled one."""
+    medians = {name: np.median(side_R) for name, side_R in times.items() if "compiled" in name}
+    return bool(medians) and "not compiled" not in min(medians, key=medians.get)
+
+
+def best(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], object]]) -> Setting:
+    """The setting whose step takes the least time in a short trial."""
+    times = timing.measure(started(candidates, build), seconds=0, least=3, warm_up=1)
     for setting, side_R in times.items():
         print(f"  trial: {setting}: {1e3 * np.median(side_R):,.1f} ms", flush=True)
     return min(times, key=lambda setting: np.median(times[setting]))

@@ -28,16 +28,17 @@ def rows() -> Iterator[dict]:
     why = peers.absent("torch")
     if why:
         print(f"torch.nn is left out: {why}")
-    chosen: dict[tuple[str, str], peers.Setting] = {}
+    compiling: dict[tuple[str, str], bool] = {}
     for cell, width, dtype in CASES:
         cfg = recipe(cell, width, dtype, ROWS[width])
         sides = {"ours": ours.build(cfg).step}
         if not why:
-            sides |= torch_side(cfg, chosen)
+            sides |= torch_sides(cfg, compiling.get((cell, dtype), True))
         sides["Flax nn.RNN"] = ours.build(cfg, flax_rnn.build(cfg)).step
         if width == min(ROWS):
             sides |= ours.plain(cfg)
         times = timing.measure(sides, SECONDS)
+        compiling[cell, dtype] = peers.compiled(times)
         yield from timing.against(f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
                                   work=ours.tokens(cfg))
         del sides
@@ -45,21 +46,18 @@ def rows() -> Iterator[dict]:
         gc.collect()
 
 
-def torch_side(cfg: config.Config, chosen: dict[tuple[str, str], peers.Setting]) -> dict[str, Callable]:
-    """The peer in PyTorch, after a check, at the first width of a cell, that the work is equal; its setting is tried
-    out on the first net of a cell and dtype and kept in `chosen`."""
+def torch_sides(cfg: config.Config, compiling: bool) -> dict[str, Callable]:
+    """The peer in PyTorch as it is and, if `compiling`, compiled; after a check, at a cell's first width, that the work
+    is equal. In bfloat16 its recurrence has the dtype that is faster."""
     from experiments.benchmark import torch_rnn, torch_step
 
     cell, dtype = cfg.model.cell, cfg.model.dtype
     if cfg.model.width == min(ROWS):
         print(f"{cell}: {check(recipe(cell, cfg.model.width, 'float32', 2))}", flush=True)
-    if (cell, dtype) not in chosen:
-        build = functools.partial(torch_rnn.tuned, cfg)
-        setting = peers.best(peers.settings(recurrence=("", "float32") if dtype == "bfloat16" else ("",)), build)
-        chosen[cell, dtype] = peers.best([setting, setting._replace(compiled=True)], build)
+    build = functools.partial(torch_rnn.tuned, cfg)
+    setting = peers.best(peers.settings(recurrence=("", "float32")), build) if dtype == "bfloat16" else peers.Setting()
     torch_step.forget()
-    setting = chosen[cell, dtype]
-    return {f"torch.nn.{torch_rnn.CELLS[cell].__name__} ({setting})": torch_rnn.tuned(cfg, setting)}
+    return peers.as_it_is_and_compiled(f"torch.nn.{torch_rnn.CELLS[cell].__name__}", setting, compiling, build)
 
 
 def check(cfg: config.Config) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mlm.report.table import Column
 
-WARM = 2.0    # seconds of a call that is warm after one
+WARM = 1.0    # seconds of a call that is warm after one
 LEAST = 7     # rounds where a round takes seconds; parts that time whole starts and compilations say fewer
 MOST = 21     # rounds
 TURN = 0.25   # seconds of a side's turn at least, so that the grain of clock and scheduler does not show

@@ -48,43 +48,54 @@ def rows() -> Iterator[dict]:
     why = peers.absent("torch", "transformers")
     if why:
         print(f"the peers are left out: {why}")
+    attention: dict[tuple[str, int], peers.Setting] = {}
     compiling: dict[str, bool] = {}
+    if not why:
+        print(check(cases()[0]._replace(rows=2, dtype="float32").config()), flush=True)
     for case in cases():
         cfg, limited = case.config(), case.size in LIMITED
         sides = {"ours": ours.build(cfg).step}
         if case.size == cases()[0].size:
             sides |= ours.plain(cfg)
         if not why:
-            sides |= peer_sides(case, compiling)
+            of_kind = case.dtype, case.length
+            if of_kind not in attention:
+                attention[of_kind] = faster_attention(case)
+            sides |= peer_sides(case, attention[of_kind], compiling.get(case.dtype, True))
         times = timing.measure(sides | (limit.sides(cfg) if limited else {}), SECONDS)
+        of_sides = {name: times[name] for name in sides}
+        compiling[case.dtype] = peers.compiled(of_sides)
         if limited:
             yield from ({"part": "limit"} | row for row in limit.rows(str(case), cfg, times))
-        yield from timing.against(str(case), "tokens/s", {name: times[name] for name in sides}, work=ours.tokens(cfg))
+        yield from timing.against(str(case), "tokens/s", of_sides, work=ours.tokens(cfg))
         del sides
         jax.clear_caches()
         gc.collect()
 
 
-def peer_sides(case: Case, compiling: dict[str, bool]) -> dict[str, Callable]:
-    """The tuned peer at the setting that is fastest on one layer of the case's width, and in float32 or on an
-    accelerator the stock one; after a check that the work is equal.
-
-    compiling: by dtype, whether torch.compile was faster for the cases before. Where it was not it is not tried again,
-    as what it spares, passes between products, counts the less the wider the net is.
-    """
+def faster_attention(case: Case) -> peers.Setting:
+    """PyTorch's attention that is faster in one layer of the case's width; its share falls as nets grow wider."""
     from experiments.benchmark import bert, torch_step
 
-    if case.dtype == cases()[0].dtype:
-        print(f"{case.size}: {check(case._replace(rows=2, dtype='float32').config())}", flush=True)
     shallow = case.config(layers=1)
     setting = peers.best(peers.settings(attention=("sdpa", "eager")), lambda setting: bert.tuned(shallow, setting))
-    if compiling.setdefault(case.dtype, True):
-        setting = peers.best([setting, setting._replace(compiled=True)], lambda setting: bert.tuned(shallow, setting))
-        compiling[case.dtype] = setting.compiled
     torch_step.forget()
-    sides = {f"tuned BertForMaskedLM ({setting})": bert.tuned(case.config(), setting)}
+    return setting
+
+
+def peer_sides(case: Case, setting: peers.Setting, compiling: bool) -> dict[str, Callable]:
+    """The tuned peer as it is and, if `compiling`, compiled; in float32 or on an accelerator the stock one too.
+
+    compiling: whether torch.compile was faster for a narrower net. What it spares, passes between products, counts the
+    less the wider the net is.
+    """
+    from experiments.benchmark import bert
+
+    cfg = case.config()
+    sides = peers.as_it_is_and_compiled("tuned BertForMaskedLM", setting, compiling,
+                                        lambda setting: bert.tuned(cfg, setting))
     if case.dtype == "float32" or jax.default_backend() != "cpu":
-        sides["stock BertForMaskedLM"] = bert.stock(case.config())
+        sides["stock BertForMaskedLM"] = bert.stock(cfg)
     return sides
 
 
