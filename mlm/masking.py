@@ -94,7 +94,7 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
     def row(key, ids_L):
         # One draw: on CPU each is a loop of ten kernels.
         shared, of_views = jnp.split(jax.random.uniform(key, (1 + len(ids_L) + 2 * views * slots,)), [1 + len(ids_L)])
-        kind_K, token_K = of_views.reshape(views, 2, slots)[view]
+        kind_K, token_K = of_views.reshape(slots, views, 2)[:, view].T  # slots added change none before
         eligible_L = ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
         # Where in the row's random order each view's tokens start: its own count is floor(rate * eligible + U) too.
