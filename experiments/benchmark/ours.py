@@ -122,6 +122,7 @@ def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, mask
 
 
 def parameters(cfg: config.Config):
+    """Parameters of the config's model as numpy arrays, by `filled`."""
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     return filled(jax.eval_shape(model.init, jax.random.key(0)))
 
