@@ -2,9 +2,9 @@
 
     python -m launch.run --config=configs/base.py --config.workdir=runs/base
 
-Every field and its default stand in mlm/config.py; a recipe says only what it changes.
+Every field and its default stand in mlm/base/config.py; a recipe says only what it changes.
 """
-from mlm.config import Config
+from mlm.base.config import Config
 
 
 def get_config() -> Config:

@@ -16,9 +16,10 @@ import math
 from collections.abc import Sequence
 
 from configs.recipes import BEST, SMALL
-from mlm.grid import axis, chain, named, product
+from launch.sweep.grid import axis, chain, named, product
+from mlm.base.estimates import Estimate, estimate
 from mlm.report import series
-from mlm.report.table import Column, Estimate, estimate
+from mlm.report.table import Column
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
            "transformer": "transformer"}

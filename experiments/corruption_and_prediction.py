@@ -4,7 +4,7 @@ Claim      Wettig et al. 2022 (arXiv:2202.08005) take the two apart: more corrup
            predictions make training better. Their public code cannot do it.
 How        40% is masked and predicted; from there one of the two is changed. Less is predicted than corrupted: a random
            part of it. More: each row is seen under several masks that share no token, and what all of them hide is
-           predicted, at a pass through the model for each (mlm/masking.py).
+           predicted, at a pass through the model for each (mlm/objectives/masking.py).
 Command    python -m launch.sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, reckoned from
            the time of a step (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
@@ -14,9 +14,10 @@ Expected   no number of the paper's is at hand for this table; it was of scores 
 from collections.abc import Sequence
 
 from configs.recipes import LAPTOP, QUICK, WETTIG
-from mlm.grid import axis, named, product
-from mlm.report import rows
-from mlm.report.table import Column, estimate
+from launch.sweep.grid import axis, named, product
+from mlm.base.estimates import estimate
+from mlm.report import summary
+from mlm.report.table import Column
 
 PURE = {"mask.mask_share": 1.0, "mask.random_share": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
@@ -56,4 +57,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each pair of a corruption rate and a prediction rate."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

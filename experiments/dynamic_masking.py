@@ -16,8 +16,8 @@ Expected   paper, development sets:  SQuAD 2.0  MNLI  SST-2
 from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, QUICK
-from mlm.grid import axis, named, product
-from mlm.report import rows
+from launch.sweep.grid import axis, named, product
+from mlm.report import summary
 from mlm.report.table import Column
 
 # Rows are seen often here, so that dropout is as in the paper.
@@ -54,4 +54,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for dynamic masking and one for each number of static masks."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

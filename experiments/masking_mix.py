@@ -19,8 +19,8 @@ Expected   paper, development sets:     MNLI  NER   NER from features
 from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, QUICK
-from mlm.grid import axis, named, product
-from mlm.report import rows
+from launch.sweep.grid import axis, named, product
+from mlm.report import summary
 from mlm.report.table import Column
 
 MIXES = [{"name": f"mask{mask}-same{same}-random{random}", "mask.mask_share": mask / 100,
@@ -50,4 +50,4 @@ def about(seeds: Sequence[dict]) -> dict:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each mix."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

@@ -19,8 +19,8 @@ Expected   paper, large, accuracy on the development sets after fine-tuning (the
 from collections.abc import Sequence
 
 from configs.recipes import BEST, LAPTOP, QUICK, WETTIG
-from mlm.grid import axis, chain, named, product
-from mlm.report import rows
+from launch.sweep.grid import axis, chain, named, product
+from mlm.report import summary
 from mlm.report.table import Column
 
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)   # to train at
@@ -80,4 +80,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model, mix and rate of training."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

@@ -20,8 +20,8 @@ Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
 from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, QUICK
-from mlm.grid import axis, named, product
-from mlm.report import rows
+from launch.sweep.grid import axis, named, product
+from mlm.report import summary
 from mlm.report.table import Column
 
 PAPER = {(3, 768, 12): 5.84, (6, 768, 3): 5.24, (6, 768, 12): 4.68, (12, 768, 12): 3.99, (12, 1024, 16): 3.54,
@@ -59,4 +59,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each shape, with the paper's perplexity where it had that shape."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

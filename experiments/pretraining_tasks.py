@@ -23,9 +23,10 @@ Expected   BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
 from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, QUICK
-from mlm.grid import axis, named, product
-from mlm.report import rows
-from mlm.report.table import Column, estimate
+from launch.sweep.grid import axis, named, product
+from mlm.base.estimates import estimate
+from mlm.report import summary
+from mlm.report.table import Column
 
 TASKS = [{"name": "segment-pairs-nsp", "pack.mode": "segment_pair", "objective": "nsp"},
          {"name": "segment-pairs", "pack.mode": "segment_pair", "objective": "mlm"},
@@ -62,4 +63,4 @@ def about(seeds: Sequence[dict]) -> dict:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of making rows and each task."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

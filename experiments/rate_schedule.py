@@ -13,9 +13,10 @@ Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at 
 from collections.abc import Sequence
 
 from configs.recipes import LAPTOP, QUICK, WETTIG
-from mlm.grid import axis, named, product
-from mlm.report import rows
-from mlm.report.table import Column, estimate
+from launch.sweep.grid import axis, named, product
+from mlm.base.estimates import estimate
+from mlm.report import summary
+from mlm.report.table import Column
 
 SCHEDULES = [
     {"name": "constant-15", "mask.rate": 0.15},
@@ -59,4 +60,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each schedule."""
-    return rows.table(results, COLUMNS, about)
+    return summary.table(results, COLUMNS, about)

@@ -10,7 +10,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from launch import environ
-from mlm import config
+from mlm.base import config, errors, fields
 
 DEFAULT = "configs/base.py"
 CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_config() is the recipe ({DEFAULT} if not "
@@ -22,7 +22,7 @@ _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Hold memory as launch/environ
 def overrides(argv: Sequence[str]) -> dict[str, Any]:
     """The fields that the command line sets, by dotted name, with their typed values."""
     names = [match[1] for word in argv if (match := re.match(r"--?(?:no)?config\.([\w.]+)", word))]
-    flat = config.flatten(CONFIG.value)
+    flat = fields.flatten(CONFIG.value)
     return {name: flat[name] for name in names}
 
 
@@ -31,7 +31,7 @@ def run(main: Callable) -> None:
     def parse(argv):
         for word in argv:
             if match := re.match(r"--?(?:no)?config\.([\w.]+)", word):
-                config.check_name(match[1])
+                fields.check_name(match[1])
         given = any(re.match(r"--?config(=|$)", word) for word in argv)
         return flags.FLAGS(argv if given else [argv[0], f"--config={DEFAULT}", *argv[1:]])
 
@@ -43,12 +43,12 @@ def run(main: Callable) -> None:
         absl_logging.get_absl_handler().addFilter(ours_or_serious)
         if not isinstance(CONFIG.value, config.Config):
             path = config_flags.get_config_filename(flags.FLAGS["config"])
-            raise config.ConfigError(f"--config = {path!r}: expected a file whose get_config() returns an "
-                                     f"mlm.config.Config, such as {DEFAULT}")
+            raise errors.ConfigError(f"--config = {path!r}: expected a file whose get_config() returns an "
+                                     f"mlm.base.config.Config, such as {DEFAULT}")
         return main(argv)
 
     try:
         app.run(checked, flags_parser=parse)
-    except (config.ConfigError, flags.Error) as error:
+    except (errors.ConfigError, flags.Error) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

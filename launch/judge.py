@@ -22,10 +22,10 @@ _MAX_PAIRS = flags.DEFINE_integer("max_pairs", 0, "The first so many of each par
 
 
 def sentences(data) -> list[str]:
-    from mlm.data import corpus, text_files
+    from mlm.data.text import corpus, files
 
     if _SENTENCES.value:
-        texts = text_files.read(text_files.find("--sentences", _SENTENCES.value), lambda line: False)
+        texts = files.read(files.find("--sentences", _SENTENCES.value), lambda line: False)
     else:
         texts = corpus.documents(data, "validation")
     every = itertools.chain.from_iterable(map(corpus.sentences, texts))
@@ -33,8 +33,9 @@ def sentences(data) -> list[str]:
 
 
 def show(judged: dict) -> None:
-    from mlm.data import blimp
-    from mlm.report.table import Column, Estimate, markdown
+    from mlm.base.estimates import Estimate
+    from mlm.data.tasks import blimp
+    from mlm.report.table import Column, markdown
 
     def interval(values, name, scale=1.0):
         middle, half = scale * values[name], 1.96 * scale * values[f"{name}_se"]
@@ -72,19 +73,20 @@ def show(judged: dict) -> None:
 
 
 def main(argv):
-    from mlm import config
+    from mlm.base import errors
 
     if len(argv) < 2:
-        raise config.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
-    from mlm import judge, trained
-    from mlm.data import blimp
+        raise errors.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
+    from mlm.data.tasks import blimp
+    from mlm.judge import judged
+    from mlm.train.run import trained
 
     paradigms = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value) if _BLIMP.value else []
-    config.expect(bool(paradigms) or not _PARADIGMS.value, "--paradigms", ",".join(_PARADIGMS.value),
+    errors.expect(bool(paradigms) or not _PARADIGMS.value, "--paradigms", ",".join(_PARADIGMS.value),
                   "--blimp=FOLDER beside it")
     for workdir in argv[1:]:
         run = trained.load(workdir, command.overrides(sys.argv))
-        show(judge.judge(run, sentences(run.cfg.data), paradigms))
+        show(judged.judge(run, sentences(run.cfg.data), paradigms))
         print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
 
 

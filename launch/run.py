@@ -18,32 +18,34 @@ _PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coo
 
 
 def main(argv):
-    from configs.sizes import SIZES
-    from mlm import config
+    from mlm.base import errors
+    from mlm.models.sizes import SIZES
+    from mlm.train import recipe
 
     if len(argv) > 1:
-        raise config.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
+        raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
     import jax
 
-    from mlm import log, loop, metrics
     from mlm.models import CELLS
+    from mlm.train.run import log, loop
+    from mlm.train.run.stop import Stopped
 
-    cfg = config.resolve(command.CONFIG.value, SIZES, CELLS)
+    cfg = recipe.resolve(command.CONFIG.value, SIZES, CELLS)
     if not _COORDINATOR.value and (_PROCESSES.value, _PROCESS.value) != (1, 0):
-        raise config.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
+        raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
     if _COORDINATOR.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     elif _DISTRIBUTED.value:
         jax.distributed.initialize()
     try:
         result = loop.train(cfg)
-    except loop.Stopped as stop:
+    except Stopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
     except log.Diverged as diverged:
         print(f"error: {diverged}", file=sys.stderr)
         sys.exit(1)
-    print(f"done: {cfg.workdir}: {metrics.brief(result['evaluation'])}")
+    print(f"done: {cfg.workdir}: {log.brief(result['evaluation'])}")
 
 
 if __name__ == "__main__":

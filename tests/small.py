@@ -4,9 +4,10 @@ import functools
 import jax
 import numpy as np
 
-from configs.sizes import SIZES
-from mlm import config, types
+from mlm.base import config, fields, types
 from mlm.models import CELLS, MODELS
+from mlm.models.sizes import SIZES
+from mlm.train import recipe
 
 VOCAB = 50
 MEMBERS = [(family, cell) for family, cells in CELLS.items() for cell in cells or ("",)]
@@ -15,21 +16,21 @@ PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 def small_config(family="transformer", cell="", **changes) -> config.Config:
     """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots."""
-    fields = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
+    base = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
               "model.max_positions": 32, "model.family": family, "model.cell": cell}
     if family == "transformer":
-        fields["model.heads"] = 2
+        base["model.heads"] = 2
     if family == "feedforward":
-        fields["model.window"] = 3
+        base["model.window"] = 3
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return config.resolve(config.override(config.Config(), fields | changes), SIZES, CELLS)
+    return recipe.resolve(fields.override(config.Config(), base | changes), SIZES, CELLS)
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
     """As small_config, on a few short documents of the built-in language, packed under `cache`."""
-    fields = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
+    base = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
               "data__language__validation_documents": 80, "pack__length": 32}
-    return small_config(family, cell, **fields | changes)
+    return small_config(family, cell, **base | changes)
 
 
 @functools.lru_cache

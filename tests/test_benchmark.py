@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmark import flax_rnn, growth, limit, ours, peers, timing
-from mlm.models import MODELS, layers
+from mlm.models import MODELS, lm
 from mlm.report import table
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def test_the_exponent_of_a_power_law_is_found():
 @pytest.mark.parametrize("cell", CELLS)
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
-    counts = [layers.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
+    counts = [lm.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
               for model in (MODELS["rnn"](cfg.model, 300), flax_rnn.build(cfg))]
     gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
     per_gate = cfg.model.layers * 2 * cfg.model.hidden  # a bias a gate, layer and direction

@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from mlm import config
-from mlm.data import blimp
+from mlm.base import errors
+from mlm.data.tasks import blimp
 
 
 def lines(*pairs, **more):
@@ -47,24 +47,24 @@ def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
 ])
 def test_a_wrong_line_is_named(folder, text, message):
     (folder / "wh_island.jsonl").write_text(text)
-    with pytest.raises(config.ConfigError, match=message) as error:
+    with pytest.raises(errors.ConfigError, match=message) as error:
         blimp.read(folder)
     assert "\n" not in str(error.value)
 
 
 def test_a_wrong_folder_or_name_is_told(folder, tmp_path):
-    with pytest.raises(config.ConfigError, match=r"^blimp = '.*/absent': expected a folder of BLiMP's .jsonl files$"):
+    with pytest.raises(errors.ConfigError, match=r"^blimp = '.*/absent': expected a folder of BLiMP's .jsonl files$"):
         blimp.read(folder / "absent")
     (folder / "empty").mkdir()
-    with pytest.raises(config.ConfigError, match=r"this one has none$"):
+    with pytest.raises(errors.ConfigError, match=r"this one has none$"):
         blimp.read(folder / "empty")
-    with pytest.raises(config.ConfigError, match="did you mean 'wh_island'"):
+    with pytest.raises(errors.ConfigError, match="did you mean 'wh_island'"):
         blimp.read(folder, ["wh_iland"])
     (folder / "paradigms.tsv").write_text("UID\tterm\n")
-    with pytest.raises(config.ConfigError, match=r"paradigms.tsv, line 1 = 'UID\\tterm': expected a column ling"):
+    with pytest.raises(errors.ConfigError, match=r"paradigms.tsv, line 1 = 'UID\\tterm': expected a column ling"):
         blimp.read(folder)
     (folder / "paradigms.tsv").write_text("UID\tlinguistics_term\nabsent\tislands\n")
-    with pytest.raises(config.ConfigError, match=r"^blimp: cannot read .*absent.jsonl"):
+    with pytest.raises(errors.ConfigError, match=r"^blimp: cannot read .*absent.jsonl"):
         blimp.read(folder)
 
 
@@ -78,7 +78,7 @@ def test_a_phenomenon_is_the_mean_of_its_paradigms_with_the_error_of_their_pairs
             right = rng.random(pairs) < share
             found[name] = {"phenomenon": phenomenon, "pairs": pairs, "pll_accuracy": right.mean(),
                            "pll_accuracy_se": right.std(ddof=1) / pairs**0.5}
-        return blimp.summary(found)
+        return pairs.summary(found)
 
     many = [once() for _ in range(2000)]
     for pick, share in ((lambda s: s["phenomena"]["a"], 0.75), (lambda s: s["overall"], 1.7 / 3)):

@@ -5,12 +5,16 @@ import random
 import pytest
 from small import small_config
 
-from mlm import budget, config, flops, loop, masking
-from mlm.data import pack
+from launch.sweep import budget
+from mlm.base import fields
+from mlm.data.rows import pack
+from mlm.objectives import masking
+from mlm.train.run import loop
+from mlm.train.step import cost
 
 
 @pytest.fixture(scope="module")
-def fields(tmp_path_factory):
+def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("budget")
     rng = random.Random(0)
     (folder / "text.txt").write_text("\n\n".join(
@@ -24,38 +28,38 @@ def steps(points):
     return [cfg.train.steps for cfg in points]
 
 
-def test_equal_predictions_are_made(fields, tmp_path):
+def test_equal_predictions_are_made(base, tmp_path):
     """By what is counted in training: whatever the rate, the batch, and how full the rows are."""
-    points = [small_config(**fields | changes) for changes in (
+    points = [small_config(**base | changes) for changes in (
         {}, {"mask__rate": 0.4}, {"train__batch_size": 16}, {"pack__mode": "doc_sentences", "mask__rate": 0.3})]
     assert steps(budget.rewrite(points[:3], "predictions", tmp_path)) == [40, 15, 20]  # rows alike need no counting
     points = budget.rewrite(points, "predictions", tmp_path)
     assert steps(points)[:3] == [40, 15, 20] and steps(points)[3] > 20
-    made = [loop.train(config.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
+    made = [loop.train(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
             for number in (0, 3)]
     assert made[1] == pytest.approx(made[0], rel=0.07)
 
 
-def test_equal_flops_are_spent(fields, tmp_path):
-    points = [small_config(**fields | changes) for changes in ({}, {"model__layers": 3}, {"mask__rate": 0.8})]
-    points = budget.rewrite([config.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
-    spent = [flops.per_step(cfg, 12) * cfg.train.steps for cfg in points]
+def test_equal_flops_are_spent(base, tmp_path):
+    points = [small_config(**base | changes) for changes in ({}, {"model__layers": 3}, {"mask__rate": 0.8})]
+    points = budget.rewrite([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
+    spent = [cost.per_step(cfg, 12) * cfg.train.steps for cfg in points]
     assert spent == [pytest.approx(spent[0], rel=0.002)] * 3
     assert steps(points)[0] == 1000 > steps(points)[2] > steps(points)[1]
 
 
-def test_equal_seconds_follow_the_step_times_that_are_kept(fields, tmp_path):
-    points = [small_config(**fields | changes) for changes in (
+def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
+    points = [small_config(**base | changes) for changes in (
         {}, {"model__layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})]
     (tmp_path / "step_seconds.json").write_text(json.dumps(
         {budget.name(points[0]): 0.01, budget.name(points[1]): 0.02, budget.name(points[3]): 0.004}))
     points = budget.rewrite(points, "seconds", tmp_path)
     assert steps(points) == [40, 20, 40, 100]
-    assert len({config.fingerprint(cfg) for cfg in points}) == 4
+    assert len({fields.fingerprint(cfg) for cfg in points}) == 4
     assert budget.step_seconds(points[0]) > 0
 
 
-def test_a_budget_counts_what_training_masks(fields):
+def test_a_budget_counts_what_training_masks(base):
     """The count that equal predictions rest on: tokens that may be masked, special ones left out."""
-    rows = pack.load(small_config(**fields), "train")
+    rows = pack.load(small_config(**base), "train")
     assert rows.unigram_V.sum() == (rows.ids_NxL >= masking.NUM_SPECIAL).sum()

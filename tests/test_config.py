@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from configs.sizes import SIZES
-from mlm import config, limits, loop
+from mlm.base import config, errors, fields
 from mlm.models import CELLS
+from mlm.models.sizes import SIZES
+from mlm.train import recipe
+from mlm.train.run import loop
 
 ROOT = Path(__file__).parents[1]
 
 
 def checked(changes):
-    loop.check(config.resolve(config.override(config.Config(), changes), SIZES, CELLS))
+    loop.check(recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS))
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -59,7 +61,7 @@ def checked(changes):
         ("attractors", 1.1), ("train_documents", 0), ("validation_documents", 0), ("seed", -1)]),
 ])
 def test_a_bad_value_is_named_with_what_was_expected(changes, words):
-    with pytest.raises(config.ConfigError) as error:
+    with pytest.raises(errors.ConfigError) as error:
         checked(changes)
     message = str(error.value)
     assert "\n" not in message
@@ -87,14 +89,14 @@ def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
 
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
     base = small_config()
-    assert config.fingerprint(base) == config.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
+    assert fields.fingerprint(base) == fields.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
     others = [small_config(seed=1), small_config(mask__rate=0.2), small_config(model__layers=3)]
-    assert len({config.fingerprint(cfg) for cfg in [base, *others]}) == 4
+    assert len({fields.fingerprint(cfg) for cfg in [base, *others]}) == 4
 
 
 def test_flatten_and_override_are_inverse():
     cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__validation_fraction=0.2)
-    assert config.override(config.Config(), config.flatten(cfg)) == cfg
+    assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
     assert cfg.data.language.topic == 1 and cfg.data.validation_fraction == 0.2 and cfg.data.language.recall == 0.9
 
 
@@ -111,7 +113,7 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
     assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
     assert drawn.data.language.words == 30
     assert small_config(data__corpus="language", data__language__words=20).data.language.words == 20
-    limits.validate(drawn)
+    recipe.validate(drawn)
     assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
     other = small_config(data__corpus="docstrings")
     assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"

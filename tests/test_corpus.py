@@ -7,9 +7,11 @@ import tracemalloc
 import pytest
 from small import drawn_config
 
-from mlm import config
-from mlm.data import corpus, language, pack, text_files, trouble
-from mlm.data.tokenizer import CLS, SEP
+from mlm.base import config, errors
+from mlm.base.special import CLS, SEP
+from mlm.data.language import grammar
+from mlm.data.rows import pack
+from mlm.data.text import corpus, files, trouble
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ def test_a_larger_held_out_share_keeps_what_was_held_out(tmp_path):
 @pytest.mark.parametrize("boundary, count", [("file", 1), ("blank_line", 4), (" = [^=]+ = ", 2)])
 def test_boundaries(tmp_path, boundary, count):
     (tmp_path / "a.txt").write_text(" \n = One = \n \n = = Part = = \n text\n\n\n = Two = \n \n more \n")
-    found = list(text_files.read([str(tmp_path / "a.txt")], text_files.boundary("", boundary)))
+    found = list(files.read([str(tmp_path / "a.txt")], files.boundary("", boundary)))
     assert len(found) == count
     assert "".join("".join(found).split()) == "=One===Part==text=Two=more"
     if count == 2:
@@ -69,7 +71,7 @@ def test_gzip_line_ends_and_byte_order_mark_do_not_show(tmp_path):
     (tmp_path / "a.txt").write_bytes("One é\ntwo\n\nthree\n".encode())
     with gzip.open(tmp_path / "b.gz", "wb") as file:
         file.write("\ufeffOne é\r\ntwo\r\n\r\nthree\r\n".encode())
-    plain, packed = ([*text_files.read([str(tmp_path / name)], text_files.boundary("", "blank_line"))]
+    plain, packed = ([*files.read([str(tmp_path / name)], files.boundary("", "blank_line"))]
                      for name in ("a.txt", "b.gz"))
     assert plain == packed == ["One é\ntwo", "three"]
 
@@ -88,8 +90,8 @@ def test_bad_bytes_and_empty_files_are_counted_with_file_and_offset(tmp_path, ca
 def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
     whole = gzip.compress("\n".join(texts(500)).encode())
     (tmp_path / "a.gz").write_bytes(whole[:-100])
-    with pytest.raises(config.ConfigError, match=r"a\.gz on from byte \d+"):
-        list(text_files.read([str(tmp_path / "a.gz")], text_files.boundary("", "file")))
+    with pytest.raises(errors.ConfigError, match=r"a\.gz on from byte \d+"):
+        list(files.read([str(tmp_path / "a.gz")], files.boundary("", "file")))
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -103,15 +105,15 @@ def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
 def test_bad_fields_end_in_one_line(tmp_path, changes, message):
     data = of(tmp_path / "texts", texts(9))
     data = dataclasses.replace(data, **{name: value.format(tmp_path) for name, value in changes.items()})
-    with pytest.raises(config.ConfigError, match=message) as error:
+    with pytest.raises(errors.ConfigError, match=message) as error:
         both(data)
     assert "\n" not in str(error.value)
 
 
 def test_a_split_without_documents_is_an_error(tmp_path):
-    with pytest.raises(config.ConfigError, match=r"no document in the validation split.*config\.data\.boundary"):
+    with pytest.raises(errors.ConfigError, match=r"no document in the validation split.*config\.data\.boundary"):
         both(of(tmp_path / "a", texts(1), validation_fraction=1e-9))
-    with pytest.raises(config.ConfigError, match="no document in the train split"):
+    with pytest.raises(errors.ConfigError, match="no document in the train split"):
         both(of(tmp_path / "b", [" \n"]))
 
 
@@ -145,9 +147,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 
 def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(text_files, "MAX_DOCUMENT", 101)
+    monkeypatch.setattr(files, "MAX_DOCUMENT", 101)
     (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
-    found = list(text_files.read([str(tmp_path / "a.txt")], text_files.boundary("", "file")))
+    found = list(files.read([str(tmp_path / "a.txt")], files.boundary("", "file")))
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
     assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
 
@@ -161,11 +163,11 @@ def test_docstrings_are_the_library_documentation_on_every_machine():
 
 def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
     pytest.importorskip("tensorflow_datasets")
-    from mlm.data import tfds_text
+    from mlm.data.text import tfds
     source = of(tmp_path / "a", [*texts(40), "Zażółć gęślą jaźń 日本語"])
     held_out = of(tmp_path / "held", texts(5, seed=1))
-    tfds_text.prepare("own", source.path, str(tmp_path / "out"))
-    tfds_text.prepare("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
+    tfds.prepare("own", source.path, str(tmp_path / "out"))
+    tfds.prepare("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
     data = config.Data(corpus="tfds", tfds_name="own", tfds_dir=str(tmp_path / "out"))
     assert [sorted(part) for part in both(data)] == [sorted(part) for part in both(source)]
     held = dataclasses.replace(data, tfds_name="own_held")
@@ -173,10 +175,10 @@ def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
     assert corpus.fingerprint(data) != corpus.fingerprint(held)
     for changes, message in [({"tfds_field": "txt"}, "tfds_field = 'txt'.*did you mean 'text'"),
                              ({"tfds_name": "imdb_reviewz"}, "tfds_name.*did you mean 'imdb_reviews'")]:
-        with pytest.raises(config.ConfigError, match=message):
+        with pytest.raises(errors.ConfigError, match=message):
             both(dataclasses.replace(data, **changes))
-    with pytest.raises(config.ConfigError, match=r"own.*exists"):
-        tfds_text.prepare("own", source.path, str(tmp_path / "out"))
+    with pytest.raises(errors.ConfigError, match=r"own.*exists"):
+        tfds.prepare("own", source.path, str(tmp_path / "out"))
 
 
 def drawn(tmp_path="", **knobs):
@@ -204,7 +206,7 @@ def test_documents_drawn_for_both_splits_are_held_out(caplog):
 
 def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_path):
     cfg = drawn(tmp_path, train_documents=30)
-    words = language.build(cfg.data.language).words
+    words = grammar.build(cfg.data.language).words
     for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
         rows = pack.load(cfg, split)
         assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces

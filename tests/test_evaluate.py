@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from small import VOCAB, batch, small_config
 
-from mlm import evaluate, masking, step
+from mlm.base import estimates
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.step import evaluation, program, update
 
 
 def test_standard_error_is_that_of_repeated_samples_of_rows():
     rng = np.random.default_rng(0)
     effect, weight = rng.normal(0, 1, (400, 300)), rng.integers(1, 20, (400, 300))
     total = weight * (3 + effect) + rng.normal(0, 1, (400, 300)) * weight**0.5
-    means, errors = zip(*(evaluate.ratio(t, w) for t, w in zip(total, weight, strict=True)), strict=True)
+    means, errors = zip(*(estimates.ratio(t, w) for t, w in zip(total, weight, strict=True)), strict=True)
     assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
     assert np.mean(means) == pytest.approx(3, abs=0.02)
 
@@ -32,11 +33,11 @@ def run(batch_size, rows=10, params_seed=0):
             part = slice(first, first + batch_size)
             yield jax.tree.map(lambda x, part=part: np.concatenate([x[part], 0 * x])[:batch_size], all_rows)
 
-    compiled = jax.jit(functools.partial(step.eval_step, model, goal))
-    knobs = evaluate.frozen_knobs(cfg)
-    lost = evaluate.collect(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches(),
+    compiled = jax.jit(functools.partial(update.eval_step, model, goal))
+    knobs = program.frozen_knobs(cfg)
+    lost = evaluation.collect(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches(),
                             lambda batch: batch, knobs)
-    return evaluate.summarise(lost, knobs)
+    return evaluation.summarise(lost, knobs)
 
 
 def test_result_does_not_depend_on_the_batch_size():
@@ -52,5 +53,5 @@ def test_masks_are_the_same_for_every_model_and_pure():
     assert one["unigram_loss"] == other["unigram_loss"] and one["masked_tokens"] == other["masked_tokens"]
     assert one["loss"] != other["loss"]
     assert one["perplexity"] == pytest.approx(np.exp(one["loss"]))
-    knobs = evaluate.frozen_knobs(small_config())
+    knobs = program.frozen_knobs(small_config())
     assert knobs.mask_share == 1 and knobs.random_share == 0

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from small import drawn_config
 
-from mlm import examine, gap, parallel, posterior, probe, program, types
-from mlm.data import language, pack
-from mlm.data.tokenizer import MASK
+from mlm.base import types
+from mlm.base.special import MASK
+from mlm.data.language import grammar, posterior, probes
+from mlm.data.rows import pack
+from mlm.judge import grammar as judge
+from mlm.train.step import parallel, program
 
 RATES = (0.1, 0.4, 0.8)
 
@@ -20,17 +23,17 @@ def data(tmp_path_factory):
 
 def optimum(cfg, held_out) -> types.Model:
     """The posterior as a model: it says what it makes of the masked words in the rows that it is given."""
-    grammar, pieces = language.build(cfg.data.language), held_out.tokenizer.pieces
-    entry_W = np.array([pieces.index(word) for word in grammar.words])
+    language, pieces = grammar.build(cfg.data.language), held_out.tokenizer.pieces
+    entry_W = np.array([pieces.index(word) for word in language.words])
 
     def encode(params, batch, *, key_B=None):
         ids_BxL = np.asarray(batch.ids_BxL)
         hidden_BxL = ids_BxL == MASK
-        words_BxL = gap.words(grammar, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
+        words_BxL = grammar.words(language, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
         logits_BxLxV = np.full((*ids_BxL.shape, len(pieces)), -1e9, np.float32)
         row_K, column_K = np.nonzero(hidden_BxL)
         logits_BxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.log_probs(
-            grammar.hmm, posterior.posterior(grammar.hmm, words_BxL, hidden_BxL))
+            language.hmm, posterior.posterior(language.hmm, words_BxL, hidden_BxL))
         return jax.numpy.asarray(logits_BxLxV)
 
     return types.Model(None, encode, lambda params, h: h)
@@ -42,13 +45,13 @@ def test_the_optimum_is_told_so(data):
         per_row=lambda function, *fixed: lambda *arguments: jax.device_get(function(*fixed, *arguments)),
         put_batch=lambda batch: batch)
     made = program.build(cfg, rows)._replace(model=optimum(cfg, held_out), run=one)
-    found = examine.examine(cfg, made, held_out, {"model": None, "objective": {}})
+    found = judge.examine(cfg, made, held_out, {"model": None, "objective": {}})
     assert [at["rate"] for at in found["rates"]] == list(RATES)
     for at in found["rates"]:
         assert at["gap"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(at["rate"], abs=0.01)
     losses = [at["floor"] for at in found["rates"]]
     assert losses == sorted(losses) and losses[-1] > losses[0] + 0.5
-    for name, bins in (("agreement", probe.DISTANCES), ("recall", probe.SENTENCES)):
+    for name, bins in (("agreement", probes.DISTANCES), ("recall", probes.SENTENCES)):
         asked = found["probes"][name]
         assert asked["accuracy"] == asked["optimum"] > 0.8
         assert [(part["low"], part["high"]) for part in asked["distance"]] == list(bins)[:len(asked["distance"])]
@@ -62,7 +65,7 @@ def untrained(data, mode, devices):
     made = program.build(cfg, rows)
     made = made._replace(run=parallel.MODES[mode](made.train_step, jax.devices()[:devices]))
     state = jax.device_get(made.initial(program.training_knobs(cfg)))
-    return examine.examine(cfg, made, held_out, made.run.put_state(state))
+    return judge.examine(cfg, made, held_out, made.run.put_state(state))
 
 
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):

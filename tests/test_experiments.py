@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from configs.sizes import SIZES
-from mlm import config, limits, loop
+from mlm.base import config, fields
+from mlm.base.estimates import Estimate
 from mlm.models import CELLS
-from mlm.report import rows, series
-from mlm.report.table import Column, Estimate
+from mlm.models.sizes import SIZES
+from mlm.report import series, summary
+from mlm.report.table import Column
+from mlm.train import recipe
+from mlm.train.run import loop
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
@@ -27,11 +30,11 @@ NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 def check(experiment, scales):
     for scale in scales:
         prints, groups = {}, {}
-        for point, fields in experiment.sweep(scale).items():
-            cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
-            limits.validate(cfg)
-            prints.setdefault(config.fingerprint(cfg), []).append(point)
-            flat = config.flatten(cfg)
+        for point, own in experiment.sweep(scale).items():
+            cfg = recipe.resolve(fields.override(config.Config(), own), SIZES, CELLS)
+            recipe.validate(cfg)
+            prints.setdefault(fields.fingerprint(cfg), []).append(point)
+            flat = fields.flatten(cfg)
             group = series.name_of({"config": flat | {"workdir": f"runs/{point}-012345"}})
             groups.setdefault(group, set()).add(json.dumps({k: v for k, v in flat.items() if k != "seed"}))
         assert all(len(points) == 1 for points in prints.values()), scale
@@ -77,7 +80,7 @@ def about(seeds):
 def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands_below():
     losses = [3.0, 3.4, 3.2]
     results = [result("one", seed, loss) for seed, loss in enumerate(losses)] + [result("other", 0, 4.0)]
-    made, columns = rows.table(results, OWN, about)
+    made, columns = summary.table(results, OWN, about)
     assert [row["model"] for row in made] == ["a model", "a model", "unigram"]
     low, high = stats.t.interval(0.95, 2, np.mean(losses), stats.sem(losses))
     assert made[0]["loss"] == pytest.approx((np.mean(losses), low, high))
@@ -92,7 +95,7 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
 def test_runs_on_different_rows_have_no_common_baseline():
     other = result("other", 0, 4.0)
     other["evaluation"]["unigram_loss"] = 5.5
-    made, _ = rows.table([result("one", 0, 3.0), other], OWN, about)
+    made, _ = summary.table([result("one", 0, 3.0), other], OWN, about)
     assert len(made) == 2 and [row["below_unigram"].mean for row in made] == pytest.approx([2.0, 1.5])
 
 
@@ -104,7 +107,7 @@ def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_wher
     results = [result("one", 0, 3.0, rates=rates(3.0, 3.5)), result("one", 1, 3.0, rates=rates(3.2, 3.5))]
     for one in results:
         one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "gap": 1.0, "gap_se": 0.02}
-    made, columns = rows.table(results, OWN, about)
+    made, columns = summary.table(results, OWN, about)
     assert [column.title for column in columns[-2:]] == ["gap at 15%", "gap at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(1.1) and made[0]["at_40"].mean == pytest.approx(1.5)
     assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 3.0)
@@ -112,7 +115,7 @@ def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_wher
     for one in results:
         for found in (one["evaluation"], *one["rates"]):
             del found["floor"], found["gap"]
-    made, columns = rows.table(results, OWN, about)
+    made, columns = summary.table(results, OWN, about)
     assert [column.title for column in columns[-2:]] == ["loss at 15%", "loss at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(3.1)
 
@@ -120,7 +123,7 @@ def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_wher
 def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
     results = [result("one", seed, 3.0, folder=tmp_path) for seed in (0, 1)]
     for seed, one in enumerate(results):
-        made, columns = rows.table(results, OWN, about)
+        made, columns = summary.table(results, OWN, about)
         assert "pseudo_perplexity" not in made[0]
         folder = Path(one["config"]["workdir"])
         folder.mkdir()
@@ -129,13 +132,13 @@ def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
             "sentences": {"sha256": "a", "pll_word_l2r": {"word_perplexity": 20.0 + seed, "word_perplexity_se": 1.0}},
             "overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01},
             "paradigms": {"one": {"sha256": "b"}}}))
-    made, columns = rows.table(results, OWN, about)
+    made, columns = summary.table(results, OWN, about)
     assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
     assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
     judged = json.loads((folder / "judged.json").read_text())
     for change, left in (({"step": 1}, set()), ({"sentences": judged["sentences"] | {"sha256": "c"}}, {"blimp"})):
         (folder / "judged.json").write_text(json.dumps(judged | change))
-        assert {"pseudo_perplexity", "blimp"} & rows.table(results, OWN, about)[0][0].keys() == left
+        assert {"pseudo_perplexity", "blimp"} & summary.table(results, OWN, about)[0][0].keys() == left
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,12 +146,12 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     """Every point on shorter rows and for fewer steps than the scale's own, on the devices of this process."""
     experiment, folder = importlib.import_module(f"experiments.{name}"), tmp_path_factory.getbasetemp()
     results = []
-    for point, fields in experiment.sweep("quick").items():
+    for point, own in experiment.sweep("quick").items():
         fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
                  "data.language.train_documents": 64, "data.language.validation_documents": 16, "eval.max_rows": 16,
-                 "eval.batch_size": 16, "eval.rates": fields.get("eval.rates", ())[:2], "pack.length": 32,
+                 "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2], "pack.length": 32,
                  "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
-        results.append(loop.train(config.resolve(config.override(config.Config(), fields | fewer), SIZES, CELLS)))
+        results.append(loop.train(recipe.resolve(fields.override(config.Config(), own | fewer), SIZES, CELLS)))
     made, columns = experiment.table(results)
     groups = series.groups(results)
     assert sum(row.get("seeds", 0) for row in made) == len(results) and len(made) >= len(groups)

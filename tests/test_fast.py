@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from small import MEMBERS, batch, build, small_config
 
-from mlm import masking, step
 from mlm.models import MODELS, fast
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
 from mlm.objectives.cross_entropy import cross_entropy
-from mlm.program import training_knobs
+from mlm.train.step import update
+from mlm.train.step.program import training_knobs
 
 VOCAB = 50
 
@@ -26,7 +26,7 @@ def loss_and_gradients(cfg, params):
     model = MODELS[cfg.model.family](cfg.model, VOCAB)
     objective = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
     knobs, rows = training_knobs(cfg), batch(4)
-    key_B = step.row_keys(0, 0, rows.index_B)
+    key_B = update.row_keys(0, 0, rows.index_B)
 
     def total(params):
         losses = objective.loss({"model": params, "objective": {}}, model, rows, key_B, knobs, train=True)

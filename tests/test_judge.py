@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from mlm import config, evaluate, judge, loop, masking, pll, rundir, step, trained
-from mlm.data import blimp, corpus, loader, pack
-from mlm.objectives import OBJECTIVES
+from mlm.base import errors, fields
+from mlm.data.rows import loader, pack
+from mlm.data.tasks import blimp
+from mlm.data.text import corpus
+from mlm.judge import cloze, judged, pairs, pll
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.run import directory, loop, trained
+from mlm.train.step import evaluation, program, update
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,7 +36,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pairs(run):
+def suite(run):
     """Two paradigms of held-out sentences against the same with their words in reverse."""
     texts = [text for document in corpus.documents(run[0].data, "validation") for text in corpus.sentences(document)]
     texts = texts[:40]
@@ -43,62 +48,62 @@ def pairs(run):
 def test_a_run_is_loaded_as_it_was_trained(run):
     cfg, result = run
     loaded = trained.load(cfg.workdir, {"eval.batch_size": 20})
-    assert loaded.cfg.eval.batch_size == 20 and config.fingerprint(loaded.cfg) == config.fingerprint(cfg)
+    assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
     assert loaded.step == 30
     held_out = pack.load(cfg, "validation")
     objective = OBJECTIVES["mlm"](cfg.mask, masking.slots(cfg.eval.rate, cfg.pack.length), held_out.unigram_V)
-    eval_step = loaded.run.per_row(lambda *arguments: step.eval_step(loaded.model, objective, *arguments))
-    lost = evaluate.collect(eval_step, loaded.state, loader.eval_batches(held_out, batch_size=20),
-                            loaded.run.put_batch, evaluate.frozen_knobs(cfg))
-    assert evaluate.summarise(lost, evaluate.frozen_knobs(cfg))["loss"] == pytest.approx(
+    eval_step = loaded.run.per_row(lambda *arguments: update.eval_step(loaded.model, objective, *arguments))
+    lost = evaluation.collect(eval_step, loaded.state, loader.eval_batches(held_out, batch_size=20),
+                            loaded.run.put_batch, program.frozen_knobs(cfg))
+    assert evaluation.summarise(lost, program.frozen_knobs(cfg))["loss"] == pytest.approx(
         result["evaluation"]["loss"], rel=1e-6)
 
 
-def test_judging_writes_what_is_measured_and_does_nothing_twice(run, pairs):
+def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     cfg, _ = run
-    (texts, paradigms), path = pairs, Path(cfg.workdir, "judged.json")
+    (texts, paradigms), path = suite, Path(cfg.workdir, "judged.json")
     path.unlink(missing_ok=True)
     loaded = trained.load(cfg.workdir, {})
-    first = judge.judge(loaded, texts, paradigms[:1])
+    first = judged.judge(loaded, texts, paradigms[:1])
     assert json.loads(path.read_text()) == first and (first["step"], first["fingerprint"]) == (
-        30, config.fingerprint(cfg))
-    score = pll.scorer(loaded.model, loaded.run, loaded.state)
+        30, fields.fingerprint(cfg))
+    score = cloze.scorer(loaded.model, loaded.run, loaded.state)
     by_hand = pll.scores(score, pll.clozes(loaded.words, paradigms[0].sentences, 32), 8)
-    assert pll.accuracy(by_hand).items() <= first["paradigms"]["order_1"].items()
+    assert pairs.accuracy(by_hand).items() <= first["paradigms"]["order_1"].items()
     assert first["sentences"]["sentences"] == len(texts) and first["overall"]["pairs"] == 20
     before = path.stat().st_mtime_ns
-    assert judge.judge(loaded, texts, paradigms[:1]) == first and path.stat().st_mtime_ns == before
+    assert judged.judge(loaded, texts, paradigms[:1]) == first and path.stat().st_mtime_ns == before
 
     path.write_text(json.dumps(first | {"sentences": first["sentences"] | {"mark": 1}}))  # kept: not done again
-    more = judge.judge(loaded, texts, paradigms)
+    more = judged.judge(loaded, texts, paradigms)
     assert more["sentences"]["mark"] == 1 and more["paradigms"].keys() == {"order_1", "order_2"}
     assert more["phenomena"]["order"] == more["overall"] and more["overall"]["pairs"] == 60
-    fewer = judge.judge(loaded, texts[:5], [])
+    fewer = judged.judge(loaded, texts[:5], [])
     assert fewer["sentences"]["sentences"] == 5 and fewer["paradigms"] == more["paradigms"]
 
-    later = judge.judge(loaded._replace(step=31), texts[:5], [])  # of another state nothing is kept
+    later = judged.judge(loaded._replace(step=31), texts[:5], [])  # of another state nothing is kept
     assert later["step"] == 31 and later["paradigms"] == {} and "overall" not in later
 
 
 def test_what_cannot_be_judged_is_told(run, tmp_path):
     cfg, _ = run
-    with pytest.raises(config.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
+    with pytest.raises(errors.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
         trained.load(str(Path(cfg.workdir).parent / "b"), {})
-    with pytest.raises(config.ConfigError, match=r"^config.mask.rate = 0.4: expected what the run was trained with"):
+    with pytest.raises(errors.ConfigError, match=r"^config.mask.rate = 0.4: expected what the run was trained with"):
         trained.load(cfg.workdir, {"mask.rate": 0.4})
-    with pytest.raises(config.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
+    with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
         trained.load(cfg.workdir, {"eval.batch_size": 6})
-    with rundir.claim(cfg), pytest.raises(config.ConfigError, match="another process"):
+    with directory.claim(cfg), pytest.raises(errors.ConfigError, match="another process"):
         trained.load(cfg.workdir, {})
     saved = json.loads((Path(cfg.workdir) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(saved))
-    with pytest.raises(config.ConfigError, match=r"it has none yet$"):
+    with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
         trained.load(str(tmp_path), {})
     for name, message in (("corpus", "the corpus that it was learnt from has changed"),
                           ("tokenizer", "expected the folder that holds the tokenizer that .* was trained with")):
         changed = saved | {"data": saved["data"] | {name: "0" * 64}}
         (tmp_path / "config.json").write_text(json.dumps(changed))
-        with pytest.raises(config.ConfigError, match=message):
+        with pytest.raises(errors.ConfigError, match=message):
             trained.load(str(tmp_path), {})
 
 
@@ -107,9 +112,9 @@ def command(*words):
                           text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
-def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_path):
+def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
     cfg, _ = run
-    texts, (_, paradigm) = pairs
+    texts, (_, paradigm) = suite
     good, bad = paradigm.sentences[::2], paradigm.sentences[1::2]
     (tmp_path / "order.jsonl").write_text("".join(
         json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
@@ -119,11 +124,11 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, pairs, tmp_p
                    "--max_sentences=7", "--max_pairs=30")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
-    judged = json.loads((Path(cfg.workdir) / "judged.json").read_text())
-    assert judged["sentences"]["sentences"] == 7 and judged["overall"]["pairs"] == 30
-    shown = f"{100 * judged['overall']['pll_accuracy']:.1f} ± "
+    kept = json.loads((Path(cfg.workdir) / "judged.json").read_text())
+    assert kept["sentences"]["sentences"] == 7 and kept["overall"]["pairs"] == 30
+    shown = f"{100 * kept['overall']['pll_accuracy']:.1f} ± "
     assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
-    perplexity = f"{judged['sentences']['pll_word_l2r']['token_perplexity']:,.2f} ± "
+    perplexity = f"{kept['sentences']['pll_word_l2r']['token_perplexity']:,.2f} ± "
     assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
     assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
     for words, message in (((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
@@ -141,6 +146,6 @@ def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
     values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
     for paradigms, expected in ((67, values), (66, [])):
         found = {f"p{number}": one for number in range(paradigms)}
-        show({"paradigms": found, **blimp.summary(found)})
+        show({"paradigms": found, **pairs.summary(found)})
         cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
         assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected

@@ -6,12 +6,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mlm import probe
-from mlm.config import Language
-from mlm.data import language
-from mlm.data.hmm import draw, unigram
-from mlm.data.language import build, documents
-from mlm.evaluate import ratio
+from mlm.base.config import Language
+from mlm.base.estimates import ratio
+from mlm.data.language import grammar as grammars
+from mlm.data.language import probes
+from mlm.data.language.grammar import build, documents
+from mlm.data.language.hmm import draw, unigram
 
 
 def take(knobs, seed, count, start=0):
@@ -40,7 +40,7 @@ def test_documents_are_whole_sentences_that_fit_and_rarely_leave_much_room():
 
 def test_documents_stream(monkeypatch):
     """No memory is held for documents that have passed."""
-    monkeypatch.setattr(language, "BLOCK", 16)
+    monkeypatch.setattr(grammars, "BLOCK", 16)
     stream = documents(Language(words=40))
     next(stream)
     tracemalloc.start()
@@ -82,7 +82,7 @@ def shares(knobs, count=300):
     """Of documents drawn: the share of verbs that agree, and the share of names that are the row's most frequent."""
     grammar = build(knobs)
     words_NxL = draw(grammar.hmm, 126, 0, 0, count)
-    verbs = probe.agreement(grammar, words_NxL)
+    verbs = probes.agreement(grammar, words_NxL)
     agree = words_NxL[verbs.row_I, verbs.column_I] == verbs.right_I
     name_W = (grammar.hmm.by_name_MxW != 1).any(0)
     commonest = [np.bincount(names).max() / len(names) for names in (row[(row >= 0) & name_W[row]] for row in words_NxL)
@@ -116,7 +116,7 @@ def test_strength_of_topic():
 def test_strengths_of_modifiers_and_attractors():
     def verbs(**knobs):
         grammar = build(Language(**knobs))
-        return probe.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 100))
+        return probes.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 100))
 
     assert verbs(modifiers=0.0).distance_I.max() == 0
     assert verbs(attractors=0.0).attractors_I.max() <= 1  # a name, which is singular, in a plural's relative clause

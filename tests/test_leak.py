@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import pytest
 from small import MEMBERS, drawn_config
 
-from mlm import evaluate, gap, masking, parallel, program, step
-from mlm.data import loader, pack
+from mlm.data.rows import loader, pack
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.step import evaluation, parallel, program, references, update
 
 # An easy language, so that some hundred steps bring a model near the floor, where a small leak shows.
 EASY = {"data__language__topics": 1, "data__language__names": 2, "data__language__zipf": 2.5,
@@ -27,7 +27,7 @@ def data(tmp_path_factory):
     cfg = drawn_config(cache, **EASY, **QUICK)
     rows, held_out = pack.load(cfg, "train"), pack.load(cfg, "validation")
     jax.config.update("jax_disable_most_optimizations", True)  # most of the time here goes into compiling
-    yield cache, rows, held_out, gap.measure(cfg, held_out)
+    yield cache, rows, held_out, references.measure(cfg, held_out)
     jax.config.update("jax_disable_most_optimizations", False)
 
 
@@ -37,16 +37,16 @@ def trained(data, family="transformer", cell="", change=lambda model: model, pre
     cfg = drawn_config(cache, family, cell, **EASY, **QUICK)
     model = change(MODELS[cfg.model.family](cfg.model, rows.tokenizer.vocab_size))
     goal = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.rate, cfg.pack.length), rows.unigram_V)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
+    run = parallel.over_mesh(functools.partial(update.train_step, cfg, model, goal), jax.devices()[:1])
     knobs = program.training_knobs(cfg)
-    state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
+    state = run.put_state(jax.device_get(jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)))
     batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _, batch in zip(range(cfg.train.steps), batches, strict=False):
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
-    lost = evaluate.collect(run.per_row(step.eval_step, model, goal), state,
+    lost = evaluation.collect(run.per_row(update.eval_step, model, goal), state,
                             map(prepare, loader.eval_batches(held_out, batch_size=80)), run.put_batch,
-                            evaluate.frozen_knobs(cfg))
-    return evaluate.summarise(lost, evaluate.frozen_knobs(cfg), beside)
+                            program.frozen_knobs(cfg))
+    return evaluation.summarise(lost, program.frozen_knobs(cfg), beside)
 
 
 def leaks(result) -> bool:

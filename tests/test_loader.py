@@ -4,8 +4,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mlm import config
-from mlm.data import loader, pack
+from mlm.base import errors
+from mlm.data.rows import loader, pack
 
 
 def rows_of(count, length=4):
@@ -89,5 +89,5 @@ def test_evaluation_sees_every_row_once_in_order(count, most, processes):
 
 def test_processes_must_divide_the_batch():
     for make, more in ((loader.train_batches, {"seed": 0, "start_step": 0}), (loader.eval_batches, {})):
-        with pytest.raises(config.ConfigError, match="batch_size = 9: expected a multiple of the 2 processes"):
+        with pytest.raises(errors.ConfigError, match="batch_size = 9: expected a multiple of the 2 processes"):
             next(make(rows_of(23), batch_size=9, processes=2, **more))

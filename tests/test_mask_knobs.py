@@ -8,9 +8,11 @@ import optax
 import pytest
 from small import PLAIN, VOCAB, batch, drawn_config, small_config
 
-from mlm import config, loop, masking, metrics, program, step
+from mlm.base import config, fields, files
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.run import loop
+from mlm.train.step import program, update
 
 STEPS, ROWS = 4, 8
 
@@ -26,18 +28,18 @@ def compiled(views):
 
     def train_step(state, batch, knobs):
         traces.append(knobs)
-        return step.train_step(cfg, model, goal, state, batch, knobs)
+        return update.train_step(cfg, model, goal, state, batch, knobs)
 
     # One device holds all rows: an axis of one stands for the devices.
     mapped = jax.jit(jax.vmap(train_step, (None, None, None), axis_name="data", axis_size=1))
-    state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(program.training_knobs(cfg))
+    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(program.training_knobs(cfg))
     return cfg, model, goal, mapped, state, traces
 
 
 def sums(views=1, **changes):
     """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
     cfg, _, _, train_step, state, _ = compiled(views)
-    cfg = config.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
+    cfg = fields.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
         rows = batch(ROWS, pad=0)
@@ -78,7 +80,7 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
 def test_a_step_of_two_views_is_one_update_from_both():
     cfg, model, goal, train_step, state, _ = compiled(2)
     knobs, rows = program.training_knobs(cfg), batch(ROWS, pad=0)
-    key_B = step.row_keys(knobs.seed, state.step, rows.index_B)
+    key_B = update.row_keys(knobs.seed, state.step, rows.index_B)
 
     def loss(params):
         both = [goal.loss(params, model, rows, key_B, knobs, train=True, view=view) for view in (0, 1)]
@@ -112,7 +114,7 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
 
     @jax.jit
     def drawn(number, rows, knobs):
-        return masking.draw(step.row_keys(knobs.seed, number, rows.index_B), rows.ids_BxL, knobs, slots=5,
+        return masking.draw(update.row_keys(knobs.seed, number, rows.index_B), rows.ids_BxL, knobs, slots=5,
                             cdf_V=np.ones(1), static_key_B=masking.static_keys(knobs, rows))
 
     (one, one_rest_B), (other, other_rest_B) = drawn(0, rows, knobs), drawn(7, later, knobs)
@@ -138,7 +140,7 @@ def test_the_log_says_the_rates_that_were(tmp_path):
                        mask__final_rate=0.1, workdir=str(tmp_path / "run"))
     result = loop.train(cfg)
     assert cfg.mask.max_rate == 0.7
-    records = [record["realised_rate"] for record in metrics.read(tmp_path / "run" / "metrics.jsonl")
+    records = [record["realised_rate"] for record in files.read(tmp_path / "run" / "metrics.jsonl")
                if "realised_rate" in record]
     np.testing.assert_allclose(records, [0.625, 0.425, 0.225], atol=0.02)
     assert result["realised_rate"] == pytest.approx(0.425, abs=0.02)

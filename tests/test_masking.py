@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mlm import masking
-from mlm.data.tokenizer import MASK
+from mlm.base.special import MASK
+from mlm.objectives import masking
 
 VOCAB, ROWS, LENGTH = 40, 2000, 32
 COUNTS = np.arange(VOCAB, dtype=np.float32)

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, batch, build, small_config
 
-from configs.sizes import SIZES
-from mlm import config, evaluate, step, types
-from mlm.data.tokenizer import MASK
-from mlm.models import CELLS, MODELS, layers, rnn
+from mlm.base import config, types
+from mlm.base.special import MASK
+from mlm.models import CELLS, MODELS, layers, lm, rnn
+from mlm.models.sizes import SIZES
 from mlm.objectives import OBJECTIVES
+from mlm.train import recipe
+from mlm.train.step import program, update
 
 members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
 
@@ -31,9 +33,9 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell)
     model, params, _ = build(cfg)
     objective = OBJECTIVES["mlm"](cfg.mask, 5, np.ones(VOCAB))
-    knobs = evaluate.frozen_knobs(cfg)._replace(mask_rate=np.float32(0.3))
+    knobs = program.frozen_knobs(cfg)._replace(mask_rate=np.float32(0.3))
     rows = batch()
-    keys = step.row_keys(np.uint32(0), 0, rows.index_B)
+    keys = update.row_keys(np.uint32(0), 0, rows.index_B)
 
     @jax.jit
     def seen(rows):
@@ -93,7 +95,7 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell):
 def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
-    keys = step.row_keys(np.uint32(3), 7, rows.index_B)
+    keys = update.row_keys(np.uint32(3), 7, rows.index_B)
     encode = jax.jit(lambda rows, keys: model.encode(params, rows, key_B=keys))
     together = encode(rows, keys)
     turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
@@ -223,9 +225,9 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
 
 
 def counts(vocab_size, **changes):
-    fields = {name.replace("__", "."): value for name, value in changes.items()}
-    cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
-    return layers.count(jax.eval_shape(MODELS[cfg.model.family](cfg.model, vocab_size).init, jax.random.key(0)))
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    cfg = recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS)
+    return lm.count(jax.eval_shape(MODELS[cfg.model.family](cfg.model, vocab_size).init, jax.random.key(0)))
 
 
 def test_bert_base_and_xlm_r_large_have_their_published_size():

@@ -6,7 +6,8 @@ import optax
 import pytest
 from small import build, small_config
 
-from mlm import config, optim, program
+from mlm.base import config
+from mlm.train.step import optim, program
 
 
 def shares(**fields):

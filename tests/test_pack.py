@@ -10,12 +10,13 @@ import time
 import numpy as np
 import pytest
 
-from mlm import config
-from mlm.data import corpus, modes, pack, store, tokenizer
-from mlm.data.tokenizer import CLS, PAD, SEP
+from mlm.base import config, special
+from mlm.base.special import CLS, PAD, SEP
+from mlm.data.rows import fill, pack, store
+from mlm.data.text import corpus
 
 LENGTH = 16
-MODES = list(modes.MODES)
+MODES = list(fill.MODES)
 
 
 def texts(count=60, longest=9):
@@ -41,7 +42,7 @@ def folder(tmp_path_factory):
 def size(folder):
     """Entries for every word of the training split."""
     data = config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2)
-    return tokenizer.NUM_SPECIAL + len({w for text in corpus.documents(data, "train") for w in text.split()})
+    return special.NUM_SPECIAL + len({w for text in corpus.documents(data, "train") for w in text.split()})
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def documents_of(knobs, words):
 
 
 def real(row):
-    return [int(i) for i in row if i >= tokenizer.NUM_SPECIAL]
+    return [int(i) for i in row if i >= special.NUM_SPECIAL]
 
 
 @pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
@@ -130,10 +131,10 @@ def test_rows_are_filled_while_sentences_fit(knobs):
 @pytest.mark.parametrize("longest", [9, 2])  # 2: most documents have nothing to follow A
 def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     words = [t.split("\n") for t in texts(400, longest)]
-    number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), tokenizer.NUM_SPECIAL)}
+    number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), special.NUM_SPECIAL)}
     document = {i: w.partition("w")[0] for w, i in number.items()}
     documents = [[[number[w] for w in s.split()] for s in t] for t in words]
-    rows = list(modes.segment_pair(iter(documents), LENGTH))
+    rows = list(fill.segment_pair(iter(documents), LENGTH))
     assert 0.44 < np.mean([row.label for row in rows]) < 0.56
     for row in rows:
         assert len(row.ids) <= LENGTH and row.pieces == [len(row.ids)]
@@ -145,26 +146,26 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
         assert (document[a[0]] == document[b[0]]) == row.label
         assert not row.label or b[0] > a[-1]
     assert np.mean([len(row.ids) for row in rows]) > 0.8 * LENGTH
-    assert [r.ids for r in modes.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
+    assert [r.ids for r in fill.segment_pair(iter(documents), LENGTH)] == [r.ids for r in rows]
 
 
 def test_pairs_leave_out_little_of_the_text():
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
-    rows = list(modes.segment_pair(iter(documents), LENGTH))
+    rows = list(fill.segment_pair(iter(documents), LENGTH))
     seen = {i for row in rows for i in (row.ids if row.label else row.ids[:row.second])}
     assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
 
 
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
-    monkeypatch.setattr(modes, "WINDOW", 500)
+    monkeypatch.setattr(fill, "WINDOW", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
-    rows = list(modes.segment_pair(iter(documents), LENGTH))
+    rows = list(fill.segment_pair(iter(documents), LENGTH))
     away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
     assert min(away) > 0 and max(away) < 40
 
 
 def test_a_lone_document_still_gives_pairs():
-    rows = list(modes.segment_pair(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
+    rows = list(fill.segment_pair(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
     assert {row.label for row in rows} == {0, 1}
 
 
@@ -181,7 +182,7 @@ def test_sentence_kinds_mark_the_second_segment(knobs):
 def test_unigram_counts_are_those_of_the_training_rows(knobs):
     train, validation = pack.load(knobs, "train"), pack.load(knobs, "validation")
     counts_V = np.bincount(train.ids_NxL.ravel(), minlength=train.tokenizer.vocab_size)
-    counts_V[:tokenizer.NUM_SPECIAL] = 0
+    counts_V[:special.NUM_SPECIAL] = 0
     assert np.array_equal(train.unigram_V, counts_V) and np.array_equal(validation.unigram_V, counts_V)
     assert len(validation) and not set(map(bytes, train.ids_NxL)) & set(map(bytes, validation.ids_NxL))
 

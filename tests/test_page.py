@@ -12,8 +12,9 @@ import pytest
 from small import small_config
 
 from experiments import architectures
-from mlm import config
-from mlm.report import charts, figures, page, palette, series, table
+from mlm.base import estimates, fields
+from mlm.report import charts, figures, palette, series, table
+from mlm.report.pages import sweep as page
 
 MEMBERS = ("window", "gru", "lstm")
 
@@ -45,7 +46,7 @@ def sweep(tmp_path_factory):
         cfg = small_config(architectures.MEMBERS[member], member, seed=seed, workdir=f"moved/since/{workdir.name}",
                            optim__learning_rate=2e-3 if member == "lstm" else 1e-3)
         results.append({
-            "config": config.flatten(cfg), "parameters": 1000, "non_embedding": 800, "flops": 1e9, "steps": 4,
+            "config": fields.flatten(cfg), "parameters": 1000, "non_embedding": 800, "flops": 1e9, "steps": 4,
             "tokens": 4096.0 + seed, "tokens_per_second": 500.0, "evaluation": judged(loss),
             "rates": [judged(loss, 0.15), judged(loss + 0.2, 0.5)],
             "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
@@ -92,7 +93,7 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
 def test_points_carry_students_interval_or_that_of_the_rows_where_one_seed_is_in(sweep):
     results = sweep[1]
     lines, floor = series.by_rate(results)
-    assert lines[1].y[0] == table.estimate([result["rates"][0]["loss"] for result in results[2:4]])
+    assert lines[1].y[0] == estimates.estimate([result["rates"][0]["loss"] for result in results[2:4]])
     assert [value.mean for value in floor.y] == [at["floor"] for at in results[0]["rates"]]
     assert lines[0].x == [15, 50]
     alone = results[0]["rates"][0]
@@ -120,7 +121,7 @@ def test_a_figure_is_written_in_three_forms_and_again_the_same(sweep, tmp_path):
 
 
 def test_the_legend_of_twelve_series_covers_nothing():
-    value = table.Estimate(1.0, 0.5, 1.5)
+    value = estimates.Estimate(1.0, 0.5, 1.5)
     lines = [series.Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
     figure, _ = figures.lines(charts.Lines("loss", "step", "", "step", charts.LOSS, lines, []))
     figure.draw_without_rendering()

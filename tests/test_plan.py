@@ -5,9 +5,14 @@ import jax
 import pytest
 from small import small_config
 
-from configs.sizes import SIZES
-from mlm import config, masking, plan, program
+from launch.cluster import kinds
+from launch.sweep import plan
+from mlm.base import config, fields
 from mlm.models import CELLS
+from mlm.models.sizes import SIZES
+from mlm.objectives import masking
+from mlm.train import recipe
+from mlm.train.step import program
 
 RATES = (0.15, 0.15)
 
@@ -22,7 +27,7 @@ def allocated() -> int:
 
 @pytest.mark.parametrize("rate", [0.15, 0.8])
 def test_flops_of_base_are_six_n_d_and_attention(rate):
-    cfg = config.resolve(config.override(config.Config(), {
+    cfg = recipe.resolve(fields.override(config.Config(), {
         "model.size": "base", "mask.rate": rate, "data.path": "text.txt", "tokenizer.vocab_size": 30_522,
         "train.steps": 1000, "train.batch_size": 16}), SIZES, CELLS)
     row = plan.point("base", cfg, "H200", 1, 0.5, (rate, rate))
@@ -58,17 +63,17 @@ def test_memory_between_two_rates_is_near_and_never_too_little():
 
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch):
     whole = 1e9 * plan.point("a", member(), "H200", 1, 0.5, RATES)["memory"]
-    monkeypatch.setitem(plan.KINDS, "small", plan.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
+    monkeypatch.setitem(kinds.KINDS, "small", kinds.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
     said = plan.point("a", member(), "small", 1, 0.5, RATES)["fits"]
     told = re.match(r"no: train.accumulate = (\d+) would .*, or --devices=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
     assert plan.point("a", member(train__accumulate=accumulate), "small", 1, 0.5, RATES)["fits"] == "yes"
     assert plan.point("a", member(train__accumulate=accumulate // 2), "small", 1, 0.5, RATES)["fits"] != "yes"
     assert plan.point("a", member(), "small", devices, 0.5, RATES)["fits"] == "yes"
-    monkeypatch.setitem(plan.KINDS, "tiny", plan.Kind(1e12, 1e4, 1, ""))
+    monkeypatch.setitem(kinds.KINDS, "tiny", kinds.Kind(1e12, 1e4, 1, ""))
     for devices in (1, 64):  # 64: a row each from the first
         assert "nor with one row at a time" in plan.point("a", member(), "tiny", devices, 0.5, RATES)["fits"]
-    monkeypatch.setitem(plan.KINDS, "four", plan.Kind(1e12, 0.1 * whole / plan.USABLE, 4, ""))
+    monkeypatch.setitem(kinds.KINDS, "four", kinds.Kind(1e12, 0.1 * whole / plan.USABLE, 4, ""))
     devices = int(re.search(r"--devices=(\d+)$", plan.point("a", member(), "four", 1, 0.5, RATES)["fits"])[1])
     assert plan.point("a", member(), "four", devices, 0.5, RATES)["fits"] == "yes"
 

@@ -9,25 +9,27 @@ import numpy as np
 import pytest
 from small import MEMBERS, PLAIN, VOCAB, build, small_config
 
-from mlm import config, parallel, pll, types
-from mlm.data import tokenizer
-from mlm.data.tokenizer import CLS, MASK, SEP, SPECIAL, UNK
+from mlm.base import config, errors, types
+from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
+from mlm.data.tokenizers import kinds, tokenizer
+from mlm.judge import cloze, pairs, pll
+from mlm.train.step import parallel
 
 LETTERS = "abcdefghijklmnopqrst"
 # "cab" is c ##a ##b. Of VOCAB entries.
-PIECES = tokenizer.KINDS["wordpiece"].restore("\n".join([*SPECIAL, *LETTERS, *(f"##{c}" for c in LETTERS + "uvwxy")])
+PIECES = kinds.KINDS["wordpiece"].restore("\n".join([*SPECIAL, *LETTERS, *(f"##{c}" for c in LETTERS + "uvwxy")])
                                               .encode())
 SENTENCES = ["cab d ef", "a b c d e f", "tsrq po", "b"]
 
 
 def whole_words(words):
-    return tokenizer.KINDS["words"].restore("\n".join([*SPECIAL, *words]).encode())
+    return kinds.KINDS["words"].restore("\n".join([*SPECIAL, *words]).encode())
 
 
 @functools.lru_cache
 def compiled(cfg):
     model, params, _ = build(cfg)
-    return jax.jit(functools.partial(pll.log_prob, model, {"model": params}))
+    return jax.jit(functools.partial(cloze.log_prob, model, {"model": params}))
 
 
 def given(cfg, words=PIECES, sentences=SENTENCES, length=16, batch_size=4):
@@ -77,7 +79,7 @@ def test_all_devices_give_the_scores_of_one(mode):
     model, params, _ = build(cfg)
     run = parallel.MODES[mode](lambda state, batch, knobs: (state, {}))
     state = run.put_state(types.TrainState(jnp.int32(0), {"model": params}, ()))
-    together = pll.scores(pll.scorer(model, run, state), pll.clozes(PIECES, SENTENCES, 16), jax.device_count())
+    together = pll.scores(cloze.scorer(model, run, state), pll.clozes(PIECES, SENTENCES, 16), jax.device_count())
     assert jax.device_count() == 4
     np.testing.assert_allclose(together.pll_S, given(cfg).pll_S, rtol=1e-5)
 
@@ -126,7 +128,7 @@ def spans(words, sentence):
 
 
 def test_words_end_where_wordpiece_and_whole_words_say():
-    words = tokenizer.KINDS["wordpiece"].restore("\n".join([*SPECIAL, "cat", "##al", "##og", "sit", "."]).encode())
+    words = kinds.KINDS["wordpiece"].restore("\n".join([*SPECIAL, "cat", "##al", "##og", "sit", "."]).encode())
     assert sorted(spans(words, "sit catalog.")) == sorted(["sit", "catalog", "##alog", "##og", "."])
     assert sorted(spans(whole_words(["sit", "catalog", "."]), "sit catalog .")) == sorted(["sit", "catalog", "."])
 
@@ -135,7 +137,7 @@ def test_words_end_where_the_meta_symbol_says():
     draw = random.Random(0)
     texts = [" ".join("".join(draw.choices("abcdefgh", k=draw.randint(1, 6))) for _ in range(6)) + "."
              for _ in range(100)]
-    words = tokenizer.train(config.Tokenizer(kind="unigram", vocab_size=60), texts)
+    words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=60), texts)
     for text in texts[:10]:
         expected, pieces = [], [words.pieces[i].strip(tokenizer.SPACE) for i in words.encode(text)]
         for word in text.split():  # from each of its tokens to its end, the full stop behind it too
@@ -156,7 +158,7 @@ def test_a_model_of_known_probabilities_has_the_known_pseudo_perplexity():
     rng = np.random.default_rng(0)
     table_VxV = rng.dirichlet(np.ones(VOCAB), VOCAB).astype(np.float32)
     model, params = bigram(table_VxV)
-    score = jax.jit(functools.partial(pll.log_prob, model, params))
+    score = jax.jit(functools.partial(cloze.log_prob, model, params))
     found = pll.scores(score, pll.clozes(PIECES, SENTENCES, 16), 4)
     ids = [[CLS, *PIECES.encode(sentence)] for sentence in SENTENCES]
     alone = [sum(np.log(table_VxV[a, b]) for a, b in itertools.pairwise(row)) for row in ids]
@@ -178,7 +180,7 @@ def test_unknown_tokens_are_shown_but_not_asked_for():
     assert UNK not in asked.ids_RxL[asked.row_I, asked.place_I]
     found = given(small_config(**PLAIN), sentences=["a 7 b", "a b"])
     assert found.tokens_S.tolist() == [2, 2] and found.unknown_S.tolist() == [1, 0]
-    with pytest.raises(config.ConfigError, match=r"^sentences = 2: expected some with a token of the vocabulary$"):
+    with pytest.raises(errors.ConfigError, match=r"^sentences = 2: expected some with a token of the vocabulary$"):
         pll.pseudo_perplexity(given(small_config(**PLAIN), sentences=["7", "8 9"]))
 
 
@@ -202,7 +204,7 @@ def made_up(good, bad, unknown=None):
 
 
 def test_accuracy_counts_ties_half_and_has_its_standard_error_over_pairs():
-    result = pll.accuracy(made_up([-1, -5, -3, -2], [-2, -4, -3, -9]))
+    result = pairs.accuracy(made_up([-1, -5, -3, -2], [-2, -4, -3, -9]))
     right = [1, 0, 0.5, 1]
     assert result["pll_accuracy"] == np.mean(right) and result["pll_word_l2r_accuracy"] == 1 - np.mean(right)
     assert result["pll_accuracy_se"] == pytest.approx(np.std(right, ddof=1) / 2)
@@ -210,7 +212,7 @@ def test_accuracy_counts_ties_half_and_has_its_standard_error_over_pairs():
 
 
 def test_a_pair_of_unequal_numbers_of_unknown_tokens_counts_half():
-    result = pll.accuracy(made_up([-1, -1, -1], [-2, -2, -2], [0, 1, 1, 1, 1, 0]))
+    result = pairs.accuracy(made_up([-1, -1, -1], [-2, -2, -2], [0, 1, 1, 1, 1, 0]))
     assert result["pll_accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3) and result["incomparable"] == 2
 
 
@@ -221,4 +223,4 @@ def test_sentences_of_the_same_tokens_tie_exactly_and_are_asked_about_once():
     assert len(asked.ids_RxL) == 3
     found = given(small_config(**PLAIN), words, sentences)
     assert found.pll_S[0] == found.pll_S[1] == found.pll_S[4] and found.pll_S[2] != found.pll_S[3]
-    assert pll.accuracy(found)["pll_accuracy"] in (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert pairs.accuracy(found)["pll_accuracy"] in (pytest.approx(1 / 3), pytest.approx(2 / 3))

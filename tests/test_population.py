@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from launch import worker
-from mlm import config, log, loop, metrics, population, rundir
+from launch.sweep import worker
+from mlm.base import errors, fields, files
+from mlm.train.run import directory, log, loop, population, stop
 
 STEPS = 30
 MEMBERS = {"a": {}, "b": {"seed": 1, "optim.learning_rate": 3e-3}, "c": {"seed": 2, "mask.rate": 0.4}}
@@ -30,7 +31,7 @@ def member(folder, way, name, **changes):
                        model__layers=1, mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8,
                        train__log_every=1, train__checkpoint_every=10, train__eval_every=20, eval__batch_size=20,
                        eval__max_rows=20)
-    return config.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
+    return fields.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def alone(folder):
 
 
 def assert_same(ours: Path, theirs: Path):
-    one, other = ({record["step"]: record for record in metrics.read(path / "metrics.jsonl") if "loss" in record}
+    one, other = ({record["step"]: record for record in files.read(path / "metrics.jsonl") if "loss" in record}
                   for path in (ours, theirs))
     assert list(one) == list(other) == list(range(1, STEPS + 1))
     for step in one:
@@ -65,19 +66,19 @@ def test_each_member_is_its_single_run(folder, alone):
 
 def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
-    asked = loop.Asked.now
+    asked = stop.Asked.now
 
     def at(step):
         def now(self, checkpoints, number):
             if number == step:
                 os.kill(os.getpid(), signal.SIGTERM)
             return asked(self, checkpoints, number)
-        monkeypatch.setattr(loop.Asked, "now", now)
+        monkeypatch.setattr(stop.Asked, "now", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in ((17, lambda: population.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
         at(step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(stop.Stopped):
             way()
     saved = {name: [path.name for path in (folder / "stopped" / name / "checkpoints").iterdir()] for name in MEMBERS}
     assert saved == {"a": ["17"], "b": ["24"], "c": ["17"]}
@@ -89,8 +90,8 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
-    monkeypatch.setattr(loop.Asked, "now", lambda self, checkpoints, number: number == 20)
-    with pytest.raises(loop.Stopped):
+    monkeypatch.setattr(stop.Asked, "now", lambda self, checkpoints, number: number == 20)
+    with pytest.raises(stop.Stopped):
         loop.train(ahead)
     monkeypatch.undo()
     assert isinstance(population.train([ahead, bad])[bad.workdir], log.Diverged)
@@ -100,7 +101,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
 def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed", "c")
-    with rundir.claim(elsewhere):
+    with directory.claim(elsewhere):
         outcomes = population.train([member(folder, "mixed", "a"), bad, elsewhere])
     assert isinstance(outcomes.pop(bad.workdir), log.Diverged)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
@@ -109,7 +110,7 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
 
 
 def test_what_shares_no_program_is_refused(folder):
-    with pytest.raises(config.ConfigError, match=r"shares its program"):
+    with pytest.raises(errors.ConfigError, match=r"shares its program"):
         population.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
 
 
@@ -117,7 +118,7 @@ def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):
     """A directory that belongs to another config fails all that are trained side by side, and then itself alone."""
     good, spoilt = (member(folder, "spoilt", name, train__steps=3) for name in "ab")
     Path(spoilt.workdir).mkdir(parents=True)
-    metrics.write_json(Path(spoilt.workdir, "config.json"), {"config": config.flatten(good), "data": {}})
+    files.write_json(Path(spoilt.workdir, "config.json"), {"config": fields.flatten(good), "data": {}})
     said = worker.work([good, spoilt])
     assert said[good.workdir] == "" and Path(good.workdir, "result.json").exists()
     assert said[spoilt.workdir].startswith("ConfigError") and "seed = 1, there 0" in said[spoilt.workdir]

@@ -2,10 +2,10 @@
 import numpy as np
 import pytest
 
-from mlm import probe
-from mlm.config import Language
-from mlm.data.hmm import draw
-from mlm.data.language import build
+from mlm.base.config import Language
+from mlm.data.language import probes
+from mlm.data.language.grammar import build
+from mlm.data.language.hmm import draw
 
 
 def rows(grammar, *texts):
@@ -19,7 +19,7 @@ def rows(grammar, *texts):
 def verbs(text):
     grammar = build(Language())
     words_NxL = rows(grammar, "Anna trots .", text)
-    items = probe.agreement(grammar, words_NxL)
+    items = probes.agreement(grammar, words_NxL)
     return {grammar.words[words_NxL[1, column]]: (distance, attractors, grammar.words[right], grammar.words[wrong])
             for row, column, distance, attractors, right, wrong in zip(*items, strict=True) if row == 1}
 
@@ -41,7 +41,7 @@ def test_agreement_across_prepositional_phrases_and_subject_relatives():
 def test_recurring_names_with_the_sentences_between():
     grammar = build(Language())
     texts = "Anna trots .", "Anna pays Boris . the king trots . Anna hums . Anna hums .", "Clara pays Clara ."
-    items = probe.recall(grammar, rows(grammar, *texts))
+    items = probes.recall(grammar, rows(grammar, *texts))
     found = [(row, column, distance, grammar.words[name]) for row, column, distance, name in zip(*items, strict=True)]
     assert found == [(1, 1, 2, "Anna"), (1, 9, 1, "Anna"), (1, 12, 1, "Anna"), (2, 1, 0, "Clara"), (2, 3, 0, "Clara")]
 
@@ -49,44 +49,44 @@ def test_recurring_names_with_the_sentences_between():
 def test_every_drawn_row_is_parsed_and_the_optimum_never_misses_an_agreement():
     grammar = build(Language())
     words_NxL = draw(grammar.hmm, 126, 0, 0, 48)
-    states_NxL = probe.parse(grammar, words_NxL)
+    states_NxL = probes.parse(grammar, words_NxL)
     assert ((states_NxL >= 0) == (words_NxL >= 0)).all()
-    items = probe.agreement(grammar, words_NxL)
-    assert all((probe.within(items.distance_I, *bin_)).any() for bin_ in probe.DISTANCES)
-    assert probe.optimum(grammar, words_NxL, items).all()
-    names = probe.recall(grammar, words_NxL)
-    known_I = probe.optimum(grammar, words_NxL, names)
-    near_I = probe.within(names.distance_I, 0, 1)
-    assert probe.accuracy(names, known_I, near_I)[0] > 0.97 and near_I.sum() > 100
+    items = probes.agreement(grammar, words_NxL)
+    assert all((probes.within(items.distance_I, *bin_)).any() for bin_ in probes.DISTANCES)
+    assert probes.optimum(grammar, words_NxL, items).all()
+    names = probes.recall(grammar, words_NxL)
+    known_I = probes.optimum(grammar, words_NxL, names)
+    near_I = probes.within(names.distance_I, 0, 1)
+    assert probes.accuracy(names, known_I, near_I)[0] > 0.97 and near_I.sum() > 100
 
 
 def test_a_sample_has_the_accuracy_of_all_items_though_it_is_spread_over_distances():
     grammar = build(Language())
-    items = probe.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 200))
-    some, weight_I = probe.sample(items, probe.DISTANCES, 150, 3)
-    for low, high in probe.DISTANCES:
-        among_I, there = probe.within(some.distance_I, low, high), probe.within(items.distance_I, low, high).sum()
+    items = probes.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 200))
+    some, weight_I = probes.sample(items, probes.DISTANCES, 150, 3)
+    for low, high in probes.DISTANCES:
+        among_I, there = probes.within(some.distance_I, low, high), probes.within(items.distance_I, low, high).sum()
         assert among_I.sum() == min(150, there) and weight_I[among_I].sum() == pytest.approx(there)
     assert len(set(zip(some.row_I, some.column_I, strict=True))) == len(some.row_I)
     right_I = items.distance_I < 3  # whatever is easier nearby
-    whole = probe.accuracy(items, right_I, np.ones(len(right_I)))[0]
-    share, error = probe.accuracy(some, some.distance_I < 3, weight_I)
+    whole = probes.accuracy(items, right_I, np.ones(len(right_I)))[0]
+    share, error = probes.accuracy(some, some.distance_I < 3, weight_I)
     assert abs(share - whole) < 4 * error and abs((some.distance_I < 3).mean() - whole) > 0.1
 
 
 def test_where_verbs_agree_by_chance_so_does_the_optimum():
     grammar = build(Language(agreement=0.8))
     words_NxL = draw(grammar.hmm, 126, 0, 0, 48)
-    items = probe.agreement(grammar, words_NxL)
+    items = probes.agreement(grammar, words_NxL)
     written_I = words_NxL[items.row_I, items.column_I] == items.right_I
     assert written_I.mean() == pytest.approx(0.8, abs=0.05)
-    assert probe.optimum(grammar, words_NxL, items).all()  # it is asked for the right form, not for the written one
+    assert probes.optimum(grammar, words_NxL, items).all()  # it is asked for the right form, not for the written one
 
 
 def test_a_row_that_cannot_be_parsed_is_named():
     grammar = build(Language())
     with pytest.raises(ValueError, match="row 1, place 3: 0 readings"):
-        probe.parse(grammar, rows(grammar, "Anna trots .", "Anna trot ."))
+        probes.parse(grammar, rows(grammar, "Anna trots .", "Anna trot ."))
     loose = build(Language(order=0.9))
     with pytest.raises(ValueError, match=r"language\.order = 1"):
-        probe.parse(loose, draw(loose.hmm, 126, 0, 0, 4))
+        probes.parse(loose, draw(loose.hmm, 126, 0, 0, 4))

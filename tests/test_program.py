@@ -5,7 +5,9 @@ import jax
 import pytest
 from small import drawn_config
 
-from mlm import config, loop, program
+from mlm.base import fields
+from mlm.train.run import loop
+from mlm.train.step import program
 
 OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_share": 0.5, "optim__learning_rate": 3e-3,
          "optim__weight_decay": 0.1}
@@ -22,7 +24,7 @@ def cfg(tmp_path_factory):
 
 def member(cfg, name, **changes):
     changes = {field.replace("__", "."): value for field, value in changes.items()}
-    return config.override(cfg, changes | {"workdir": f"{cfg.workdir}/{name}"})
+    return fields.override(cfg, changes | {"workdir": f"{cfg.workdir}/{name}"})
 
 
 def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
@@ -54,8 +56,8 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
 def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):
     """A field that a knob carries or no compiled function reads is blanked; any other tells programs apart."""
     shared = set(program.TRACED + program.OUTSIDE)
-    for name, value in config.flatten(cfg).items():
+    for name, value in fields.flatten(cfg).items():
         change = {bool: lambda x: not x, str: lambda x: f"{x}!", tuple: lambda x: (*x, 0.5)}.get(
             type(value), lambda x: x + 1)
-        other = config.override(cfg, {name: change(value)})
+        other = fields.override(cfg, {name: change(value)})
         assert (program.blank(other) == program.blank(cfg)) == (name in shared), name

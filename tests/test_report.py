@@ -9,38 +9,41 @@ from scipy import stats
 from small import VOCAB, small_config
 
 from experiments import architectures
-from mlm import flops, masking, metrics
+from mlm.base import estimates, files
+from mlm.objectives import masking
 from mlm.report import table
+from mlm.train.run import log
+from mlm.train.step import cost
 
 
 def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert [record["step"] for record in metrics.read(path)] == [1, 2]
+    assert [record["step"] for record in files.read(path)] == [1, 2]
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(ValueError, match="line 2"):
-        metrics.read(path)
+        files.read(path)
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
-    writer = metrics.Writer(tmp_path, 0)
+    writer = log.Writer(tmp_path, 0)
     for step in (10, 20, 30):
         writer.write(step, {"loss": 1.0 * step})
     writer.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "lo')
-    writer = metrics.Writer(tmp_path, 20)
+    writer = log.Writer(tmp_path, 20)
     writer.write(30, {"loss": 5.0})
     writer.close()
-    assert [(r["step"], r["loss"]) for r in metrics.read(tmp_path / "metrics.jsonl")] == [(10, 10), (20, 20), (30, 5)]
+    assert [(r["step"], r["loss"]) for r in files.read(tmp_path / "metrics.jsonl")] == [(10, 10), (20, 20), (30, 5)]
 
 
 def test_interval_is_students():
     values = [1.0, 2.0, 4.0]
-    estimate = table.estimate(values)
+    estimate = estimates.estimate(values)
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
-    assert table.estimate([3.0]) == (3.0, None, None)
+    assert estimates.estimate([3.0]) == (3.0, None, None)
 
 
 def result(model, seed, loss):
@@ -97,8 +100,8 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
 def test_differences_from_the_paper_stand_beside_its_values():
     columns = [table.Column("model", "model"), table.Column("loss", "loss", ".2f"),
                table.Column("loss_paper", "loss (paper)", ".2f")]
-    rows = [{"model": "a", "loss": table.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
-            {"model": "b", "loss": 2.0, "loss_paper": 1.5}, {"model": "c", "loss": table.Estimate(1.0, None, None)}]
+    rows = [{"model": "a", "loss": estimates.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
+            {"model": "b", "loss": 2.0, "loss_paper": 1.5}, {"model": "c", "loss": estimates.Estimate(1.0, None, None)}]
     wider, all_columns = table.against_paper(rows, columns)
     assert [column.name for column in all_columns] == ["model", "loss", "loss_paper", "loss_difference"]
     assert wider[0]["loss_difference"] == (-0.25, -0.75, 0.25) and wider[1]["loss_difference"] == 0.5
@@ -125,16 +128,16 @@ def test_flops_of_a_transformer_are_six_n_d_and_attention():
                          model__dropout=0.0, model__attention_dropout=0.0)
     tokens, width, predicted = 4 * 32, 128, 4 * masking.slots(0.15, 32)
     by_hand = 6 * tokens * 4 * (12 * width**2 + 2 * 32 * width) + 6 * predicted * (width**2 + width * VOCAB)
-    assert flops.per_step(*arguments) == pytest.approx(by_hand, rel=0.05)
+    assert cost.per_step(*arguments) == pytest.approx(by_hand, rel=0.05)
 
 
 def test_flops_of_a_second_view_of_the_rows_are_counted():
-    one, two = (flops.per_step(*count(mask__views=views)) for views in (1, 2))
+    one, two = (cost.per_step(*count(mask__views=views)) for views in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.02)
 
 
 @pytest.mark.parametrize("length", [16, 17])
 def test_flops_of_a_loop_along_the_row_are_all_counted(length):
     arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)
-    assert flops.per_step(*arguments) == pytest.approx(flops.lowered(*arguments, time_unroll=length), rel=0.01)
-    assert flops.per_step(*arguments) > 1.4 * flops.lowered(*arguments, time_unroll=1)
+    assert cost.per_step(*arguments) == pytest.approx(cost.lowered(*arguments, time_unroll=length), rel=0.01)
+    assert cost.per_step(*arguments) > 1.4 * cost.lowered(*arguments, time_unroll=1)

@@ -14,16 +14,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from configs.sizes import SIZES
-from mlm import checkpoint, config, log, loop, metrics
+from mlm.base import config, errors, fields, files
 from mlm.models import CELLS
+from mlm.models.sizes import SIZES
+from mlm.train import recipe
+from mlm.train.run import checkpoint, log, loop
 
 ROOT = Path(__file__).parents[1]
 STEPS = 200
 
 
 @pytest.fixture(scope="module")
-def fields(tmp_path_factory):
+def base(tmp_path_factory):
     """A run of a few seconds on a text of its own."""
     folder = tmp_path_factory.mktemp("text")
     rng = random.Random(0)
@@ -41,9 +43,9 @@ def environment(devices=1):
     return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
 
 
-def start(fields, workdir, *more, devices=1):
+def start(base, workdir, *more, devices=1):
     command = [sys.executable, "-m", "launch.run", f"--config.workdir={workdir}", *more,
-               *(f"--config.{name}={value}" for name, value in fields.items())]
+               *(f"--config.{name}={value}" for name, value in base.items())]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             env=environment(devices))
 
@@ -59,7 +61,7 @@ def final(workdir):
     step = max(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
     assert step == STEPS
     arrays = ocp.StandardCheckpointer().restore((workdir / "checkpoints" / str(step) / "state").absolute())
-    records = {record["step"]: record["loss"] for record in metrics.read(workdir / "metrics.jsonl") if "loss" in record}
+    records = {record["step"]: record["loss"] for record in files.read(workdir / "metrics.jsonl") if "loss" in record}
     return jax.tree.map(np.asarray, arrays), records
 
 
@@ -70,68 +72,68 @@ def assert_same(workdir, reference):
     ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (workdir, reference[2]))
     for name in ("steps", "tokens", "predictions", "eligible", "flops", "realised_rate", "evaluation", "data"):
         assert ours[name] == theirs[name], name
-    records = [record["step"] for record in metrics.read(workdir / "metrics.jsonl") if "eval_loss" in record]
+    records = [record["step"] for record in files.read(workdir / "metrics.jsonl") if "eval_loss" in record]
     assert records == [80, 160, STEPS]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(fields, tmp_path_factory):
+def undisturbed(base, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "undisturbed"
-    finish(start(fields, workdir))
+    finish(start(base, workdir))
     return *final(workdir), workdir
 
 
 def wait_for(workdir, process, step):
     """Waits until a record of that step or a later one is written."""
     while process.poll() is None:
-        if any(record["step"] >= step for record in metrics.read(workdir / "metrics.jsonl")):
+        if any(record["step"] >= step for record in files.read(workdir / "metrics.jsonl")):
             return
         time.sleep(0.002)
 
 
-def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(fields, undisturbed, tmp_path):
+def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(base, undisturbed, tmp_path):
     rng = random.Random(time.time_ns())
     workdir, killed = tmp_path / "killed", 0
     for step in sorted(rng.sample(range(10, STEPS - 20), 3)):
-        process = start(fields, workdir)
+        process = start(base, workdir)
         wait_for(workdir, process, step)
         time.sleep(rng.uniform(0, 0.05))
         process.kill()
         process.communicate()
         killed += process.returncode == -signal.SIGKILL
     assert killed
-    finish(start(fields, workdir))
+    finish(start(base, workdir))
     assert_same(workdir, undisturbed)
 
 
-def test_asked_to_stop_it_saves_first_and_the_same_command_continues(fields, undisturbed, tmp_path):
+def test_asked_to_stop_it_saves_first_and_the_same_command_continues(base, undisturbed, tmp_path):
     workdir = tmp_path / "stopped"
-    process = start(fields, workdir)
+    process = start(base, workdir)
     wait_for(workdir, process, 30)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, out
     step = int(out.split("stopped at step ")[1].split(" ")[0])
     assert (workdir / "checkpoints" / str(step)).is_dir() and 30 <= step < STEPS
-    out = finish(start(fields, workdir))
+    out = finish(start(base, workdir))
     assert f"continuing from step {step}" in out
     assert_same(workdir, undisturbed)
-    again = finish(start(fields, workdir))
+    again = finish(start(base, workdir))
     assert "step" not in again.split("done")[0] and "done" in again
 
 
 @pytest.mark.parametrize("mode", ["jit", "pmap"])
-def test_two_processes_give_the_losses_of_one(fields, tmp_path, mode):
+def test_two_processes_give_the_losses_of_one(base, tmp_path, mode):
     short = {"train.steps": 20, "train.log_every": 1, "parallel.mode": mode}
-    alone = loop.train(resolved(fields | short, tmp_path / "alone"))["evaluation"]
+    alone = loop.train(resolved(base | short, tmp_path / "alone"))["evaluation"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    pair = [start(fields | short, tmp_path / "pair", f"--coordinator=127.0.0.1:{port}", "--processes=2",
+    pair = [start(base | short, tmp_path / "pair", f"--coordinator=127.0.0.1:{port}", "--processes=2",
                   f"--process={number}", devices=2) for number in range(2)]
     for process in pair:
         finish(process)
-    losses = [[record["loss"] for record in metrics.read(tmp_path / name / "metrics.jsonl") if "loss" in record]
+    losses = [[record["loss"] for record in files.read(tmp_path / name / "metrics.jsonl") if "loss" in record]
               for name in ("pair", "alone")]
     assert len(losses[0]) == 20
     np.testing.assert_allclose(*losses, rtol=1e-5)
@@ -140,24 +142,24 @@ def test_two_processes_give_the_losses_of_one(fields, tmp_path, mode):
         assert together[name] == pytest.approx(value, rel=1e-4), name
 
 
-def resolved(fields, workdir, **changes):
+def resolved(base, workdir, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    cfg = config.override(config.Config(), fields | {"workdir": str(workdir)} | changes)
-    return config.resolve(cfg, SIZES, CELLS)
+    cfg = fields.override(config.Config(), base | {"workdir": str(workdir)} | changes)
+    return recipe.resolve(cfg, SIZES, CELLS)
 
 
-def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(fields, tmp_path):
-    cfg = resolved(fields, tmp_path / "a", train__steps=10)
+def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base, tmp_path):
+    cfg = resolved(base, tmp_path / "a", train__steps=10)
     loop.train(cfg)
     before = (tmp_path / "a" / "result.json").read_bytes()
-    other = resolved(fields, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
-    with pytest.raises(config.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.4, there 0.15"):
+    other = resolved(base, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
+    with pytest.raises(errors.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.4, there 0.15"):
         loop.train(other)
     (tmp_path / "a" / "config.json").unlink()
     (tmp_path / "a" / "result.json").unlink()
-    with pytest.raises(config.ConfigError, match=r"checkpoint of step 10 .*config.mask.rate = 0.4, there 0.15"):
+    with pytest.raises(errors.ConfigError, match=r"checkpoint of step 10 .*config.mask.rate = 0.4, there 0.15"):
         loop.train(other)
-    again = loop.train(resolved(fields, tmp_path / "a", train__steps=10))
+    again = loop.train(resolved(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
 
 
@@ -169,19 +171,19 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     checkpoints.wait_until_finished()
     restored = checkpoint.restore(checkpoints, cfg, {}, state)
     assert restored.params["w"].dtype == np.float16
-    with pytest.raises(config.ConfigError, match=r"float16.*expected the type float32"):
+    with pytest.raises(errors.ConfigError, match=r"float16.*expected the type float32"):
         checkpoint.restore(checkpoints, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(fields, tmp_path):
-    cfg = resolved(fields, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
+    cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
     with pytest.raises(log.Diverged, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
-def test_the_last_good_checkpoint_is_named_and_good(fields, tmp_path, monkeypatch):
-    cfg = resolved(fields, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
+def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch):
+    cfg = resolved(base, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
     fail = log.math.isfinite
     seen = []
     monkeypatch.setattr(log.math, "isfinite", lambda value: seen.append(value) or (len(seen) < 3 * 10 and fail(value)))
@@ -191,30 +193,30 @@ def test_the_last_good_checkpoint_is_named_and_good(fields, tmp_path, monkeypatc
     assert loop.train(cfg)["steps"] == 40
 
 
-def test_changed_text_is_not_taken_for_the_text_trained_on(fields, tmp_path):
+def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
-    ours = fields | {"data.path": str(text), "data.boundary": "blank_line", "data.cache": str(tmp_path / "cache"),
+    ours = base | {"data.path": str(text), "data.boundary": "blank_line", "data.cache": str(tmp_path / "cache"),
                      "tokenizer.vocab_size": 100, "train.steps": 4}
     loop.train(resolved(ours, tmp_path / "e"))
     text.write_text(text.read_text().replace("cats", "dogs"))
-    with pytest.raises(config.ConfigError, match=r"trained on other rows: .*corpus"):
+    with pytest.raises(errors.ConfigError, match=r"trained on other rows: .*corpus"):
         loop.train(resolved(ours, tmp_path / "e"))
 
 
-def test_next_sentence_prediction_trains_and_is_judged(fields, tmp_path):
-    result = loop.train(resolved(fields, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
-    record = [record for record in metrics.read(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
+def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
+    result = loop.train(resolved(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
+    record = [record for record in files.read(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
     assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
     assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
 
 
-def test_a_run_says_where_it_came_from_and_what_it_measured(fields, tmp_path):
-    result = loop.train(resolved(fields, tmp_path / "c", train__steps=20, mask__rate=0.3))
+def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
+    result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
     (provenance,) = json.loads((tmp_path / "c" / "provenance.json").read_text())
     assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
     assert provenance["versions"]["jax"] == jax.__version__
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())
-    assert config.override(config.Config(), result["config"]).mask.rate == 0.3
+    assert fields.override(config.Config(), result["config"]).mask.rate == 0.3

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launch import runner
-from mlm import config, metrics
+from launch.sweep import runner
+from mlm.base import config, fields, files
 
 ROOT = Path(__file__).parents[1]
 STEPS = 400
 EXPERIMENT = '''
-from mlm.grid import axis, named, product
+from launch.sweep.grid import axis, named, product
 from mlm.report.table import Column
 
 SCALES = {"quick": {}}
@@ -66,7 +66,7 @@ def finish(process, code=0):
 
 def steps(root) -> int:
     """The steps of all points of which a record is written."""
-    return sum(max((record["step"] for record in metrics.read(path)), default=0)
+    return sum(max((record["step"] for record in files.read(path)), default=0)
                for path in root.glob("*/metrics.jsonl"))
 
 
@@ -148,7 +148,7 @@ def test_what_no_worker_could_train_is_refused_in_one_line(folder):
 
 
 def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(tmp_path):
-    points = [config.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
+    points = [fields.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
               for seed, (width, name) in enumerate([(8, "a"), (8, "b"), (16, "c"), (32, "d"), (32, "e"), (32, "f")])]
     call = runner.Runner(tmp_path, points, workers=1, together=0)
     a, _, c, d, *_ = (call.programs[cfg.workdir] for cfg in points)
@@ -164,7 +164,7 @@ def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(t
 
 
 def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
-    tiny = config.override(config.Config(), {"model.layers": 2, "model.width": 128})
-    large = config.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
+    tiny = fields.override(config.Config(), {"model.layers": 2, "model.width": 128})
+    large = fields.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
     assert [runner.side_by_side(platform, cfg)[0] for platform, cfg in
             (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, runner.MOST, runner.MOST, 1]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from small import PLAIN, VOCAB, batch, small_config
 
-from mlm import evaluate, masking, parallel, program, step
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.step import parallel, program, update
 
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 
@@ -29,14 +29,14 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
     knobs = program.training_knobs(cfg)
-    run = parallel.MODES[mode](functools.partial(step.train_step, cfg, model, goal), jax.devices()[:devices])
-    eval_step = run.per_row(step.eval_step, model, goal)
-    state = run.put_state(jax.device_get(jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)))
+    run = parallel.MODES[mode](functools.partial(update.train_step, cfg, model, goal), jax.devices()[:devices])
+    eval_step = run.per_row(update.eval_step, model, goal)
+    state = run.put_state(jax.device_get(jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)))
     seen = []
     for number in range(steps):
         state, metrics = run.train_step(state, run.put_batch(uneven(8, number % 2)), knobs)
         seen.append(float(run.get_metrics(metrics)["loss"]))
-    rows = eval_step(state, run.put_batch(uneven(8)), evaluate.frozen_knobs(cfg))
+    rows = eval_step(state, run.put_batch(uneven(8)), program.frozen_knobs(cfg))
     return np.array(seen), run.get_state(state), rows
 
 
@@ -67,8 +67,8 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["mlm"](cfg.mask, 5, np.arange(VOCAB))
     knobs, rows = program.training_knobs(cfg), uneven(8)
-    state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)
-    per_row = jax.jit(lambda params: goal.loss(params, model, rows, step.row_keys(knobs.seed, 0, rows.index_B), knobs,
+    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)
+    per_row = jax.jit(lambda params: goal.loss(params, model, rows, update.row_keys(knobs.seed, 0, rows.index_B), knobs,
                                                train=True))(state.params)
     nats, weight = np.asarray(per_row.loss_B["mlm"]), np.asarray(per_row.weight_B["mlm"])
     first, _, _ = losses(1, mode="jit", devices=2, **PLAIN)
@@ -82,12 +82,13 @@ def test_next_sentence_loss_reads_the_label_and_only_it():
     model = MODELS["transformer"](cfg.model, VOCAB)
     goal = OBJECTIVES["nsp"](cfg.mask, 5, np.arange(VOCAB))
     knobs, rows = program.training_knobs(cfg), batch(4)
-    state = jax.jit(functools.partial(step.init_state, cfg, model, goal))(knobs)
+    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)
 
     @jax.jit
     def terms(label):
         labelled = rows._replace(label_B=jnp.full(4, label, jnp.int32))
-        return goal.loss(state.params, model, labelled, step.row_keys(knobs.seed, 0, rows.index_B), knobs, train=False)
+        key_B = update.row_keys(knobs.seed, 0, rows.index_B)
+        return goal.loss(state.params, model, labelled, key_B, knobs, train=False)
 
     zero, one = terms(0), terms(1)
     np.testing.assert_allclose(np.exp(-zero.loss_B["nsp"]) + np.exp(-one.loss_B["nsp"]), np.ones(4), rtol=1e-5)

@@ -9,11 +9,12 @@ import unicodedata
 import numpy as np
 import pytest
 
-from mlm import config
-from mlm.data import corpus, tokenizer
+from mlm.base import config, errors, special
+from mlm.data.text import corpus
+from mlm.data.tokenizers import kinds, tokenizer
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
-KINDS = list(tokenizer.KINDS)
+KINDS = list(kinds.KINDS)
 
 
 def sentences(count=600):
@@ -25,29 +26,29 @@ def sentences(count=600):
 
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request):
-    return tokenizer.train(config.Tokenizer(kind=request.param, vocab_size=150), sentences())
+    return kinds.train(config.Tokenizer(kind=request.param, vocab_size=150), sentences())
 
 
 def test_special_ids_and_size(trained):
     assert trained.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert (tokenizer.PAD, tokenizer.UNK, tokenizer.CLS, tokenizer.SEP, tokenizer.MASK) == (0, 1, 2, 3, 4)
+    assert (special.PAD, special.UNK, special.CLS, special.SEP, special.MASK) == (0, 1, 2, 3, 4)
     assert trained.vocab_size == len(set(trained.pieces)) == 150
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_never_gives_a_special_id_but_unknown(kind):
-    special = [f"{a}{s}{b} {s}" for s in tokenizer.SPECIAL for a in ("", "word") for b in ("", "word")]
-    words = tokenizer.train(config.Tokenizer(kind=kind, vocab_size=150), [*sentences(), *special * 200])
-    for ids in words.encode_batch([*special, *tokenizer.SPECIAL, "<pad> <unk> <s> </s>"]):
-        assert ids and all(i >= tokenizer.NUM_SPECIAL or i == tokenizer.UNK for i in ids)
+    hostile = [f"{a}{s}{b} {s}" for s in special.SPECIAL for a in ("", "word") for b in ("", "word")]
+    words = kinds.train(config.Tokenizer(kind=kind, vocab_size=150), [*sentences(), *hostile * 200])
+    for ids in words.encode_batch([*hostile, *special.SPECIAL, "<pad> <unk> <s> </s>"]):
+        assert ids and all(i >= special.NUM_SPECIAL or i == special.UNK for i in ids)
 
 
 def test_text_comes_back(trained):
-    known = [s for s in sentences() if tokenizer.UNK not in trained.encode(s)]
+    known = [s for s in sentences() if special.UNK not in trained.encode(s)]
     assert len(known) == 600 if trained.kind != "words" else True
     for sentence in known:
         assert trained.decode(trained.encode(sentence)) == sentence
-    assert trained.decode([tokenizer.CLS, tokenizer.MASK]).replace(" ", "") == "[CLS][MASK]"
+    assert trained.decode([special.CLS, special.MASK]).replace(" ", "") == "[CLS][MASK]"
 
 
 def test_one_by_one_is_the_same_as_a_batch(trained):
@@ -57,12 +58,12 @@ def test_one_by_one_is_the_same_as_a_batch(trained):
 def test_starts_word_marks_one_piece_a_word(trained):
     for sentence in sentences(50):
         ids = trained.encode(sentence)
-        assert trained.starts_word_V[ids].sum() == len(sentence.split()) or tokenizer.UNK in ids
+        assert trained.starts_word_V[ids].sum() == len(sentence.split()) or special.UNK in ids
     assert trained.starts_word_V.dtype == bool and trained.starts_word_V.shape == (150,)
 
 
 def test_saved_is_the_same(trained, tmp_path):
-    again = tokenizer.load(trained.save(tmp_path))
+    again = kinds.load(trained.save(tmp_path))
     assert again.pieces == trained.pieces and np.array_equal(again.starts_word_V, trained.starts_word_V)
     assert again.encode_batch(sentences(20)) == trained.encode_batch(sentences(20))
 
@@ -72,7 +73,7 @@ def test_training_is_deterministic_across_processes(kind):
     code = ("import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
             "from mlm import config; from mlm.data import tokenizer; from test_tokenizer import sentences\n"
             f"knobs = config.Tokenizer(kind={kind!r}, vocab_size=150)\n"
-            "print(hashlib.sha256(tokenizer.train(knobs, sentences()).model).hexdigest())")
+            "print(hashlib.sha256(kinds.train(knobs, sentences()).model).hexdigest())")
     root = pathlib.Path(__file__).parents[1]
     seen = {subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True).stdout
             for _ in range(2)}
@@ -81,26 +82,26 @@ def test_training_is_deterministic_across_processes(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
-    with pytest.raises(config.ConfigError, match=r"config\.tokenizer\.vocab_size = 250000.* at most \d+") as error:
-        tokenizer.train(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
+    with pytest.raises(errors.ConfigError, match=r"config\.tokenizer\.vocab_size = 250000.* at most \d+") as error:
+        kinds.train(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
     most = int(re.search(r"at most (\d+)", str(error.value))[1])
-    assert tokenizer.train(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
+    assert kinds.train(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_characters_than_entries_leave_room_for_pieces(kind):
     rare = [f"{chr(0x4e00 + i)} {chr(0x4e00 + i + 1)}" for i in range(3000)]
-    words = tokenizer.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
+    words = kinds.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
     assert words.vocab_size == 1000
     ids = [i for s in sentences() for i in words.encode(s)]
-    assert tokenizer.UNK not in ids and len(set(ids)) > 100  # the frequent words kept their pieces
+    assert special.UNK not in ids and len(set(ids)) > 100  # the frequent words kept their pieces
 
 
 def test_words_come_most_frequent_first():
     texts = ["c b b a a a", "d d d d [MASK] [MASK] [MASK]"]
-    words = tokenizer.train(config.Tokenizer(kind="words", vocab_size=8), texts)
+    words = kinds.train(config.Tokenizer(kind="words", vocab_size=8), texts)
     assert words.pieces[5:] == ["d", "a", "b"] and words.encode("a b c [MASK]") == [6, 7, 1, 1]
-    every = tokenizer.train(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
+    every = kinds.train(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
     assert every.pieces[5:] == ["d", "a", "Anna", "b", "anna", "c"]  # upper and lower case stay apart
 
 
@@ -116,10 +117,10 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))
     texts = [s for path in paths for s in corpus.sentences(path.read_text(encoding="utf-8"))]
-    words = tokenizer.train(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
+    words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
     ids = words.encode_batch(texts)
     assert len(paths) == 338
-    assert sum(i.count(tokenizer.UNK) for i in ids) < 0.005 * sum(map(len, ids))
+    assert sum(i.count(special.UNK) for i in ids) < 0.005 * sum(map(len, ids))
     normal = [unicodedata.normalize("NFKC", text) for text in texts]
     exact = [words.decode(i).split() == text.split() for i, text in zip(ids, normal, strict=True)]
     assert np.mean(exact) > 0.99  # SentencePiece also drops some control characters

@@ -26,19 +26,19 @@ _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocato
 def main(argv):
     from experiments.benchmark import machine
     from launch import environ
-    from mlm import config
+    from mlm.base import errors
 
     if len(argv) > 1:
-        raise config.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
+        raise errors.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
     for name in _ONLY.value:
-        config.one_of("--only", name, PARTS)
+        errors.one_of("--only", name, PARTS)
     if _ALLOCATOR.value:
         environ.restart(machine.ENVIRONMENT)
 
     import jax
 
     from experiments.benchmark import timing
-    from mlm import metrics
+    from mlm.base import files
     from mlm.report import table
 
     logging.set_verbosity(logging.WARNING)  # libraries tell of every checkpoint and cache
@@ -47,7 +47,7 @@ def main(argv):
     if jax.config.jax_compilation_cache_dir is None:  # parts share programs, and a second run compiles few
         jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     description = machine.describe()
-    metrics.write_json(folder / "machine.json", description)
+    files.write_json(folder / "machine.json", description)
     print("\n".join(f"{name}: {value}" for name, value in description.items()))
     rows, failures = [], []
     for name in _ONLY.value or PARTS:
@@ -68,7 +68,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    from mlm.config import ConfigError
+    from mlm.base.errors import ConfigError
 
     try:
         app.run(main, flags_parser=flags.FLAGS)

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from experiments.benchmark import ours, torch_step
 from experiments.benchmark.peers import Setting
-from mlm import config
+from mlm.base import config
 
 
 def network(cfg: config.Config, attention: str | None = None) -> BertForMaskedLM:

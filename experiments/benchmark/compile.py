@@ -12,8 +12,9 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.benchmark import ours, timing
-from mlm import config, parallel, program, step, types
+from mlm.base import config, types
 from mlm.models import MODELS
+from mlm.train.step import parallel, program, update
 
 SECONDS = 30   # of rounds
 LEAST = 2      # rounds: each compiles every case once
@@ -25,8 +26,8 @@ def compiled(cfg: config.Config) -> None:
     """Traces and compiles the step anew; nothing is allocated or run."""
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal, knobs = ours.objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
-    state = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
+    run = parallel.over_mesh(functools.partial(update.train_step, cfg, model, goal), jax.devices()[:1])
+    state = jax.eval_shape(functools.partial(update.init_state, cfg, model, goal), knobs)
     shape = (cfg.train.batch_size, cfg.pack.length)
     int_BxL, int_B = (jax.ShapeDtypeStruct(s, np.int32) for s in (shape, shape[:1]))
     run.train_step.lower(state, types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B), knobs).compile()
@@ -50,7 +51,7 @@ def cache(folder: str | None) -> Iterator[None]:
 
 
 def rows() -> Iterator[dict]:
-    recipes = {name: ours.recipe({"model.layers": layers, "model.unroll": unroll, "train.batch_size": 8})
+    recipes = {name: ours.checked({"model.layers": layers, "model.unroll": unroll, "train.batch_size": 8})
                for unroll, names in ((1, ROLLED), (0, UNROLLED)) for layers, name in names.items()}
 
     def anew(cfg):

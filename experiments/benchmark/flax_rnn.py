@@ -3,8 +3,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from mlm import config, types
-from mlm.models import layers
+from mlm.base import config, types
+from mlm.models import layers, lm
 
 CELLS = {"elman": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -35,4 +35,4 @@ class Encoder(nn.Module):
 
 def build(cfg: config.Config) -> types.Model:
     """A bidirectional recurrent net; nothing resets its state, so its rows must hold one segment each."""
-    return layers.masked_lm(cfg.model, cfg.tokenizer.vocab_size, Encoder)
+    return lm.masked_lm(cfg.model, cfg.tokenizer.vocab_size, Encoder)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.benchmark import ours, timing
-from mlm import config
+from mlm.base import config
 
 SECONDS = 6    # of rounds, an axis
 MIDDLE = {"pack.length": 128, "model.width": 128, "model.layers": 2, "tokenizer.vocab_size": 8192}
@@ -23,7 +23,7 @@ def recipe(field: str, value: int) -> config.Config:
     rows = 4 if jax.default_backend() == "cpu" else 64
     fields |= {"model.hidden": 4 * width, "model.heads": width // 64, "model.max_positions": 1024,
                "train.batch_size": rows}
-    return ours.recipe(fields)
+    return ours.checked(fields)
 
 
 def exponent(sizes, values) -> float:

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from experiments.benchmark import ours, timing
-from mlm import config, masking, program, step
+from mlm.base import config
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train.step import program, update
 
 SECONDS = 4    # of rounds, a vocabulary
 RATES = (0.15, 0.4, 0.8)
@@ -20,7 +21,7 @@ VOCABULARIES = (8_192, 30_522, 250_000)
 
 def recipe(vocab_size: int, rate: float) -> config.Config:
     rows = 4 if jax.default_backend() == "cpu" else 64
-    return ours.recipe({"model.size": "mini", "model.layers": 1, "tokenizer.vocab_size": vocab_size, "mask.rate": rate,
+    return ours.checked({"model.size": "mini", "model.layers": 1, "tokenizer.vocab_size": vocab_size, "mask.rate": rate,
                         "train.batch_size": rows, "pack.length": 128})
 
 
@@ -32,7 +33,7 @@ def build(cfg: config.Config, slots: int) -> tuple[Callable[[], None], int]:
 
     def loss(h_BxLxD, params):
         given = model._replace(encode=lambda params, batch, *, key_B=None: h_BxLxD)
-        key_B = step.row_keys(knobs.seed, 0, batch.index_B)
+        key_B = update.row_keys(knobs.seed, 0, batch.index_B)
         losses = objective.loss({"model": params, "objective": {}}, given, batch, key_B, knobs, train=True)
         return losses.loss_B["mlm"].sum()
 

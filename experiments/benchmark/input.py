@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 
 from experiments.benchmark import ours, packing, peers, timing
-from mlm import config, loop
-from mlm.data import loader, pack
+from mlm.base import config, fields
+from mlm.data.rows import loader, pack
+from mlm.train.run import loop
 
 SECONDS = 40   # of rounds of packing
 STEPS = 20     # of a run of the loop
@@ -52,7 +53,7 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
     """Rows a second of the loader beside those of the fastest step, the tiny bag's, which it must exceed."""
     packed = pack.load(cfg, "train")
     batches = loader.train_batches(packed, seed=0, batch_size=cfg.train.batch_size, start_step=0)
-    fastest = ours.recipe({"model.family": "feedforward", "model.cell": "bag",
+    fastest = ours.checked({"model.family": "feedforward", "model.cell": "bag",
                            "train.batch_size": cfg.train.batch_size, "pack.length": cfg.pack.length,
                            "tokenizer.vocab_size": cfg.tokenizer.vocab_size})
     times = timing.measure({"ours": lambda: list(itertools.islice(batches, 20)), "step": ours.build(fastest).step}, 5)
@@ -63,7 +64,7 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
 
 def of_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
-    cfg = config.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
+    cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
     batches = loader.train_batches(pack.load(cfg, "train"), seed=cfg.seed, batch_size=cfg.train.batch_size,
                                    start_step=0)
     bare, loop_R = ours.build(cfg, rows=list(itertools.islice(batches, STEPS))).step, []

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmark import ours, peers, timing
-from mlm import config, masking
+from mlm.base import config
+from mlm.objectives import masking
 
 
 def shapes(cfg: config.Config) -> dict[str, list[tuple[int, int, int]]]:

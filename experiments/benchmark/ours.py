@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from configs.sizes import SIZES
-from mlm import config, evaluate, flops, limits, masking, parallel, program, step, types
-from mlm.data.tokenizer import CLS, NUM_SPECIAL, SEP
-from mlm.models import CELLS, MODELS, fast, layers
-from mlm.objectives import OBJECTIVES
+from mlm.base import config, fields, types
+from mlm.base.special import CLS, NUM_SPECIAL, SEP
+from mlm.models import CELLS, MODELS, fast, lm
+from mlm.models.sizes import SIZES
+from mlm.objectives import OBJECTIVES, masking
+from mlm.train import recipe
+from mlm.train.step import cost, parallel, program, update
 
 BATCHES = 4  # distinct ones, taken in turn
 
@@ -24,14 +26,14 @@ class Ours(NamedTuple):
     memory: int                # bytes that the compiled step holds beside its inputs; 0 where XLA does not say
 
 
-def recipe(fields: Mapping[str, Any]) -> config.Config:
-    """A checked config: BERT's vocabulary and place of the layer norm, and what `fields`, by dotted name, change.
+def checked(changes: Mapping[str, Any]) -> config.Config:
+    """A checked config: BERT's vocabulary and place of the layer norm, and what `changes`, by dotted name, change.
 
     Its corpus is never read: `batches` draws the rows.
     """
-    fields = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(fields)
-    cfg = config.resolve(config.override(config.Config(), fields), SIZES, CELLS)
-    limits.validate(cfg)
+    changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(changes)
+    cfg = recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS)
+    recipe.validate(cfg)
     return cfg
 
 
@@ -39,7 +41,7 @@ def plain(cfg: config.Config) -> dict[str, Callable[[], None]]:
     """The same step by the plain formulas, as a side; none where the device has no hand-written path for them."""
     if jax.default_backend() not in fast.PATHS:
         return {}
-    return {"our plain formulas": build(config.override(cfg, {"model.fast": False})).step}
+    return {"our plain formulas": build(fields.override(cfg, {"model.fast": False})).step}
 
 
 def objective(cfg: config.Config, rate: float) -> types.Objective:
@@ -70,7 +72,7 @@ def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: ty
 @functools.lru_cache(maxsize=1)  # a trial of settings asks for the same ones again
 def masked_batches(cfg: config.Config) -> list[masking.Masked]:
     knobs = program.training_knobs(cfg)
-    return [masked(cfg, cfg.mask.max_rate, batch, step.row_keys(knobs.seed, number, batch.index_B), knobs)
+    return [masked(cfg, cfg.mask.max_rate, batch, update.row_keys(knobs.seed, number, batch.index_B), knobs)
             for number, batch in enumerate(batches(cfg))]
 
 
@@ -79,11 +81,11 @@ def build(cfg: config.Config, model: types.Model | None = None, rows: Iterable[t
     batches to be taken in turn, where not those of `batches`."""
     model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal, knobs = objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(step.train_step, cfg, model, goal), jax.devices()[:1])
-    abstract = jax.eval_shape(functools.partial(step.init_state, cfg, model, goal), knobs)
+    run = parallel.over_mesh(functools.partial(update.train_step, cfg, model, goal), jax.devices()[:1])
+    abstract = jax.eval_shape(functools.partial(update.init_state, cfg, model, goal), knobs)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract)
     state = run.put_state(zeros._replace(params=filled(zeros.params)))
-    parameters = layers.count(state.params["model"])["parameters"]
+    parameters = lm.count(state.params["model"])["parameters"]
     placed = [run.put_batch(batch) for batch in rows or batches(cfg)]
     analysis = run.train_step.lower(state, placed[0], knobs).compile().memory_analysis()
     return Ours(_repeated(run.train_step, state, placed, knobs), parameters,
@@ -107,17 +109,17 @@ def tokens(cfg: config.Config) -> int:
 
 
 def operations(cfg: config.Config) -> float | None:
-    """FLOPs of a step, as mlm/flops.py counts them; None where XLA gives none."""
-    return flops.per_step(cfg, cfg.tokenizer.vocab_size)
+    """FLOPs of a step, as mlm/train/step/cost.py counts them; None where XLA gives none."""
+    return cost.per_step(cfg, cfg.tokenizer.vocab_size)
 
 
 def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, masking.Masked]:
     """The loss of params on a batch without dropout, and the masked rows that it was taken on."""
-    knobs = evaluate.frozen_knobs(cfg)
+    knobs = program.frozen_knobs(cfg)
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    losses = jax.jit(functools.partial(step.eval_step, model, objective(cfg, cfg.eval.rate)))(
+    losses = jax.jit(functools.partial(update.eval_step, model, objective(cfg, cfg.eval.rate)))(
         {"model": params, "objective": {}}, batch, knobs)
-    rows = masked(cfg, cfg.eval.rate, batch, step.eval_keys(knobs, batch.index_B), knobs)
+    rows = masked(cfg, cfg.eval.rate, batch, update.eval_keys(knobs, batch.index_B), knobs)
     return float(losses.loss_B["mlm"].sum() / losses.weight_B["mlm"].sum()), rows
 
 

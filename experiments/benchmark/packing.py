@@ -12,21 +12,23 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs.sizes import SIZES
 from launch import environ
-from mlm import config
-from mlm.data import corpus, pack
+from mlm.base import config, fields
+from mlm.data.rows import pack
+from mlm.data.text import corpus
+from mlm.models.sizes import SIZES
+from mlm.train import recipe
 
 COPIES = 2       # of the standard library's documentation, 1.7 MB each
 LENGTH = 128     # tokens of a row
 BATCH = 1000     # documents or rows that datasets maps at once, its default
 
 
-def recipe(text: str, cache: str) -> config.Config:
+def checked(text: str, cache: str) -> config.Config:
     """WordPiece over paragraphs, packed in full rows: what both sides can do."""
-    fields = {"data.path": text, "data.boundary": "blank_line", "data.cache": cache, "tokenizer.kind": "wordpiece",
+    changes = {"data.path": text, "data.boundary": "blank_line", "data.cache": cache, "tokenizer.kind": "wordpiece",
               "tokenizer.vocab_size": 8192, "pack.length": LENGTH}
-    return config.resolve(config.override(config.Config(), fields), SIZES, {"transformer": ()})
+    return recipe.resolve(fields.override(config.Config(), changes), SIZES, {"transformer": ()})
 
 
 def prepare(folder: str) -> tuple[str, str]:
@@ -34,7 +36,7 @@ def prepare(folder: str) -> tuple[str, str]:
     text, cache = Path(folder, "text.txt"), Path(folder, "cache")
     documents = list(corpus.documents(config.Data(corpus="docstrings"), "train"))
     text.write_text("\n\n".join(f"{copy} {document}" for copy in range(COPIES) for document in documents))
-    pack.load(recipe(str(text), str(cache)), "train")
+    pack.load(checked(str(text), str(cache)), "train")
     (learnt,) = cache.glob("tokenizer-*")
     return str(text), str(learnt)
 
@@ -64,7 +66,7 @@ def by_ours(text: str, learnt: str) -> int:
     """Packs the text as a training command does and returns the number of rows; the vocabulary is given."""
     with tempfile.TemporaryDirectory() as cache:
         shutil.copytree(learnt, Path(cache, Path(learnt).name))
-        return len(pack.load(recipe(text, cache), "train"))
+        return len(pack.load(checked(text, cache), "train"))
 
 
 def by_datasets(text: str, learnt: str, processes: int | None) -> int:
@@ -75,14 +77,14 @@ def by_datasets(text: str, learnt: str, processes: int | None) -> int:
     import datasets
     import tokenizers
 
-    from mlm.data import tokenizer
+    from mlm.base import special
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     (vocabulary,) = Path(learnt).glob("wordpiece.txt")
     entries = vocabulary.read_text().split("\n")
     tool = tokenizers.Tokenizer(tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)},
-                                                            unk_token=tokenizer.SPECIAL[tokenizer.UNK]))
+                                                            unk_token=special.SPECIAL[special.UNK]))
     tool.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tool.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from experiments.benchmark import ours, timing
 from experiments.benchmark.compile import cache
-from mlm import config, parallel, population, program, step
+from mlm.base import config
 from mlm.models import MODELS
+from mlm.train.run import population
+from mlm.train.step import parallel, program, update
 
 SECONDS = 30   # of rounds
 LEAST = 2      # rounds: each compiles the step four times and trains 22 runs
@@ -25,7 +27,7 @@ RATES = (0.15, 0.2, 0.3, 0.4)
 
 def member(number: int) -> config.Config:
     """The run of this number: all its differences are knobs, so that every run is the same program."""
-    return ours.recipe({"model.size": "tiny", "train.batch_size": 8, "pack.length": 64, "tokenizer.vocab_size": 8192,
+    return ours.checked({"model.size": "tiny", "train.batch_size": 8, "pack.length": 64, "tokenizer.vocab_size": 8192,
                         "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
                         "optim.learning_rate": 1e-3 * (1 + number / 8)})
 
@@ -59,7 +61,8 @@ def functions() -> tuple[Callable, Callable]:
     cfg = member(0)
     model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
     goal = ours.objective(cfg, cfg.mask.max_rate)
-    return functools.partial(step.init_state, cfg, model, goal), functools.partial(step.train_step, cfg, model, goal)
+    return (functools.partial(update.init_state, cfg, model, goal),
+            functools.partial(update.train_step, cfg, model, goal))
 
 
 def _steps(run: parallel.Parallel, state, batches, knobs) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from experiments.benchmark import flax_rnn, ours, peers, timing
-from mlm import config
+from mlm.base import config
 
 SECONDS = 10   # of rounds, a case
 TOLERANCE = 1e-4
@@ -20,7 +20,7 @@ ROWS = {256: 32, 512: 16}
 
 
 def recipe(cell: str, width: int, dtype: str, rows: int) -> config.Config:
-    return ours.recipe({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": width,
+    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": width,
                         "model.hidden": width, "model.dtype": dtype, "train.batch_size": rows, "pack.length": 128})
 
 
@@ -66,11 +66,11 @@ def check(cfg: config.Config) -> str:
     import torch
 
     from experiments.benchmark import torch_rnn, torch_step
-    from mlm.models import layers
+    from mlm.models import lm
 
     params, network = ours.parameters(cfg), torch_rnn.network(cfg)
     torch_rnn.load(network, params)
-    count, peer_count = layers.count(params)["parameters"], torch_step.count(network)
+    count, peer_count = lm.count(params)["parameters"], torch_step.count(network)
     with jax.default_matmul_precision("highest"):
         loss, masked = ours.forward(cfg, params, ours.batches(cfg)[0])
     with torch.no_grad():

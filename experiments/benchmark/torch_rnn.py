@@ -7,7 +7,7 @@ from torch import nn
 
 from experiments.benchmark import ours, torch_step
 from experiments.benchmark.peers import Setting
-from mlm import config
+from mlm.base import config
 
 CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 

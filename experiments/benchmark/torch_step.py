@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import torch
 
-from mlm import config, masking
+from mlm.base import config
+from mlm.objectives import masking
 
 DEVICE = "cuda" if jax.default_backend() == "gpu" else "cpu"
 IGNORED = -100  # the label that PyTorch's cross-entropy passes over

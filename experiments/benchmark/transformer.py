@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 
 from experiments.benchmark import limit, ours, peers, timing
-from mlm import config
+from mlm.base import config
 
 SECONDS = 12   # of rounds, a case
 TOLERANCE = 1e-4
@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
     def config(self, **fields) -> config.Config:
         """The case's config; fields of config.model may be changed."""
-        return ours.recipe({"model.size": self.size, "train.batch_size": self.rows, "pack.length": self.length,
+        return ours.checked({"model.size": self.size, "train.batch_size": self.rows, "pack.length": self.length,
                             "model.dtype": self.dtype} | {f"model.{name}": value for name, value in fields.items()})
 
 
@@ -105,11 +105,11 @@ def check(cfg: config.Config) -> str:
     import torch
 
     from experiments.benchmark import bert, torch_step
-    from mlm.models import layers
+    from mlm.models import lm
 
     params, network = ours.parameters(cfg), bert.network(cfg)
     bert.load(network, params)
-    count, peer_count = layers.count(params)["parameters"], torch_step.count(network)
+    count, peer_count = lm.count(params)["parameters"], torch_step.count(network)
     with jax.default_matmul_precision("highest"):
         loss, masked = ours.forward(cfg, params, ours.batches(cfg)[0])
     arrays = torch_step.arrays(masked)

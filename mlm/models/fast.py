@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from mlm import config
+from mlm.base import config
 
 PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy")}
 

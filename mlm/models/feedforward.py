@@ -5,8 +5,8 @@ window: the neighbours' embeddings concatenated in order (Bengio et al. 2003). b
 import flax.linen as nn
 import jax.numpy as jnp
 
-from mlm import config, types
-from mlm.models import layers
+from mlm.base import config, types
+from mlm.models import layers, lm
 
 CELLS = ("window", "bag")
 
@@ -51,4 +51,4 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return layers.masked_lm(model, vocab_size, Encoder)
+    return lm.masked_lm(model, vocab_size, Encoder)

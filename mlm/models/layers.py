@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from mlm import config, types
+from mlm.base import config
 from mlm.models import fast
 
 
@@ -49,12 +49,6 @@ def norm(model: config.Model, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon=1e-6, dtype=fast.stream(model), name=name)
 
 
-def sinusoids(length: int, width: int):
-    """Fixed positions: sines and cosines of geometric wavelengths (Vaswani et al. 2017, section 3.5)."""
-    angle = jnp.arange(length)[:, None] / 10_000 ** (jnp.arange(0, width, 2) / width)
-    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
-
-
 class MLP(nn.Module):
     """Two dense layers with a GELU between them."""
 
@@ -90,79 +84,3 @@ class Stack(nn.Module):
                         in_axes=(0, nn.broadcast, nn.broadcast), length=layers, unroll=self.model.unroll or layers)
         x_BxLxD, _ = steps(self.model, self.layer, name="layers")(x_BxLxD, jnp.arange(1, layers + 1), shared, key_B)
         return x_BxLxD
-
-
-class MaskedLM(nn.Module):
-    """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019)."""
-
-    model: config.Model
-    vocab_size: int
-    encoder: Any            # a module class of (x_BxLxD, segments_BxL, key_B) -> h_BxLxD
-    positions: str          # none | learned | sinusoidal
-
-    def setup(self):
-        model = self.model
-        embed = lambda number: nn.Embed(number, model.width, embedding_init=initializer(model),  # noqa: E731
-                                        dtype=fast.stream(model))
-        self.token = embed(self.vocab_size)
-        if self.positions == "learned":
-            self.position = embed(model.max_positions)
-        if model.segment_types:
-            self.type = embed(model.segment_types)
-        self.embed_norm = norm(model, "embed_norm")
-        self.body = self.encoder(model, name="body")
-        self.transform = dense(model, model.width, "transform")
-        self.transform_norm = norm(model, "transform_norm")
-        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
-
-    def encode(self, batch: types.Batch, key_B):
-        x_BxLxD = self.token(batch.ids_BxL)
-        if self.positions == "learned":
-            x_BxLxD += self.position(batch.positions_BxL)
-        elif self.positions == "sinusoidal":
-            # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
-            sinusoids_PxD = sinusoids(self.model.max_positions, self.model.width).astype(x_BxLxD.dtype)
-            x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[batch.positions_BxL]
-        if self.model.segment_types:
-            x_BxLxD += self.type(batch.types_BxL)
-        x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
-        return self.body(x_BxLxD, batch.segments_BxL, key_B)
-
-    def head(self, h):
-        h = self.transform_norm(nn.gelu(self.transform(h), approximate=False)).astype(self.model.dtype)
-        return h, self.token.embedding.astype(h.dtype), self.bias
-
-    def logits(self, h):
-        h, table_VxD, bias_V = self.head(h)
-        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
-
-    def __call__(self, batch: types.Batch):
-        return self.logits(self.encode(batch, None))
-
-
-def masked_lm(model: config.Model, vocab_size: int, encoder, positions: str = "none") -> types.Model:
-    """The encoder with embeddings and output layer, as the pure functions of types.Model."""
-    module = MaskedLM(model, vocab_size, encoder, positions)
-
-    def init(key):
-        ids_1x2 = jnp.zeros((1, 2), jnp.int32)
-        batch = types.Batch(ids_1x2, ids_1x2, ids_1x2, ids_1x2, ids_1x2[0, :1], ids_1x2[0, :1])
-        return module.init(key, batch)["params"]
-
-    def method(name):
-        return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
-
-    encode = method("encode")
-    return types.Model(init=init, logits=method("logits"),
-                       encode=lambda params, batch, *, key_B=None: encode(params, batch, key_B),
-                       head=method("head") if fast.takes(model, "cross_entropy") else None)
-
-
-def count(params) -> dict[str, int]:
-    """Parameters: all of them, and those outside the embedding tables and the output bias ("non_embedding")."""
-    sizes = {path[0].key: 0 for path, _ in jax.tree_util.tree_leaves_with_path(params)}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        sizes[path[0].key] += leaf.size
-    total = sum(sizes.values())
-    tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "bias"))
-    return {"parameters": total, "non_embedding": total - tables}

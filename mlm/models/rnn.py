@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from mlm import config, types
-from mlm.models import fast, layers, recurrence
+from mlm.base import config, types
+from mlm.models import fast, layers, lm, recurrence
 
 
 class Cell(NamedTuple):
@@ -113,4 +113,4 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return layers.masked_lm(model, vocab_size, Encoder)
+    return lm.masked_lm(model, vocab_size, Encoder)

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import config, masking, types
-from mlm.data.tokenizer import NUM_SPECIAL
+from mlm.base import config, types
+from mlm.base.special import NUM_SPECIAL
+from mlm.objectives import masking
 from mlm.objectives.cross_entropy import cross_entropy
 
 

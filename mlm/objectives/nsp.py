@@ -2,7 +2,7 @@
 import jax
 import jax.numpy as jnp
 
-from mlm import config, types
+from mlm.base import config, types
 from mlm.objectives import mlm
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mlm.base.estimates import Estimate
 from mlm.report import series
 from mlm.report.series import Matrix, Series
-from mlm.report.table import Column, Estimate
+from mlm.report.table import Column
 
 LOSS, GAP, ACCURACY = ("held-out loss (nats per masked token)", "held-out loss above the floor (nats per masked token)",
                        "held-out accuracy")

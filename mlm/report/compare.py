@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from mlm.base.estimates import Estimate
 from mlm.report.series import folder
-from mlm.report.table import Column, Estimate
+from mlm.report.table import Column
 
 RESAMPLES = 10_000
 CHUNK = 2**24  # weights drawn at a time

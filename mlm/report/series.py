@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm import metrics
-from mlm.report.table import Estimate, estimate
+from mlm.base import files
+from mlm.base.estimates import Estimate, estimate
 
 
 class Series(NamedTuple):
@@ -61,7 +61,7 @@ def shown(values: Sequence[float], errors: Sequence[float]) -> Estimate:
 
 def histories(root: Path, results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
     """What the runs of each group logged: for each seed all records of a step as one, by step."""
-    return {name: [by_step(metrics.read(folder(root, member) / "metrics.jsonl")) for member in members]
+    return {name: [by_step(files.read(folder(root, member) / "metrics.jsonl")) for member in members]
             for name, members in groups(results, group).items()}
 
 

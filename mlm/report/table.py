@@ -3,21 +3,13 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from scipy import stats
 from tabulate import tabulate
 
-
-class Estimate(NamedTuple):
-    """A mean over seeds and its 95% interval (Student's t); the bounds are None for a single seed."""
-
-    mean: float
-    low: float | None
-    high: float | None
+from mlm.base.estimates import Estimate
 
 
 class Column(NamedTuple):
@@ -26,15 +18,6 @@ class Column(NamedTuple):
     name: str
     title: str
     form: str = ""
-
-
-def estimate(values: Iterable[float]) -> Estimate:
-    values = np.asarray(list(values), np.float64)
-    mean = float(values.mean())
-    if len(values) < 2:
-        return Estimate(mean, None, None)
-    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return Estimate(mean, mean - half, mean + half)
 
 
 def against_paper(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list[dict], list[Column]]:

@@ -1,0 +1,156 @@
+"""A sweep: lists an experiment's points, says what they would cost, runs those not done, makes its table and report.
+
+    python -m launch.sweep list|plan|run|table|report experiments/architectures.py --scale=quick|laptop|paper
+
+--config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
+spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
+"""
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from launch import command
+
+_SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
+_BUDGET = flags.DEFINE_enum("budget", "steps", ["steps", "predictions", "flops", "seconds"], "What all points spend: "
+                            "steps, as the experiment says, or as many predictions, training FLOPs or seconds (on this "
+                            "machine) as the first point in its steps.")
+_WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at the same time, the cores divided among "
+                                "them. Leave it at 1 on an accelerator.", lower_bound=1)
+_TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
+                                 lower_bound=0)
+_DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of launch/cluster/kinds.py's.")
+_DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1)
+_UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense bfloat16 peak that training reaches.",
+                                  lower_bound=0.01, upper_bound=1)
+VERBS = ("list", "plan", "run", "table", "report")
+
+
+def load_experiment(path: str):
+    from mlm.base import errors
+
+    found = sorted(str(file) for file in Path("experiments").glob("*.py"))
+    if not Path(path).is_file():
+        errors.one_of("experiment", path, found)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def points(experiment, argv) -> tuple[Path, list]:
+    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
+    from mlm.base import errors, fields
+    from mlm.models import CELLS
+    from mlm.models.sizes import SIZES
+    from mlm.train import recipe
+
+    errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
+    asked = command.overrides(argv)
+    own_steps = _BUDGET.value == "steps"
+    name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
+    root = Path(asked.pop("workdir", f"runs/{name}"))
+    sweep = experiment.sweep(_SCALE.value)
+    resolved = [recipe.resolve(fields.override(fields.override(command.CONFIG.value, point), asked), SIZES, CELLS)
+                for point in sweep.values()]
+    for cfg in resolved:
+        recipe.validate(cfg)
+    if not own_steps:
+        from launch.sweep import budget
+
+        resolved = budget.rewrite(resolved, _BUDGET.value, root)
+    configs, names = [], {}
+    for name, cfg in zip(sweep, resolved, strict=True):
+        print_ = fields.fingerprint(cfg)
+        if print_ in names:
+            raise errors.ConfigError(f"points {names[print_]} and {name} are the same: the command line sets what the "
+                                     f"sweep varies ({', '.join(f'config.{field}' for field in asked)})")
+        names[print_] = name
+        configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{print_[:6]}")))
+    return root, configs
+
+
+def show(experiment, root: Path, configs) -> None:
+    """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
+    from launch.sweep import overview
+    from mlm.report import table
+    from mlm.report.pages import sweep as page
+
+    results = overview.finished(configs)
+    print(f"{len(results)} of {len(configs)} points are done")
+    if results:
+        found = page.files(root, experiment, results)
+        print(f"\n{table.markdown(found.rows, found.columns)}\n\nwritten in {root}: table.md, .csv, .tex; claims.md; "
+              f"figures/ (.png, .svg, .csv): {', '.join(chart.name for chart in found.charts)}; runs: */")
+
+
+def plan(configs) -> None:
+    """Prints what the points would cost."""
+    from launch.cluster import kinds
+    from launch.sweep import plan
+    from mlm.report import table
+
+    points = {Path(cfg.workdir).name: cfg for cfg in configs}
+    rows = plan.table(points, _DEVICE.value, _DEVICES.value, _UTILISATION.value)
+    kind = kinds.KINDS[_DEVICE.value]
+    print(f"{table.markdown(rows, plan.COLUMNS)}\n\nOn {_DEVICES.value} x {_DEVICE.value} (chips: "
+          f"{_DEVICES.value * kind.chips}, each {kind.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and "
+          f"{kind.memory / 1e9:.0f} GB; {kind.source}), at {_UTILISATION.value:.0%} of that peak; a step fits where it "
+          f"takes at most {plan.USABLE:.0%} of the memory.")
+    if any(cfg.model.dtype != "bfloat16" for cfg in configs):
+        print("Some points compute in float32, for which the peak is lower: --config.model.dtype=bfloat16")
+
+
+def train(experiment, root: Path, configs) -> None:
+    """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
+    from launch.sweep import overview, runner
+
+    with overview.Overview(configs) as view:
+        call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
+        call.run(view)
+    if call.signal is not None:
+        done = len(overview.finished(configs))
+        print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
+        sys.exit(128 + call.signal)
+    show(experiment, root, configs)
+    if call.failed:
+        print("\n".join([f"{len(call.failed)} failed; the same command tries again:",
+                         *(f"{workdir}: {error}" for workdir, error in call.failed.items())]), file=sys.stderr)
+        sys.exit(1)
+
+
+def main(argv):
+    from mlm.base import errors
+
+    if len(argv) != 3:
+        raise errors.ConfigError(f"expected a verb ({', '.join(VERBS)}) and an experiment, such as: "
+                                 "python -m launch.sweep run experiments/architectures.py --scale=quick")
+    verb, path = argv[1:]
+    errors.one_of("verb", verb, VERBS)
+    experiment = load_experiment(path)
+    root, configs = points(experiment, sys.argv)
+    if verb == "list":
+        from launch.sweep import overview
+
+        for cfg in configs:
+            print(f"{cfg.workdir}: {overview.state(cfg)}")
+    elif verb == "plan":
+        plan(configs)
+    elif verb == "run":
+        train(experiment, root, configs)
+    elif verb == "report":
+        from launch.sweep import overview
+        from mlm.report.pages import sweep as page
+
+        results = overview.finished(configs)
+        path = page.write(root, experiment, results, len(configs))
+        print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
+    else:
+        show(experiment, root, configs)
+
+
+if __name__ == "__main__":
+    command.run(main)

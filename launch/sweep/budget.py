@@ -1,0 +1,102 @@
+"""What the points of a sweep have in common when they are compared at other than equal steps.
+
+A budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
+"""
+import fcntl
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from launch.sweep import plan
+from mlm.base import config, fields, files
+from mlm.data.rows import loader, pack
+from mlm.objectives import masking
+from mlm.train.step import cost, program
+
+WARM, TIMED = 3, 15  # steps before the clock starts, and under it
+
+
+def rewrite(points: Sequence[config.Config], budget: str, folder: Path) -> list[config.Config]:
+    """The points with train.steps set by a budget, one of BUDGETS; folder: of the sweep, which keeps step times.
+
+    Everything that follows the share of the steps made, such as the learning rate, follows the new steps.
+    """
+    cost = BUDGETS[budget](points, folder)
+    total = cost[0] * points[0].train.steps
+    return [fields.override(cfg, {"train.steps": max(1, round(total / each))})
+            for cfg, each in zip(points, cost, strict=True)]
+
+
+def predictions(points, folder) -> list[float]:
+    """Of a step, on average over the run: a share of the tokens that may be masked, counted where rows differ."""
+    differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
+
+    def eligible(cfg):
+        rows = pack.load(cfg, "train")
+        return int(rows.unigram_V.sum()) / len(rows)
+
+    return [cfg.train.batch_size * masking.predicted(cfg.mask) * (eligible(cfg) if differ else 1) for cfg in points]
+
+
+def training_flops(points, folder) -> list[float]:
+    with elsewhere() as process:
+        return list(process.map(step_flops, points))
+
+
+def step_flops(cfg: config.Config) -> float:
+    return cost.per_step(cfg, plan.vocab_size(cfg))
+
+
+def seconds(points, folder) -> list[float]:
+    """Of a step on this machine's devices, measured once and kept in folder/step_seconds.json.
+
+    Whoever comes while another call measures waits, and takes its times: they decide which points these are.
+    """
+    path = folder / "step_seconds.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".step_seconds.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
+        if unknown:
+            print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
+            with elsewhere() as process:
+                for key, cfg in unknown.items():
+                    kept[key] = process.submit(step_seconds, cfg).result()
+                    files.write_json(path, kept)
+    return [kept[name(cfg)] for cfg in points]
+
+
+def elsewhere() -> ProcessPoolExecutor:
+    """A process to use JAX in: devices belong to the process that touches them first, and workers will need them."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def name(cfg: config.Config) -> str:
+    """What a step's time follows from."""
+    alike = program.blank(fields.override(cfg, {"train.steps": 1}))
+    return f"{fields.fingerprint(alike)}-{alike.mask.max_rate:g}"
+
+
+def step_seconds(cfg: config.Config) -> float:
+    """The median time of a step with its input, on all of this process's devices."""
+    rows = pack.load(cfg, "train")
+    made, knobs = program.build(cfg, rows), program.training_knobs(cfg)
+    state, times = made.run.put_state(jax.device_get(made.initial(knobs))), []
+    batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
+    for _ in range(WARM + TIMED):
+        start = time.perf_counter()
+        state, new = made.run.train_step(state, made.run.put_batch(next(batches)), knobs)
+        np.asarray(made.run.get_metrics(new)["loss"])
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[WARM:])
+
+
+BUDGETS = {"predictions": predictions, "flops": training_flops, "seconds": seconds}

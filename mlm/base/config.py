@@ -1,0 +1,157 @@
+"""Every knob of a run: typed fields with unit and default, what follows from them, and a run's name by them."""
+import dataclasses
+
+
+def setting(default, **kwargs):
+    """A field that says where or how a run works and cannot change its result: left out of the fingerprint."""
+    return dataclasses.field(default=default, metadata={"affects_result": False}, **kwargs)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Language:
+    train_documents: int = 20_000       # each fills one row
+    validation_documents: int = 1_000
+    seed: int = 0                       # of the documents, the same for every run that is to be compared
+    words: int = 0                      # in a document at most, as many whole sentences as fit; 0: what a row holds
+    topics: int = 8                     # of which a document has one
+    names: int = 24                     # of which a document has one protagonist
+    zipf: float = 1.0                   # exponent of word frequency by rank in each class; 0: uniform
+    order: float = 1.0                  # probability that a word has the class its place demands; 0: order is no help
+    agreement: float = 1.0              # probability that a verb has its subject's number, else it has the other
+    modifiers: float = 0.6              # probability that a prepositional phrase or relative clause follows a subject
+    continues: float = 0.45             # probability that a modifier is followed by a further one (geometric lengths)
+    attractors: float = 0.5             # probability that a noun inside a modifier is of the other number
+    topic: float = 3.0                  # nats by which a topic favours its own nouns and verbs; 0: topics are alike
+    protagonist: float = 0.4            # share of subjects that are a name, not a noun; half as often in other places
+    recall: float = 0.9                 # probability that a name is the protagonist's, else it is any name
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Data:
+    corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known);
+                                        #       auto: text where path is set, else language
+    path: str = ""                      # text: globs of .txt and .gz files, separated by commas
+    validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
+    boundary: str = "file"              # text: a document is a "file", ends at a "blank_line", or starts at a line
+                                        #       that fully matches this regular expression, such as " = [^=]+ = "
+                                        #       for WikiText: " = Title = " does, " = = Section = = " does not
+    tfds_name: str = ""                 # tfds: name of the data set, such as "lm1b" or "wiki40b/en"
+    tfds_dir: str = ""                  # tfds: folder of the prepared data sets; empty: the library's default
+    tfds_field: str = "text"            # tfds: the feature that holds a document
+    validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
+    cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
+    language: Language = dataclasses.field(default_factory=Language)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Tokenizer:
+    kind: str = ""                      # unigram (SentencePiece) | wordpiece | words; empty: words for the language,
+                                        #       else unigram
+    vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language,
+                                        #       else 8192
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Pack:
+    mode: str = ""                      # full_sentences | doc_sentences | segment_pair; empty: doc_sentences for the
+                                        #       language, else full_sentences
+    length: int = 128                   # tokens in a row
+    isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Mask:
+    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted, at the first step
+    schedule: str = "constant"          # of the rate over train.steps: constant | linear | cosine (half a period)
+    final_rate: float = 0.0             # linear, cosine: the rate that the step after the last would have
+    max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: of rate and final_rate. Runs at
+                                        #       several rates share one compiled program where this is the same: quick
+                                        #       to start, but each pays for the output layer at this rate
+    predict: float = 0.0                # share of a row's eligible tokens that are predicted; 0: all that are corrupted
+    views: int = 0                      # disjoint masks that each row has in a step, every one a pass through the
+                                        #       model; 0: as many as predict asks for, predict / rate rounded up
+    copies: int = 0                     # static masking: masks of each train row, one an epoch in turn; 0: dynamic, new
+                                        #       ones at every step
+    mask_share: float = 0.8             # of the chosen: replaced by [MASK]
+    random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
+    random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Model:
+    family: str = "transformer"         # feedforward | rnn | transformer
+    cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; empty: the family's first
+    size: str = "tiny"                  # row of configs/sizes.py that fills the zeros below
+    layers: int = 0
+    width: int = 0                      # of the embeddings and of the stream between layers
+    hidden: int = 0                     # inside a layer: MLP units, or recurrent units of one direction
+    heads: int = 0                      # transformer
+    window: int = 0                     # feedforward: neighbours on each side
+    bidirectional: bool = True          # rnn
+    timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
+    norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
+    positions: str = "learned"          # transformer: learned | sinusoidal | rotary
+    max_positions: int = 512            # transformer: longest row
+    segment_types: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding
+    dropout: float = 0.1                # of embeddings and of each sub-layer's output
+    attention_dropout: float = 0.1      # transformer: of the attention weights
+    init_std: float = 0.02              # of the weights' truncated normal; 0: 1/sqrt(inputs) of each matrix
+    dtype: str = "float32"              # of matrix products, on accelerators of all activations: float32 | bfloat16;
+                                        #       parameters stay float32
+    unroll: int = 0                     # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
+    time_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
+    fast: bool = setting(True)          # hand-written backward passes where mlm/models/fast.py has one for the device
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Optim:
+    learning_rate: float = 1e-3         # peak
+    schedule: str = "linear"            # linear | cosine | wsd | constant, all after a linear warm-up
+    warmup_fraction: float = 0.06       # of the steps
+    decay_fraction: float = 0.1         # wsd (warmup-stable-decay): of the steps, at the end
+    final_fraction: float = 0.0         # of the peak, reached at the last step
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-6
+    weight_decay: float = 0.01          # not applied to biases and layer norms
+    clip: float = 1.0                   # largest global gradient norm; 0: no clipping
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Train:
+    steps: int = 1000                   # updates
+    batch_size: int = 32                # rows an update, over all devices
+    accumulate: int = 1                 # parts the batch is computed in, one after the other
+    eval_every: int = setting(0)        # steps; 0: at the end only
+    checkpoint_every: int = setting(500)  # steps
+    log_every: int = setting(50)        # steps
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Eval:
+    rate: float = 0.15                  # share of tokens replaced by [MASK], the same for every model
+    rates: tuple[float, ...] = ()       # further shares to evaluate at, once, when the run ends
+    seed: int = 1234                    # of the frozen masks
+    batch_size: int = setting(64)       # rows
+    max_rows: int = 0                   # 0: the whole held-out split
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Parallel:
+    mode: str = setting("jit")          # jit (over a mesh) | pmap
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Config:
+    seed: int = 0                       # of initialisation, data order, masks and dropout
+    workdir: str = setting("runs/base")
+    objective: str = "mlm"              # mlm | nsp (masked tokens and next sentence)
+    data: Data = dataclasses.field(default_factory=Data)
+    tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
+    pack: Pack = dataclasses.field(default_factory=Pack)
+    mask: Mask = dataclasses.field(default_factory=Mask)
+    model: Model = dataclasses.field(default_factory=Model)
+    optim: Optim = dataclasses.field(default_factory=Optim)
+    train: Train = dataclasses.field(default_factory=Train)
+    eval: Eval = dataclasses.field(default_factory=Eval)
+    parallel: Parallel = dataclasses.field(default_factory=Parallel)

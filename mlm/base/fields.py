@@ -1,0 +1,75 @@
+"""The fields of a config by dotted name: all of them, some of them changed, and what a run is known by."""
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mlm.base.config import Config
+from mlm.base.errors import ConfigError, expect
+
+
+def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
+    """All leaves by dotted name, in the order of their definition; results_only leaves out the settings."""
+    flat = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flatten(value, f"{prefix}{field.name}.", results_only=results_only)
+        elif not results_only or field.metadata.get("affects_result", True):
+            flat[prefix + field.name] = value
+    return flat
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError with the nearest right name unless name is a field, dotted, of Config."""
+    names = list(flatten(Config()))
+    if name not in names:
+        leaf = name.rpartition(".")[2]
+        near = (difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+                or [full for full in names if full.rpartition(".")[2] == leaf][:1])
+        raise ConfigError(f"config.{name}: no such field" + (f"; did you mean config.{near[0]}?" if near else ""))
+
+
+def override(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A copy of config with the leaves of `changes`, keyed by dotted name, replaced.
+
+    Raises ConfigError for an unknown name and for a value that is not of the field's type.
+    """
+    for name, value in changes.items():
+        check_name(name)
+        *parents, leaf = name.split(".")
+        owners = [config]
+        for parent in parents:
+            owners.append(getattr(owners[-1], parent))
+        kind = type(getattr(owners[-1], leaf))
+        if kind is float and type(value) is int:
+            value = float(value)
+        expect(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
+        for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
+            value = dataclasses.replace(owner, **{field: value})
+        config = value
+    return config
+
+
+def fingerprint(config: Config) -> str:
+    """Twelve hexadecimal digits that name a resolved config by the fields that can change its result."""
+    flat = flatten(config, results_only=True)
+    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError, naming what differs, unless `saved` would give the same result.
+
+    data: the identity of the packed rows; saved: what a run kept of itself as "config" (flattened) and "data".
+    """
+    want, have = json.loads(json.dumps(flatten(cfg, results_only=True))), saved["config"]  # tuples are lists there
+    differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
+                 for name, value in want.items() if have.get(name) != value]
+    if differing:
+        raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
+    changed = [name for name in data if saved["data"].get(name) != data[name]]
+    if changed:
+        raise ConfigError(f"{where} was trained on other rows: {', '.join(changed)} changed since; "
+                          "choose another config.workdir")

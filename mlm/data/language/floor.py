@@ -1,0 +1,94 @@
+"""The least loss that any masked language model can reach on rows of a language that is an `HMM`, by how much it sees.
+
+A model's gap is its loss minus the floor on the same rows and masks: take the difference of the sums over each row and
+give it to `estimates.ratio`, since the two losses rise and fall together. Rows are as in `posterior`.
+
+Letters in array names: N rows, L places, K masked words, W words.
+"""
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base.estimates import ratio
+from mlm.data.language.hmm import HMM, unigram
+from mlm.data.language.noise import Channel, guess_corrupted
+from mlm.data.language.posterior import bag_posterior, guess, posterior, window_posterior
+
+
+class Floor(NamedTuple):
+    """Loss in nats and accuracy per masked word, their standard errors, and the sums over each row they are made of."""
+
+    loss: float
+    loss_error: float
+    accuracy: float
+    accuracy_error: float
+    nats_N: np.ndarray
+    right_N: np.ndarray
+    count_N: np.ndarray
+
+
+def tally(words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray, best_K: np.ndarray) -> Floor:
+    """The loss and accuracy of predictions of the masked words, in the order of np.nonzero(masked_NxL).
+
+    log_prob_K: of the true word, in nats; best_K: the word predicted. Raises ValueError where a probability is 0.
+    """
+    if not np.isfinite(log_prob_K).all():
+        row = np.nonzero(masked_NxL)[0][~np.isfinite(log_prob_K)][0]
+        raise ValueError(f"row {row}: its words have probability 0 in this language")
+
+    def sums(value_K):
+        return np.bincount(np.nonzero(masked_NxL)[0], np.asarray(value_K, np.float64), len(words_NxL))
+
+    nats_N, right_N, count_N = sums(-log_prob_K), sums(best_K == words_NxL[masked_NxL]), masked_NxL.sum(1)
+    return Floor(*ratio(nats_N, count_N), *ratio(right_N, count_N), nats_N, right_N, count_N)
+
+
+def bayes_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
+    """The floor of all models where the masked words are hidden by [MASK] alone: the posterior's loss.
+
+    Exact however many are masked, and however places are chosen, as long as the choice does not look at the words.
+    """
+    return tally(words_NxL, masked_NxL, *guess(hmm, posterior(hmm, words_NxL, masked_NxL), words_NxL))
+
+
+def corrupted_loss(hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
+                   ) -> Floor:
+    """The floor of all models under mixed corruption such as 80/10/10: see `guess_corrupted` for where it is exact."""
+    return tally(words_NxL, chosen_NxL, *guess_corrupted(hmm, channel, words_NxL, seen_NxL, chosen_NxL))
+
+
+def window_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
+    """The floor of models that see `window` neighbours on each side: see `window_posterior` for what that means."""
+    return tally(words_NxL, masked_NxL, *guess(hmm, window_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
+
+
+def bag_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
+    """The floor of models that see these neighbours without order; past a window of 5 a bound: see `bag_posterior`."""
+    return tally(words_NxL, masked_NxL, *guess(hmm, bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
+
+
+def unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:
+    """The loss of always predicting the language's word frequencies in documents of at most `length` words."""
+    share_W = unigram(hmm, length)
+    word_K = words_NxL[masked_NxL]
+    return tally(words_NxL, masked_NxL, np.log(share_W[word_K]), np.full(len(word_K), share_W.argmax()))
+
+
+def select(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
+    """masked_NxL: floor(rate * words + U(0, 1)) of each row's words, without replacement, as in training.
+
+    The same seed masks at a higher rate what it masks at a lower one and more, so that curves over the rate are smooth.
+    """
+    valid_NxL = words_NxL >= 0
+    stream = np.random.default_rng(seed)
+    count_N = np.floor(rate * valid_NxL.sum(1) + stream.random(len(words_NxL)))
+    order_NxL = stream.random(words_NxL.shape) + ~valid_NxL
+    return (order_NxL.argsort(1).argsort(1) < count_N[:, None]) & valid_NxL
+
+
+def by_rate(hmm: HMM, words_NxL: np.ndarray, rates: Sequence[float], seed: int) -> list[Floor]:
+    """The floor of all models at each masking rate, on the same rows: so losses at different rates do not compare."""
+    return [bayes_loss(hmm, words_NxL, select(words_NxL, rate, seed)) for rate in rates]
+
+

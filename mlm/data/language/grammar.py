@@ -1,0 +1,226 @@
+"""The built-in language: a finite-state grammar under document-level latents, whose optimum can be computed exactly.
+
+A word belongs to one class (noun, determiner, ...). The hidden state, which is the place in the sentence with the
+numbers still to be agreed with, decides the class alone. The document's topic and protagonist decide which word of the
+class is used, and nothing else. `HMM` says what follows from that.
+
+Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
+"""
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base.config import Language
+from mlm.base.special import NUM_SPECIAL
+from mlm.data.language.hmm import HMM, draw
+
+# One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
+NOUNS = """
+horse cow barn farmer tractor fence goat shepherd orchard stable haystack field
+sailor ship harbour captain anchor whale island gull pirate lighthouse net wave
+banker tower bridge mayor tram street clerk station shop lawyer square taxi
+baker oven kettle plate spoon cake recipe table waiter pan bowl chef
+soldier knight king queen castle sword shield banner spy tent guardian horn
+teacher pupil lesson book pencil desk exam library student essay map classroom
+hunter fox bear tree river owl ranger hut stone path squirrel oak
+singer violin piano band drummer song concert guitar poet dancer stage flute
+"""
+TRANSITIVE = """
+feed milk chase herd brush
+rescue tow sight steer board
+hire pay elect sue photograph
+serve taste bake stir burn
+attack guard betray salute crown
+teach question praise copy grade
+hunt track climb bury follow
+hear tune applaud record admire
+"""
+INTRANSITIVE = """
+graze trot plough yawn
+sail drift float dive
+commute hurry shout queue
+eat sizzle boil simmer
+march surrender fight retreat
+listen study cheat read
+hide howl sleep wander
+sing dance hum bow
+"""
+ADJECTIVES = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
+bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
+PREPOSITIONS = "near behind with beside under above before against beyond opposite"
+ADVERBS = "often quickly again today slowly early alone outside rarely tonight together twice"
+DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
+NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
+Ulrich Vera Walter Yusuf Zoe"""
+TOPICS = NOUNS.strip().splitlines()
+
+ADJECTIVE = 0.3     # probability that a noun phrase takes a further adjective
+MARKED = 0.3        # share of determiners that show number
+INTRANSITIVELY = 0.4  # share of main verbs without an object
+BLOCK = 256         # documents drawn at a time: changes speed and memory, never the documents
+
+
+class State(NamedTuple):
+    """A place in the sentence: what is written there, in which part of it, and the numbers held there, its own last."""
+
+    kind: str               # determiner | adjective | noun | name | transitive | intransitive | preposition | that
+                            #     | adverb | stop
+    part: str               # subject | modifier | relative | inner | deep | main | object | "" (once a sentence)
+    numbers: str            # s or p each; "ps": in the modifier of a plural subject, a singular
+
+
+class Grammar(NamedTuple):
+    """The language with its words and states named."""
+
+    hmm: HMM
+    words: tuple[str, ...]
+    states: tuple[State, ...]
+    number_W: np.ndarray    # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
+    partner_W: np.ndarray   # the same lemma in the other number, of a noun or verb; -1 elsewhere
+
+
+def arcs(language: Language) -> dict[State, dict[State, float]]:
+    """Transition probabilities of the grammar, by state. Sentences look like
+
+    determiner adjective* noun modifier* verb (object) (preposition object)* (adverb) stop, or a name for the subject,
+    where a modifier is a preposition with a noun phrase, "that" with a verb and its object, or "that" with a subject,
+    which may be modified itself, and its verb. The modified subject's number is held until its verb comes.
+    """
+    go, more, other = language.modifiers, language.continues, language.attractors
+    named = language.protagonist
+    table: dict[State, dict[State, float]] = {}
+
+    def into(part, held, like, share):  # the determiner that opens a noun phrase, by number
+        odds = {n: 0.5 if like is None else 1 - other if n == like else other for n in "sp"}
+        return {State("determiner", part, held + n): share * odds[n] for n in "sp"}
+
+    def phrase(part, held, after):
+        for n in "sp":
+            determiner, adjective, noun = (State(kind, part, held + n) for kind in ("determiner", "adjective", "noun"))
+            table[determiner] = table[adjective] = {adjective: ADJECTIVE, noun: 1 - ADJECTIVE}
+            table[noun] = after(n)
+
+    def main(n, share=1.0):
+        return {State("intransitive", "main", n): share * INTRANSITIVELY,
+                State("transitive", "main", n): share * (1 - INTRANSITIVELY)}
+
+    stop, adverb = State("stop", "", ""), State("adverb", "", "")
+    subject, thing = State("name", "subject", "s"), State("name", "object", "s")
+    near = State("preposition", "object", "")
+    table[stop] = {subject: named} | into("subject", "", None, 1 - named)
+    table[subject] = main("s")
+    phrase("subject", "", lambda n: {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2}
+           | main(n, 1 - go))
+    for n in "sp":
+        beside, that = State("preposition", "modifier", n), State("that", "modifier", n)
+        seen_by, seeing = State("name", "inner", n + "s"), State("transitive", "relative", n)
+        table[beside] = into("modifier", n, n, 1.0)
+        phrase("modifier", n, lambda _, n=n, beside=beside: {beside: more} | main(n, 1 - more))
+        table[that] = {seeing: 0.4, seen_by: 0.6 * named / 2} | into("inner", n, n, 0.6 * (1 - named / 2))
+        table[seeing] = into("modifier", n, n, 1.0)
+        table[seen_by] = {State("transitive", "inner", n + "s"): 1.0}
+        phrase("inner", n, lambda h, n=n: {State("preposition", "inner", n + h): more,
+                                           State("transitive", "inner", n + h): 1 - more})
+        for h in "sp":
+            deeper, verb = State("preposition", "inner", n + h), State("transitive", "inner", n + h)
+            table[deeper] = into("deep", n + h, h, 1.0)
+            phrase("deep", n + h, lambda _, deeper=deeper, verb=verb: {deeper: more, verb: 1 - more})
+            table[verb] = {beside: more} | main(n, 1 - more)
+        table[State("intransitive", "main", n)] = {near: 0.3, adverb: 0.3, stop: 0.4}
+        table[State("transitive", "main", n)] = {thing: named / 2} | into("object", "", None, 1 - named / 2)
+    table[near] = {thing: named / 2} | into("object", "", None, 1 - named / 2)
+    phrase("object", "", lambda _: {near: 0.2, adverb: 0.1, stop: 0.7})
+    table[thing] = {near: 0.2, adverb: 0.1, stop: 0.7}
+    table[adverb] = {stop: 1.0}
+    return table
+
+
+def with_s(lemma: str) -> str:
+    """The form in -s: plural of a noun, third person singular of a verb."""
+    if lemma.endswith("y") and lemma[-2] not in "aeiou":
+        return lemma[:-1] + "ies"
+    return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def build(language: Language) -> Grammar:
+    """The grammar, its words and its exact probabilities; language: within its limits."""
+    table = arcs(language)
+    states = tuple(table)
+    index = {state: i for i, state in enumerate(states)}
+    trans_SxS = np.zeros((len(states), len(states)))
+    for state, following in table.items():
+        for after, share in following.items():
+            trans_SxS[index[state], index[after]] = share
+
+    lexicon: dict[str, list[str]] = {"stop": ["."], "that": ["that"], "adverb": ADVERBS.split(),
+                                     "preposition": PREPOSITIONS.split(), "adjective": ADJECTIVES.split(),
+                                     "name": NAMES.split()[:language.names]}
+    lexicon |= {"determiner" + n: text.split() for n, text in DETERMINERS.items()}
+    for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE)):
+        lemmas = [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+        inflected = [with_s(lemma) for lemma in lemmas]
+        lexicon[kind + "s"], lexicon[kind + "p"] = (lemmas, inflected) if kind == "noun" else (inflected, lemmas)
+    classes = list(lexicon)
+    words = tuple(word for members in lexicon.values() for word in members)
+    assert len(set(words)) == len(words), "the lexicon gives one word to two classes"
+
+    class_W, topic_TxW, name_MxW, number_W, partner_W = [], [], [], [], []
+    topic_T = np.full(language.topics, 1 / language.topics)
+    name_M = _share(np.zeros(language.names), language.zipf)
+    for kind, members in lexicon.items():
+        count, n = len(members), len(partner_W)
+        class_W += [classes.index(kind)] * count
+        topical = kind[:-1] in ("noun", "transitive", "intransitive")
+        own_TxW = (np.arange(count) % language.topics == np.arange(language.topics)[:, None]) * language.topic * topical
+        named = kind == "name"
+        topic_TxW.append(np.ones((language.topics, count)) if named else _share(own_TxW, language.zipf))
+        name_MxW.append(language.recall * np.eye(count) + (1 - language.recall) * name_M if named
+                        else np.ones((language.names, count)))
+        number_W += [kind[-1] if topical or kind[:-1] == "determiner" else ""] * count
+        shift = count if kind[-1] == "s" else -count  # a lemma's two forms have the same rank in neighbouring classes
+        partner_W += [n + i + shift if topical else -1 for i in range(count)]
+
+    class_SxC = np.zeros((len(states), len(classes)))
+    for i, (kind, _, numbers) in enumerate(states):
+        n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:])
+        if kind == "determiner":
+            class_SxC[i, classes.index(kind)], class_SxC[i, classes.index(kind + n)] = 1 - MARKED, MARKED
+        elif kind in ("transitive", "intransitive"):
+            class_SxC[i, classes.index(kind + n)] = language.agreement
+            class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement
+        else:
+            class_SxC[i, classes.index(kind + n if kind == "noun" else kind)] = 1
+    # Out of order, a word has the class of any place but the stop: sentences keep their length, classes their share.
+    end = index[State("stop", "", "")]
+    often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(states))) / 2, 4096)[end]
+    often_S[end] = 0
+    mixed_SxC = language.order * class_SxC + (1 - language.order) * (often_S @ class_SxC / often_S.sum())
+    mixed_SxC[end] = class_SxC[end]
+    hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), topic_T, np.concatenate(topic_TxW, 1), name_M,
+              np.concatenate(name_MxW, 1))
+    return Grammar(hmm, words, states, np.array(number_W), np.array(partner_W))
+
+
+def _share(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
+    """Zipf's law over the last axis, tilted by nats."""
+    weight_xW = np.exp(nats_xW) * np.arange(1, nats_xW.shape[-1] + 1) ** -zipf
+    return weight_xW / weight_xW.sum(-1, keepdims=True)
+
+
+def documents(language: Language, start: int = 0) -> Iterator[str]:
+    """Documents start, start + 1, ... without end: words with spaces between; document i depends on i and config alone.
+
+    language: resolved, and within its limits.
+    """
+    grammar = build(language)
+    while True:
+        for words_L in draw(grammar.hmm, language.words, language.seed, start, BLOCK):
+            yield " ".join([grammar.words[word] for word in words_L[words_L >= 0]])
+        start += BLOCK
+
+
+def words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
+    """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
+    number = {word: i for i, word in enumerate(language.words)}
+    return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]

@@ -1,0 +1,75 @@
+"""BLiMP: minimal pairs of an acceptable and an unacceptable English sentence (Warstadt et al. 2020)."""
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mlm.base.errors import ConfigError, expect, one_of
+
+PARADIGMS, PAIRS = 67, 1000  # of the whole benchmark
+# Accuracy over all of it, in percent (Warstadt et al. 2020): by the likelihood of the whole sentence, and for RoBERTa
+# by its pseudo-log-likelihood.
+PAPER = {"5-gram": 61.2, "LSTM": 69.8, "Transformer-XL": 69.6, "GPT-2": 83.0, "RoBERTa-large": 86.5, "human": 88.6}
+# The files have a term of their own for two paradigms that the paper counts to argument structure.
+PHENOMENA = {"s-selection": "argument_structure"}
+
+
+class Paradigm(NamedTuple):
+    name: str
+    phenomenon: str
+    sentences: list[str]    # good, bad, good, bad, ...
+
+
+def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0) -> list[Paradigm]:
+    """The paradigms of a folder of BLiMP's NAME.jsonl files, sorted by name: those named, or all.
+
+    A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
+    paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files there are.
+    max_pairs: the first so many of each; 0 for all. Raises ConfigError for a folder, name or line that is not as said.
+    """
+    folder = Path(folder)
+    expect(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
+    terms = _terms(folder / "paradigms.tsv")
+    there = sorted(terms or (path.stem for path in folder.glob("*.jsonl")))
+    expect(bool(there), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
+    for name in names:
+        one_of("paradigm", name, there)
+    return [_paradigm(folder / f"{name}.jsonl", terms, max_pairs) for name in sorted(names or there)]
+
+
+def _terms(path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    head, *rows = (line.split("\t") for line in path.read_text().splitlines())
+    for key in ("UID", "linguistics_term"):
+        expect(key in head, f"{path}, line 1", "\t".join(head), f"a column {key}")
+    return {row[head.index("UID")]: row[head.index("linguistics_term")] for row in rows}
+
+
+def _paradigm(path, terms, max_pairs):
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"blimp: cannot read {path} ({error})") from None
+    expect(bool(lines), "blimp", str(path), "a file of minimal pairs; this one is empty")
+    sentences = []
+    for number, line in enumerate(lines[:max_pairs or None], 1):
+        where = f"{path}, line {number}"
+        try:
+            pair = json.loads(line)
+        except json.JSONDecodeError:
+            pair = None
+        expect(isinstance(pair, dict), where, line[:60], "a JSON object")
+        sentences += [_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
+        if number == 1:
+            term = terms.get(path.stem) or _text(pair, "linguistics_term", where)
+    return Paradigm(path.stem, PHENOMENA.get(term, term), sentences)
+
+
+def _text(pair: Mapping, key: str, where: str) -> str:
+    if key not in pair:
+        near = difflib.get_close_matches(key, pair, n=1)
+        raise ConfigError(f"{where}: no key {key!r}" + (f", but {near[0]!r}" if near else f" among {', '.join(pair)}"))
+    expect(isinstance(pair[key], str) and bool(pair[key].strip()), f"{where}: {key}", pair[key], "a text")
+    return pair[key]

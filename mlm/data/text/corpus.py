@@ -1,0 +1,200 @@
+"""Documents of a corpus, one at a time, divided once and for all into a train and a validation split.
+
+The split goes by document, by a hash of its text: it depends on no order and no seed, and equal documents stay
+together.
+"""
+import ast
+import functools
+import hashlib
+import itertools
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mlm.base import config, errors
+from mlm.data.language import grammar as drawn
+from mlm.data.text import files, trouble
+
+SPLITS = ("train", "validation")
+HELD_OUT = 2 ** 32      # number of the language's first held-out document
+# A full stop ends a sentence where white space follows; its East Asian forms need none.
+SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+# Not documentation, or not part of the library itself.
+NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
+
+
+class Corpus(NamedTuple):
+    """Where the documents come from: functions, so that each pass over the corpus starts anew."""
+
+    train: Callable[[], Iterator[str]]
+    validation: Callable[[], Iterator[str]] | None  # None: a share of train's documents is held out
+    content: Callable[[], bytes]                    # digest of all that the documents follow from
+    lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
+
+
+def documents(data: config.Data, split: str) -> Iterator[str]:
+    """The documents of one split ("train" or "validation"), stripped, never empty, streamed in a fixed order.
+
+    Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
+    not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
+    """
+    errors.one_of("split", split, SPLITS)
+    corpus = _open(data)
+    return _some(_divide(corpus, data.validation_fraction, split), data, split)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text: cut at line ends and after full stops, exclamation and question marks."""
+    return filter(None, (sentence.strip() for sentence in SENTENCE_END.split(text)))
+
+
+def to_learn(data: config.Data) -> Iterator[str]:
+    """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
+
+    Raises errors.ConfigError as `documents` does, for either split, before the first sentence.
+    """
+    corpus = _open(data)
+    if corpus.lexicon is not None:
+        yield from corpus.lexicon()
+        return
+    next(documents(data, "validation"))  # an empty split is told before the long work
+    for text in documents(data, "train"):
+        yield from sentences(text)
+
+
+def fingerprint(data: config.Data) -> str:
+    """SHA-256 (hexadecimal) of the corpus's content and of how it is divided; where it lies does not enter."""
+    corpus = _open(data)
+    share = data.validation_fraction if corpus.validation is None else None
+    return hashlib.sha256(corpus.content() + repr((data.corpus, share)).encode()).hexdigest()
+
+
+def _open(data):
+    errors.one_of("config.data.corpus", data.corpus, list(CORPORA))
+    return CORPORA[data.corpus](data)
+
+
+def _digest(text):
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _divide(corpus, fraction, split):
+    if corpus.validation is None:
+        bound = fraction * 2.0 ** 64
+        for text in corpus.train():
+            held_out = int.from_bytes(_digest(text)[:8], "big") < bound
+            if held_out == (split == "validation"):
+                yield text
+    elif split == "validation":
+        yield from corpus.validation()
+    else:
+        held_out, dropped = {_digest(text) for text in corpus.validation()}, 0  # grows with the held-out split only
+        for text in corpus.train():
+            if _digest(text) in held_out:
+                dropped += 1
+            else:
+                yield text
+        if dropped:
+            trouble.warn(f"{dropped} training documents also stand in the validation split: left out of training")
+
+
+def _some(texts, data, split):
+    count = 0
+    for text in texts:
+        count += 1
+        yield text
+    if not count:
+        name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
+        name = "validation_path" if split == "validation" and data.validation_path else name
+        ways = "" if data.corpus != "text" or data.validation_path else \
+            ", or a config.data.boundary that finds more of them, or a config.data.validation_path"
+        raise errors.ConfigError(f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
+                                 f"expected enough documents for both splits{ways}")
+
+
+def text(data: config.Data) -> Corpus:
+    """Documents in .gz and plain UTF-8 files; data.boundary says where one ends."""
+    boundary = files.boundary("config.data.boundary", data.boundary)
+    train = files.find("config.data.path", data.path)
+    validation = files.find("config.data.validation_path", data.validation_path) if data.validation_path else []
+
+    def content():
+        parts = [hashlib.sha256(data.boundary.encode()).digest(), len(train).to_bytes(8, "big")]
+        return b"".join([*parts, *map(files.sha256, [*train, *validation])])
+
+    return Corpus(train=lambda: files.read(train, boundary),
+                  validation=(lambda: files.read(validation, boundary)) if validation else None, content=content)
+
+
+def tfds(data: config.Data) -> Corpus:
+    """A data set of TensorFlow Datasets, without TensorFlow where it is prepared as array_record.
+
+    Its split "validation" is held out, or a share of "train" where it has none; its other splits are not read.
+    """
+    from mlm.data.text import tfds  # an extra
+    builder = tfds.prepared(data)
+    held_out = "validation" if "validation" in builder.info.splits else None
+    splits = ["train", held_out] if held_out else ["train"]
+
+    def content():
+        return b"".join([data.tfds_field.encode(), *(tfds.sha256(builder, split) for split in splits)])
+
+    return Corpus(train=lambda: tfds.read(builder, "train", data.tfds_field),
+                  validation=held_out and (lambda: tfds.read(builder, held_out, data.tfds_field)), content=content)
+
+
+def docstrings(data: config.Data) -> Corpus:
+    """The English documentation in this Python's standard library: a document holds all docstrings of a module.
+
+    About 1.7 MB that every machine has. What it holds follows the Python version.
+    """
+    texts = _library()
+    return Corpus(train=lambda: iter(texts), validation=None,
+                  content=lambda: hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest())
+
+
+@functools.cache  # parsing the library takes seconds, and its size does not grow with anything
+def _library() -> tuple[str, ...]:
+    root = Path(sysconfig.get_path("stdlib"))
+    texts = []
+    for path in sorted(root.rglob("*.py")):
+        if NOT_LIBRARY.intersection(path.relative_to(root).parts):
+            continue
+        try:
+            with warnings.catch_warnings():  # old escapes in the library's strings are not our concern
+                warnings.simplefilter("ignore")
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue  # templates that are not Python
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
+        if module := "\n\n".join(filter(None, found)).strip():
+            texts.append(module)
+    errors.expect(bool(texts), "config.data.corpus", "docstrings", "a Python whose standard library has its .py files; "
+                  "set config.data.path to text of your own")
+    return tuple(texts)
+
+
+def language(data: config.Data) -> Corpus:
+    """Documents of the built-in language, drawn anew on every pass: their least loss is known (language/floor.py).
+
+    The held-out ones have numbers of their own: they are the same however many are drawn for training.
+    """
+    def drawn_from(start, count):
+        return lambda: itertools.islice(drawn.documents(data.language, start), count)
+
+    def content():  # the knobs, and documents: they show a change of the grammar or of how it is drawn
+        first = list(itertools.islice(drawn.documents(data.language), drawn.BLOCK))
+        return hashlib.sha256(repr((data.language, lexicon(), first)).encode()).digest()
+
+    def lexicon():
+        return drawn.build(data.language).words
+
+    return Corpus(drawn_from(0, data.language.train_documents),
+                  drawn_from(HELD_OUT, data.language.validation_documents), content, lexicon)
+
+
+CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language}

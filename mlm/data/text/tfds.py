@@ -1,0 +1,140 @@
+"""TensorFlow Datasets as documents, and one's own text prepared as such a data set, both without TensorFlow.
+
+    python -m mlm.data.text.tfds --name=my_text --path='texts/*.txt' --dir=prepared
+
+prepares text files as array_record; config.data.tfds_name=my_text and config.data.tfds_dir=prepared then read them.
+"""
+import difflib
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+
+from absl import app, flags
+
+from mlm.base import config, errors
+from mlm.data.text import files
+from mlm.data.text.trouble import Trouble
+
+try:
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.text  # which registers glue, wiki40b and others
+except ImportError as problem:
+    raise errors.ConfigError(f"config.data.corpus = 'tfds': expected an installed tensorflow-datasets ({problem}); "
+                             "it comes with pip install '.[tfds]'") from None
+
+RANDOM_ACCESS = ("array_record", "parquet")  # file formats that are read without TensorFlow
+
+
+def prepared(data: config.Data) -> tfds.core.DatasetBuilder:
+    """The builder of data.tfds_name, its files prepared: downloaded and written as array_record where they are not.
+
+    Raises errors.ConfigError for an unknown name or feature, for a format that needs TensorFlow, and where the
+    preparation fails (some data sets need TensorFlow or Apache Beam for it).
+    """
+    field, name = "config.data.tfds_name", data.tfds_name
+    try:
+        builder = tfds.builder(name, **({"data_dir": data.tfds_dir} if data.tfds_dir else {}))
+    except tfds.core.DatasetNotFoundError:
+        known = tfds.list_builders(with_community_datasets=False)
+        near = difflib.get_close_matches(name.partition("/")[0], known, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise errors.ConfigError(f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
+                                 f"config.data.tfds_dir = {data.tfds_dir!r}{hint}") from None
+    except Exception as error:  # a wrong configuration or version of the data set: TFDS has no one type for these
+        raise errors.ConfigError(f"{field} = {name!r}: {_line(error)}") from None
+    if not builder.is_prepared():
+        try:
+            builder.download_and_prepare(file_format="array_record")
+        except Exception as error:  # whatever the data set's own code raises
+            raise errors.ConfigError(f"{field} = {name!r}: could not be prepared in {builder.data_dir} "
+                                     f"({_line(error)}); expected what preparing it needs, or a config.data.tfds_dir "
+                                     "that holds it prepared as array_record") from None
+    form = builder.info.file_format.value
+    errors.expect(form in RANDOM_ACCESS, field, name, f"one prepared as {' or '.join(RANDOM_ACCESS)}, not as {form}")
+    errors.expect("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
+    errors.one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
+    return builder
+
+
+def _line(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def read(builder: tfds.core.DatasetBuilder, split: str, feature: str) -> Iterator[str]:
+    """The documents of a split, stripped; empty ones and bytes that are not UTF-8 are counted in a warning."""
+    empty = Trouble("empty documents")
+    undecodable = Trouble("documents with bytes that are not UTF-8, replaced by U+FFFD")
+    for number, record in enumerate(builder.as_data_source(split=split)):
+        raw, place = record[feature], f"{builder.info.full_name}, split {split}, record {number}"
+        errors.expect(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
+        if isinstance(raw, bytes):
+            try:
+                raw = raw.decode()
+            except UnicodeDecodeError as error:
+                undecodable.add(f"{place} at byte {error.start}")
+                raw = raw.decode(errors="replace")
+        if document := raw.strip():
+            yield document
+        else:
+            empty.add(f"{place} at byte 0")
+    for kind in (undecodable, empty):
+        kind.report()
+
+
+def sha256(builder: tfds.core.DatasetBuilder, split: str) -> bytes:
+    """Digest of the split's files."""
+    return hashlib.sha256(b"".join(files.sha256(path) for path in builder.info.splits[split].filepaths)).digest()
+
+
+class Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """One's own text files as a data set with the feature "text" and a split for each list of paths."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, name: str, paths: dict[str, list[str]], boundary: files.Boundary, data_dir: str):
+        self.name, self._paths, self._boundary = name, paths, boundary
+        super().__init__(data_dir=data_dir)
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(paths) for split, paths in self._paths.items()}
+
+    def _generate_examples(self, paths):
+        for number, text in enumerate(files.read(paths, self._boundary)):
+            yield number, {"text": text}
+
+
+def prepare(name: str, path: str, folder: str, *, validation_path: str = "", boundary: str = "file") -> None:
+    """Prepares text files as the data set `name` in a folder, as array_record; what is there already stays.
+
+    path, validation_path, boundary: as in config.Data. Raises errors.ConfigError for bad ones.
+    """
+    errors.expect(re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "--name", name, "small letters, digits and _")
+    paths = {"train": files.find("--path", path)}
+    if validation_path:
+        paths["validation"] = files.find("--validation_path", validation_path)
+    builder = Text(name, paths, files.boundary("--boundary", boundary), folder)
+    errors.expect(not builder.is_prepared(), "--name", name, f"a new name: {builder.data_dir} exists")
+    builder.download_and_prepare(file_format="array_record")
+
+
+def main(_):
+    try:
+        prepare(NAME.value, PATH.value, DIR.value, validation_path=VALIDATION.value, boundary=BOUNDARY.value)
+    except errors.ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"now: --config.data.corpus=tfds --config.data.tfds_name={NAME.value} --config.data.tfds_dir={DIR.value}")
+
+
+if __name__ == "__main__":
+    NAME = flags.DEFINE_string("name", "my_text", "name of the data set")
+    PATH = flags.DEFINE_string("path", None, "globs of .txt and .gz files, separated by commas", required=True)
+    VALIDATION = flags.DEFINE_string("validation_path", "", "globs of the held-out files")
+    BOUNDARY = flags.DEFINE_string("boundary", "file", "file, blank_line or a regular expression of first lines")
+    DIR = flags.DEFINE_string("dir", None, "folder of the prepared data sets", required=True)
+    app.run(main)

@@ -1,0 +1,76 @@
+"""Text to token ids and back, with the same five special ids whatever the kind of vocabulary."""
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base import errors
+
+SENTENCE = 1000         # characters; the longest stretch learnt from at once
+
+
+class Tokenizer(NamedTuple):
+    """A vocabulary as a value: the bytes that it is saved as, and pure functions made from them."""
+
+    kind: str
+    model: bytes                                             # SentencePiece model, or one entry a line
+    pieces: list[str]                                        # of each id
+    starts_word_V: np.ndarray                                # bool: the piece does not continue a word
+    encode_batch: Callable[[list[str]], list[list[int]]]     # no special ids are added
+    decode: Callable[[Iterable[int]], str]                   # special ids are written as "[MASK]" and so on
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; UNK is the only special id among them, whatever the text holds."""
+        return self.encode_batch([text])[0]
+
+    def save(self, folder: Path | str) -> Path:
+        """Writes the vocabulary into a folder, which exists, and returns the file's path."""
+        path = Path(folder) / f"{self.kind}.{'model' if self.kind == 'unigram' else 'txt'}"
+        path.write_bytes(self.model)
+        return path
+
+
+def characters(sentences, normalize) -> Counter:
+    """Counts of the characters that remain after normalisation, spaces left out."""
+    raw = Counter()
+    for first in range(0, len(sentences), 1000):
+        raw.update("".join(sentences[first:first + 1000]))
+    counts = Counter()
+    for character, count in raw.items():
+        for part in normalize(character):
+            if not part.isspace():
+                counts[part] += count
+    return counts
+
+
+def ranked(counts: Counter) -> list[str]:
+    """Most frequent first; ties in the order of their characters, so that the order of counting does not show."""
+    return [entry for entry, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def alphabet(counts: Counter, entries: int) -> list[str]:
+    """The characters that get an entry: all, where an eighth of the entries holds them; else the most frequent.
+
+    Of these as many as cover 99.99% of the text, but at most half of the entries: stray characters of a large corpus
+    would otherwise crowd out the words.
+    """
+    entries_by_count = ranked(counts)
+    covered = np.cumsum([counts[character] for character in entries_by_count])
+    enough = int(np.searchsorted(covered, 0.9999 * counts.total())) + 1
+    return entries_by_count[:max(1, entries // 8, min(enough, entries // 2))]
+
+
+def too_many(asked, possible):
+    return errors.ConfigError(f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, "
+                              "which is what the training text can give")
+
+
+def too_few(asked, needed):
+    return errors.ConfigError(f"config.tokenizer.vocab_size = {asked}: expected at least {needed}, "
+                              "to hold the special tokens and the characters")

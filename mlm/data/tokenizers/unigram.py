@@ -1,0 +1,56 @@
+"""SentencePiece's Unigram vocabulary."""
+import io
+import re
+import unicodedata
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL, UNK
+from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer, alphabet, characters, too_few, too_many
+
+SPACE = "\u2581"        # how SentencePiece writes the space before a word
+def train(vocab_size, sentences):
+    """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
+    import sentencepiece
+
+    def normalize(character):
+        return unicodedata.normalize("NFKC", character)
+
+    counts = characters(sentences, normalize)
+    rare = counts.keys() - alphabet(counts, vocab_size - NUM_SPECIAL)
+    # Left out here, since SentencePiece accepts no character coverage under 98%. They are unknown in any case.
+    blanks = {ord(c): " " for c in set().union(*sentences) if not rare.isdisjoint(normalize(c))} if rare else {}
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(sentence.translate(blanks) for sentence in sentences) if rare else iter(sentences),
+            model_writer=model, model_type="unigram", vocab_size=vocab_size, character_coverage=1.0,
+            pad_id=PAD, unk_id=UNK, bos_id=CLS, eos_id=SEP, pad_piece=SPECIAL[PAD], unk_piece=SPECIAL[UNK],
+            bos_piece=SPECIAL[CLS], eos_piece=SPECIAL[SEP],
+            control_symbols=[SPECIAL[MASK]],  # a control symbol is never read from text; a user-defined one is
+            max_sentence_length=16 * SENTENCE,
+            num_threads=4,                    # fixed: the sums of the EM steps follow the number of threads
+            minloglevel=2)
+    except (RuntimeError, OSError) as error:
+        message = str(error)
+        if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+            raise too_many(vocab_size, most[1]) from None
+        if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
+            raise too_few(vocab_size, least[1]) from None
+        raise errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "
+                                 f"{len(sentences)} sentences ({message.splitlines()[0]})") from None
+    return model.getvalue()
+
+
+def restore(model):
+    import sentencepiece
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
+
+    # An unknown stretch may lie within a word; the other special tokens never do.
+    starts_V = np.array([p.startswith(SPACE) or (i < NUM_SPECIAL and i != UNK) for i, p in enumerate(pieces)])
+    return Tokenizer("unigram", model, pieces, starts_V, processor.encode, decode)

@@ -1,0 +1,43 @@
+"""How a run is asked to stop."""
+import signal
+import threading
+
+import jax
+
+
+class Stopped(Exception):
+    """The run was asked to stop by `signal`; it saved its state first, and the same command continues it."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.signal = number
+
+
+class Asked:
+    """Whether the run was asked to stop; processes of one run agree on the step.
+
+    One process listens to SIGTERM and SIGINT, and a second signal ends it at once. Several listen to SIGTERM alone,
+    through JAX's preemption service.
+    """
+
+    def __init__(self):
+        self.signal = None
+        self.before = {}
+
+    def __enter__(self):
+        if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *failure):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def note(self, number, frame):
+        self.signal = number
+        self.__exit__()
+
+    def now(self, checkpoints, number: int) -> bool:
+        if jax.process_count() > 1 and checkpoints.reached_preemption(number):
+            self.signal = signal.SIGTERM
+        return self.signal is not None

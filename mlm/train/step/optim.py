@@ -1,0 +1,57 @@
+"""The optimiser: AdamW with BERT's decay mask, clipping, and the schedules, as one optax transformation."""
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm.base import config, types
+
+
+def schedule(optim: config.Optim, steps: int) -> Callable:
+    """The share of the peak learning rate at each step, a function that can be traced.
+
+    It rises linearly over the warm-up to the peak, then falls so that final_fraction would be that of step `steps`, one
+    after the last; wsd stays at the peak until the last decay_fraction of the steps, constant for good.
+    """
+    warmup = round(optim.warmup_fraction * steps)
+    rest = max(steps - warmup, 1)
+    final = optim.final_fraction
+    after = {
+        "constant": optax.constant_schedule(1.0),
+        "linear": optax.linear_schedule(1.0, final, rest),
+        "cosine": optax.cosine_decay_schedule(1.0, rest, final),
+        "wsd": optax.linear_schedule(1.0, final, max(round(optim.decay_fraction * steps), 1),
+                                     transition_begin=rest - round(optim.decay_fraction * steps)),
+    }[optim.schedule]
+    # The first update is made at 1/warmup of the peak, not at 0, which would waste it.
+    return lambda step: jnp.where(step < warmup, (step + 1) / max(warmup, 1), after(step - warmup))
+
+
+def decays(params) -> types.Params:
+    """BERT's decay mask: true for weights, false for biases and layer norms."""
+    def decayed(path, _):
+        return "bias" not in path[-1].key and path[-1].key != "scale"
+
+    return jax.tree_util.tree_map_with_path(decayed, params)
+
+
+def clip_by_global_norm(most: float) -> optax.GradientTransformation:
+    """optax's, by one product with a scalar, which XLA joins to what reads the gradient; a division, as there, is a
+    pass over all of memory."""
+    def clip(gradient, _):
+        share = most / jnp.maximum(optax.tree.norm(gradient), most)
+        return jax.tree.map(lambda leaf: leaf * share, gradient)
+
+    return optax.stateless(clip)
+
+
+def build(optim: config.Optim, steps: int, knobs: types.Knobs) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced."""
+    share = schedule(optim, steps)
+    return optax.chain(
+        clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
+        optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
+        optax.add_decayed_weights(knobs.weight_decay, decays),
+        optax.scale_by_learning_rate(lambda step: knobs.learning_rate * share(step)),
+    )

@@ -1,0 +1,85 @@
+"""The pure train step and evaluation step: per-device code, the devices joined by the axis name "data"."""
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm.base import config, types
+from mlm.objectives import masking
+from mlm.train.step import optim
+
+
+def row_keys(seed, step, index_B):
+    """One key a row, the same whichever device holds the row."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
+
+
+def eval_keys(knobs: types.Knobs, index_B):
+    """The key of each row of a split: it freezes the row's masks, whatever the model and however long it trained."""
+    return row_keys(knobs.seed, 0, index_B)
+
+
+def init_state(cfg: config.Config, model: types.Model, objective: types.Objective,
+               knobs: types.Knobs) -> types.TrainState:
+    # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
+    key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
+    params = {"model": model.init(key_model), "objective": objective.init(key_objective, cfg.model.width)}
+    return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
+
+
+def over_devices(tree):
+    """Sums over the devices; those of one device are what they are, which XLA on CPU would copy all the same."""
+    return tree if jax.lax.axis_size("data") == 1 else jax.lax.psum(tree, "data")
+
+
+def train_step(cfg: config.Config, model: types.Model, objective: types.Objective,
+               state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
+    """One update from this device's rows of the batch; metrics are those of the global batch."""
+    key_B = row_keys(knobs.seed, state.step, batch.index_B)
+    knobs = masking.scheduled(knobs, state.step / cfg.train.steps)
+
+    def losses(params, batch, key_B, view):
+        per_row = objective.loss(params, model, batch, key_B, knobs, train=True, view=view)
+        return jax.tree.map(jnp.sum, per_row)
+
+    # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
+    # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
+    views = cfg.mask.views
+    each = [losses(state.params, batch, key_B, view).weight_B for view in range(views)]
+    weight = over_devices(jax.tree.map(lambda *parts: sum(parts), *each))
+
+    def objective_value(params, batch, key_B, view):
+        sums = losses(params, batch, key_B, view)
+        return sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight), sums
+
+    def add_part(gradient, number):  # each part of the batch, under each view of its rows
+        part = jax.tree.map(lambda x: x[number // views], parts)
+        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(state.params, *part, number % views)
+        return jax.tree.map(jnp.add, gradient, new), sums
+
+    if cfg.train.accumulate * views == 1:
+        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(state.params, batch, key_B, 0)
+    else:
+        parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
+        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params),
+                                      jnp.arange(cfg.train.accumulate * views))
+        sums = jax.tree.map(lambda x: x.sum(0), sums)
+    gradient, sums = over_devices((gradient, sums))
+
+    transform = optim.build(cfg.optim, cfg.train.steps, knobs)
+    updates, opt_state = transform.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    metrics = {
+        "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
+        "gradient_norm": optax.tree.norm(gradient),
+        "parameter_norm": optax.tree.norm(params),
+        "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
+        "sums": sums,
+    }
+    return types.TrainState(state.step + 1, params, opt_state), metrics
+
+
+def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
+              knobs: types.Knobs) -> types.Losses:
+    """What each row loses under its frozen masks, which its index and the seed alone decide."""
+    return objective.loss(params, model, batch, eval_keys(knobs, batch.index_B), knobs, train=False)
