@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, batch, build, small_config
 
-from mlm.base import config, types
+from mlm.base import config, fields, types
 from mlm.base.special import MASK
 from mlm.models import CELLS, MODELS, layers, lm, rnn
 from mlm.models.sizes import SIZES
