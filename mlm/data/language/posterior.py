@@ -4,7 +4,7 @@ Rows are arrays words_NxL of word indices, -1 in every place that holds no word 
 row are one contiguous run and one whole document (`draw`).
 
 Letters in array names: N rows, L places, K asked words of all rows, B rows or asked words of a batch, S states,
-C classes, W words, T topics, M names, Z latent values, I places of a bag, U subsets of them.
+C classes, W words, T topics, M names, Z latent values, I places of a window.
 """
 import functools
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm.data.language.bags import middle_state
 from mlm.data.language.hmm import HMM, places
 
 INNER = 5       # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power
@@ -107,58 +108,15 @@ def _windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     return class_BxLxC[:, words_BxL.shape[1] // 2], topic_BxT, name_BxM
 
 
-def _arrangements(trans_SxS, evidence_IxBxS, first_BxS, most):
-    """Messages onward from all orders of every subset of up to `most` places: message_UxBxS, and the subsets as bits.
-
-    Dynamic programming over subsets as in Bellman 1962 and Held & Karp 1962, with sums for minima.
-    """
-    places_I = range(len(evidence_IxBxS))
-    subsets = sorted((u for u in range(2 ** len(places_I)) if u.bit_count() <= most), key=int.bit_count)
-    index = {u: i for i, u in enumerate(subsets)}
-    message_UxBxS = first_BxS[None]
-    for size in range(1, most + 1):
-        grown = [u for u in subsets if u.bit_count() == size]
-        last_UxI = np.array([[i for i in places_I if u >> i & 1] for u in grown])
-        rest_UxI = np.array([[index[u ^ 1 << i] for i in places_I if u >> i & 1] for u in grown])
-        seen_UxBxS = sum(evidence_IxBxS[last_U] * message_UxBxS[rest_U]
-                         for last_U, rest_U in zip(last_UxI.T, rest_UxI.T, strict=True))
-        onward_UxBxS = jnp.matmul(seen_UxBxS, trans_SxS, precision=jax.lax.Precision.HIGHEST)
-        message_UxBxS = jnp.concatenate([message_UxBxS, onward_UxBxS])
-    return message_UxBxS, np.array(subsets)
-
-
 @jax.jit
 def _bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     """As _windows, with order summed out: of the innermost places together, of those further out in blocks."""
-    middle, length = words_BxL.shape[1] // 2, words_BxL.shape[1]
     class_LxBxS, gain_LxBx1, noise_LxB = _class_evidence(hmm, words_BxL, visible_BxL)
-    evidence_LxBxS = (gain_LxBx1 * class_LxBxS + noise_LxB[:, :, None]) * (words_BxL >= 0).T[:, :, None]
-
-    def chosen(place_I):  # the places that hold a word, as bits
-        return ((words_BxL[:, place_I] >= 0) * 2 ** np.arange(len(place_I))).sum(1)
-
-    def inwards(first_BxS, trans_SxS, places):  # messages past the outer places, which come from the outermost in
-        for begin in range(0, len(places), INNER):
-            place_I = np.array(places[begin:begin + INNER])
-            message_UxBxS, subsets_U = _arrangements(trans_SxS, evidence_LxBxS[place_I], first_BxS, len(place_I))
-            full_1xB = jnp.asarray(subsets_U.argsort())[chosen(place_I)][None]
-            first_BxS = jnp.take_along_axis(message_UxBxS, full_1xB[:, :, None], 0)[0]
-            first_BxS = first_BxS / first_BxS.sum(-1, keepdims=True)
-        return first_BxS
-
-    inner = min(middle, INNER)
-    place_I = np.array([middle + i for i in range(-inner, inner + 1) if i])
-    first_BxS = inwards(first_BxS, hmm.trans_SxS, range(middle - inner))
-    last_BxS = inwards(last_BxS, hmm.trans_SxS.T, range(length - 1, middle + inner, -1))
-    before_UxBxS, subsets_U = _arrangements(hmm.trans_SxS, evidence_LxBxS[place_I], first_BxS, inner)
-    after_UxBxS, _ = _arrangements(hmm.trans_SxS.T, evidence_LxBxS[place_I], last_BxS, inner)
-    index = np.zeros(2 ** len(place_I), int)
-    index[subsets_U] = np.arange(len(subsets_U))
-    rest_UxB = jnp.asarray(index)[chosen(place_I) & ~subsets_U[:, None]]
-    left_B = (words_BxL[:, place_I[:inner]] >= 0).sum(1)
-    fits_UxB = np.array([int(u).bit_count() for u in subsets_U])[:, None] == left_B
-    state_UxBxS = before_UxBxS * jnp.take_along_axis(after_UxBxS, rest_UxB[:, :, None], 0) * fits_UxB[:, :, None]
-    return (_classes(hmm, state_UxBxS.sum(0)), _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
+    likelihood_LxBxS = gain_LxBx1 * class_LxBxS + noise_LxB[:, :, None]
+    held_BxL = words_BxL >= 0
+    evidence_LxBxS = likelihood_LxBxS * held_BxL.T[:, :, None]
+    state_BxS = middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, INNER)
+    return (_classes(hmm, state_BxS), _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
             _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, visible_BxL))
 
 
@@ -243,9 +201,11 @@ def bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, windo
 
 @jax.jit
 def _log_probs(hmm, class_BxC, topic_BxT, name_BxM):
-    high = jax.lax.Precision.HIGHEST
-    return (jnp.log(class_BxC)[:, hmm.class_W] + jnp.log(jnp.matmul(topic_BxT, hmm.by_topic_TxW, precision=high))
-            + jnp.log(jnp.matmul(name_BxM, hmm.by_name_MxW, precision=high)))
+    """log P(class of the word) + log P(word | class), where the latter's two tables are averaged over the latents."""
+    by_topic_BxW = jnp.matmul(topic_BxT, hmm.by_topic_TxW, precision=jax.lax.Precision.HIGHEST)
+    by_name_BxW = jnp.matmul(name_BxM, hmm.by_name_MxW, precision=jax.lax.Precision.HIGHEST)
+    log_class_BxW = jnp.log(class_BxC)[:, hmm.class_W]
+    return log_class_BxW + jnp.log(by_topic_BxW) + jnp.log(by_name_BxW)
 
 
 def log_probs(hmm: HMM, known: Posterior) -> np.ndarray:
@@ -256,7 +216,8 @@ def log_probs(hmm: HMM, known: Posterior) -> np.ndarray:
 @jax.jit
 def _guess(hmm, word_B, class_BxC, topic_BxT, name_BxM):
     log_prob_BxW = _log_probs(hmm, class_BxC, topic_BxT, name_BxM)
-    return jnp.take_along_axis(log_prob_BxW, word_B[:, None], 1)[:, 0], log_prob_BxW.argmax(1)
+    of_word_Bx1 = jnp.take_along_axis(log_prob_BxW, word_B[:, None], 1)
+    return of_word_Bx1[:, 0], log_prob_BxW.argmax(1)
 
 
 def guess(hmm: HMM, known: Posterior, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
