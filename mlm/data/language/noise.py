@@ -1,7 +1,7 @@
 """Corruption other than by [MASK] alone, as a noisy channel, and the least loss under it.
 
 Letters in array names: N rows, L places, K chosen words, B rows of a batch, S states, C classes, W words, T topics,
-M names, Z pairs of a topic and a name.
+M names, Z pairs of a topic and a name (in `_words` values of one of the two), X pairs of such a Z and a class.
 """
 import functools
 from typing import NamedTuple
@@ -37,45 +37,83 @@ def corrupt(channel: Channel, words_NxL: np.ndarray, seed: int) -> tuple[np.ndar
     return np.where(chosen_NxL, shown_NxL, words_NxL), chosen_NxL
 
 
-@jax.jit
-def _guess(hmm, channel, words_BxL, seen_BxL):
-    topics, names, states = len(hmm.topic_T), len(hmm.name_M), len(hmm.trans_SxS)
-    pairs, classes, vocabulary = topics * names, hmm.class_SxC.shape[1], len(hmm.class_W)
+def _kept(channel):
+    """P(a word is shown as it is | it was chosen), a random draw of the same word not counted."""
+    return 1 - channel.mask_share - channel.random_share
+
+
+def _evidence(hmm, channel, by_ZxW, prior_Z, seen_BxL):
+    """What is seen as evidence on state and latents, as `sweep` takes it: it was the word, or else is noise."""
     shown_BxL = seen_BxL >= 0
-    by_WxZ = (hmm.by_topic_TxW[:, None] * hmm.by_name_MxW).reshape(pairs, -1).T
-    prior_Z = (hmm.topic_T[:, None] * hmm.name_M).ravel()
-    keep_share = 1 - channel.mask_share - channel.random_share
-    intact = 1 - channel.rate + channel.rate * keep_share  # P(a word is shown as it is, and not by a random draw)
+    intact = 1 - channel.rate + channel.rate * _kept(channel)
+    by_WxZ = by_ZxW.T
     noise_BxL = channel.rate * channel.random_share * channel.random_W[seen_BxL]
     mean_BxL = intact * (by_WxZ @ prior_Z)[seen_BxL] + noise_BxL  # taken out of the evidence to keep scales near 1
-    gain_LxBxZ = jnp.where(shown_BxL, intact / mean_BxL, 0).T[:, :, None] * by_WxZ[seen_BxL].swapaxes(0, 1)
-    evidence = (hmm.class_SxC.T[hmm.class_W[seen_BxL]].swapaxes(0, 1), gain_LxBxZ,
-                jnp.where(shown_BxL, noise_BxL / mean_BxL, 1).T)
-    valid_LxB, shape = (words_BxL >= 0).T, (len(words_BxL), pairs, states)
-    first_BxZxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape)
-    last_BxZxS = jnp.broadcast_to(jnp.eye(states)[hmm.end], shape)
+
+    class_LxBxS = hmm.class_SxC.T[hmm.class_W[seen_BxL]].swapaxes(0, 1)
+    intact_BxL = jnp.where(shown_BxL, intact / mean_BxL, 0)     # a [MASK] tells nothing: 0 for the word, 1 for noise
+    gain_LxBxZ = intact_BxL.T[:, :, None] * by_WxZ[seen_BxL].swapaxes(0, 1)
+    noise_LxB = jnp.where(shown_BxL, noise_BxL / mean_BxL, 1).T
+    return class_LxBxS, gain_LxBxZ, noise_LxB
+
+
+def _hidden(hmm, prior_Z, evidence, valid_LxB):
+    """P(latents, class of the word | what is seen in all places but its own): class_LxBxZxC."""
+    states = len(hmm.trans_SxS)
+    shape_BxZxS = valid_LxB.shape[1], len(prior_Z), states
+    first_BxZxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape_BxZxS)
+    last_BxZxS = jnp.broadcast_to(jnp.eye(states)[hmm.end], shape_BxZxS)
     ahead_LxBxZxS, scale_LxBxZ = sweep(hmm.trans_SxS, evidence, valid_LxB, first_BxZxS)
     back_LxBxZxS, back_scale_LxBxZ = sweep(hmm.trans_SxS.T, evidence, valid_LxB, last_BxZxS, reverse=True)
-    # All but a word's own evidence: what its place would hold if it were hidden, jointly with the latents.
+
     class_LxBxZxC = jnp.matmul(ahead_LxBxZxS * back_LxBxZxS, hmm.class_SxC, precision=HIGH)
     odds_LxBxZ = scale_LxBxZ + back_scale_LxBxZ
-    class_LxBxZxC *= (prior_Z * jnp.exp(odds_LxBxZ - odds_LxBxZ.max(-1, keepdims=True)))[..., None]
-    class_LxBxZxC /= class_LxBxZxC.sum((-2, -1), keepdims=True)
-    joint_LxBxTxMxC = class_LxBxZxC.reshape(*class_LxBxZxC.shape[:2], topics, names, classes)
-    # A class's words depend on one of the latents, the other's table being 1: sum over that one first.
+    weight_LxBxZ = prior_Z * jnp.exp(odds_LxBxZ - odds_LxBxZ.max(-1, keepdims=True))
+    class_LxBxZxC *= weight_LxBxZ[..., None]
+    return class_LxBxZxC / class_LxBxZxC.sum((-2, -1), keepdims=True)
+
+
+def _words(hmm, class_LxBxZxC):
+    """P(word), from the joint distribution of the latents and its class.
+
+    A class's words depend on one of the latents, the other's table being 1: sum over that one first.
+    """
+    length, batch, _, classes = class_LxBxZxC.shape
+    joint_LxBxTxMxC = class_LxBxZxC.reshape(length, batch, len(hmm.topic_T), len(hmm.name_M), classes)
     member_CxW = hmm.class_W == jnp.arange(classes)[:, None]
     by_name_C = (member_CxW & (hmm.by_name_MxW != 1).any(0)).any(1)
-    topic_LxBxX = jnp.where(by_name_C, 0, joint_LxBxTxMxC.sum(3)).reshape(*words_BxL.T.shape, -1)
-    name_LxBxX = jnp.where(by_name_C, joint_LxBxTxMxC.sum(2), 0).reshape(*words_BxL.T.shape, -1)
-    pure_LxBxW = sum(jnp.matmul(latent_LxBxX, (by_ZxW[:, None] * member_CxW).reshape(-1, vocabulary), precision=HIGH)
-                     for latent_LxBxX, by_ZxW in ((topic_LxBxX, hmm.by_topic_TxW), (name_LxBxX, hmm.by_name_MxW)))
-    # The word's own evidence, given that it was chosen: the [MASK] tells nothing, a word that it may have been kept.
-    kept_LxBxW = keep_share * (jnp.arange(vocabulary) == seen_BxL.T[:, :, None])
-    own_LxBxW = kept_LxBxW + channel.random_share * channel.random_W[seen_BxL.T][:, :, None]
-    share_LxBxW = pure_LxBxW * jnp.where(shown_BxL.T[:, :, None], own_LxBxW, 1)
-    share_LxBxW /= share_LxBxW.sum(-1, keepdims=True)
-    log_prob_LxB = jnp.log(jnp.take_along_axis(share_LxBxW, words_BxL.T[:, :, None], 2))[:, :, 0]
-    return log_prob_LxB.T, share_LxBxW.argmax(-1).T
+    topic_LxBxTxC = jnp.where(by_name_C, 0, joint_LxBxTxMxC.sum(3))
+    name_LxBxMxC = jnp.where(by_name_C, joint_LxBxTxMxC.sum(2), 0)
+
+    def given(latent_LxBxZxC, by_ZxW):
+        word_ZxCxW = by_ZxW[:, None] * member_CxW
+        latent_LxBxX, word_XxW = latent_LxBxZxC.reshape(length, batch, -1), word_ZxCxW.reshape(-1, len(hmm.class_W))
+        return jnp.matmul(latent_LxBxX, word_XxW, precision=HIGH)
+
+    return given(topic_LxBxTxC, hmm.by_topic_TxW) + given(name_LxBxMxC, hmm.by_name_MxW)
+
+
+def _own(channel, seen_LxB):
+    """What a chosen word's own place tells of it, own_LxBxW: a [MASK] nothing, a word that it may have been kept."""
+    words = jnp.arange(len(channel.random_W))
+    kept_LxBxW = _kept(channel) * (words == seen_LxB[:, :, None])
+    random_LxB = channel.random_share * channel.random_W[seen_LxB]
+    return jnp.where(seen_LxB[:, :, None] >= 0, kept_LxBxW + random_LxB[:, :, None], 1)
+
+
+@jax.jit
+def _guess(hmm, channel, words_BxL, seen_BxL):
+    """log_prob_BxL of each word if it was chosen, and the likeliest word."""
+    pairs = len(hmm.topic_T) * len(hmm.name_M)
+    by_ZxW = (hmm.by_topic_TxW[:, None] * hmm.by_name_MxW).reshape(pairs, -1)
+    prior_Z = (hmm.topic_T[:, None] * hmm.name_M).ravel()
+
+    evidence = _evidence(hmm, channel, by_ZxW, prior_Z, seen_BxL)
+    class_LxBxZxC = _hidden(hmm, prior_Z, evidence, (words_BxL >= 0).T)
+    weight_LxBxW = _words(hmm, class_LxBxZxC) * _own(channel, seen_BxL.T)
+    share_LxBxW = weight_LxBxW / weight_LxBxW.sum(-1, keepdims=True)
+    true_LxBx1 = jnp.take_along_axis(share_LxBxW, words_BxL.T[:, :, None], 2)
+    return jnp.log(true_LxBx1)[:, :, 0].T, share_LxBxW.argmax(-1).T
 
 
 def guess_corrupted(hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
