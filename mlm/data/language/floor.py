@@ -90,5 +90,3 @@ def select(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
 def by_rate(hmm: HMM, words_NxL: np.ndarray, rates: Sequence[float], seed: int) -> list[Floor]:
     """The floor of all models at each masking rate, on the same rows: so losses at different rates do not compare."""
     return [bayes_loss(hmm, words_NxL, select(words_NxL, rate, seed)) for rate in rates]
-
-
