@@ -1,6 +1,7 @@
 """A hidden Markov model that writes documents under two document-level latents; draws from it and its marginals.
 
-Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document.
+Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document, P counts
+of words from 0 to the most that a document may hold.
 """
 from typing import NamedTuple
 
@@ -93,14 +94,25 @@ def places(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(before_LxS), np.array(after_LxS)
 
 
+def fitting(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the place in a document tells of whether a sentence fits in its `length` words.
+
+    Returns fits_PxS, P(the sentence of word p, from 0, ends in time | state at that word), 0 where p is `length`, and
+    unfit_P, P(the next sentence does not | a sentence, or none yet, has ended with p words written).
+    """
+    is_end_S = np.arange(len(hmm.trans_SxS)) == hmm.end
+    fits_PxS = [np.zeros(len(is_end_S))]
+    open_PxS = [np.eye(len(is_end_S))[hmm.end]]     # P(state, no further end | p words after an end)
+    for _ in range(length):
+        fits_PxS.append(np.where(is_end_S, 1, hmm.trans_SxS @ fits_PxS[-1]))
+        open_PxS.append(open_PxS[-1] @ (hmm.trans_SxS * ~is_end_S))
+    return np.array(fits_PxS[::-1]), np.sum(open_PxS, 1)[::-1]
+
+
 def unigram(hmm: HMM, length: int) -> np.ndarray:
     """share_W: the expected share of each word in all documents, which hold at most `length` words each."""
     before_LxS, after_LxS = places(hmm, length)
-    stays_S = hmm.trans_SxS * (np.arange(len(hmm.trans_SxS)) != hmm.end)
-    open_LxS = [np.eye(len(hmm.trans_SxS))[hmm.end]]  # after l words of a sentence that has not ended
-    for _ in range(length - 1):
-        open_LxS.append(open_LxS[-1] @ stays_S)
-    unfit_L = np.sum(open_LxS, 1)[::-1]             # P(the next sentence does not fit | the document ends at word l)
-    state_S = sum(unfit_L[last] * (before_LxS[:last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    _, unfit_P = fitting(hmm, length)
+    state_S = sum(unfit_P[last + 1] * (before_LxS[:last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
     class_C = state_S / state_S.sum() @ hmm.class_SxC
     return class_C[hmm.class_W] * (hmm.topic_T @ hmm.by_topic_TxW) * (hmm.name_M @ hmm.by_name_MxW)
