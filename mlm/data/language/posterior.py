@@ -70,20 +70,21 @@ def sweep(trans_SxS, evidence, valid_LxB, first_BxZxS, *, reverse: bool = False)
     return jax.lax.scan(step, start, (evidence, valid_LxB), reverse=reverse)[1]
 
 
-def _class_evidence(hmm, words_BxL, visible_BxL):
+def class_evidence(hmm, words_BxL, visible_BxL):
     """Evidence on the state of masked rows: the likelihood of a visible word's class, and 1 where nothing is seen."""
     class_LxBxS = hmm.class_SxC.T[hmm.class_W[words_BxL]].swapaxes(0, 1)
     return class_LxBxS, visible_BxL.T[:, :, None].astype(class_LxBxS.dtype), 1.0 - visible_BxL.T
 
 
 def _messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    evidence, valid_LxB = _class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
+    evidence, valid_LxB = class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
     ahead_LxBx1xS, _ = sweep(hmm.trans_SxS, evidence, valid_LxB, first_BxS[:, None])
     back_LxBx1xS, _ = sweep(hmm.trans_SxS.T, evidence, valid_LxB, last_BxS[:, None], reverse=True)
     return ahead_LxBx1xS[:, :, 0], back_LxBx1xS[:, :, 0]
 
 
-def _classes(hmm, state_xS):
+def class_shares(hmm, state_xS):
+    """P(class of the word) from the weight of each state; NaN where all weights are 0."""
     class_xC = jnp.matmul(state_xS, hmm.class_SxC, precision=jax.lax.Precision.HIGHEST)
     return class_xC / class_xC.sum(-1, keepdims=True)
 
@@ -97,7 +98,7 @@ def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
 @jax.jit
 def _rows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     ahead_LxBxS, back_LxBxS = _messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
-    return (_classes(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
+    return (class_shares(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
             _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
             _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, visible_BxL))
 
@@ -111,12 +112,12 @@ def _windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
 @jax.jit
 def _bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     """As _windows, with order summed out: of the innermost places together, of those further out in blocks."""
-    class_LxBxS, gain_LxBx1, noise_LxB = _class_evidence(hmm, words_BxL, visible_BxL)
+    class_LxBxS, gain_LxBx1, noise_LxB = class_evidence(hmm, words_BxL, visible_BxL)
     likelihood_LxBxS = gain_LxBx1 * class_LxBxS + noise_LxB[:, :, None]
     held_BxL = words_BxL >= 0
     evidence_LxBxS = likelihood_LxBxS * held_BxL.T[:, :, None]
     state_BxS = middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, INNER)
-    return (_classes(hmm, state_BxS), _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
+    return (class_shares(hmm, state_BxS), _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
             _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, visible_BxL))
 
 
@@ -125,8 +126,9 @@ def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
     return weight_KxZ / weight_KxZ.sum(-1, keepdims=True)
 
 
-def _known(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
-    bad_K = ~np.isfinite(class_KxC).all(-1)
+def checked(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
+    """The Posterior of these log-odds of the latents; raises ValueError where nothing is possible."""
+    bad_K = ~np.isfinite(class_KxC.sum(-1) + topic_KxT.max(-1) + name_KxM.max(-1))
     if bad_K.any():
         raise ValueError(f"row {row_K[bad_K][0]}: its words have probability 0 in this language")
     return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM))
@@ -142,7 +144,7 @@ def _whole(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     word_Kx1, own_Kx1 = (x_NxL[row_K, column_K][:, None] for x_NxL in (words_NxL, visible_NxL))
     own_KxT, own_KxM = (np.asarray(_latents(by_ZxW, prior_Z, word_Kx1, own_Kx1) - jnp.log(prior_Z))
                         for by_ZxW, prior_Z in ((hmm.by_topic_TxW, hmm.topic_T), (hmm.by_name_MxW, hmm.name_M)))
-    return _known(row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM)
+    return checked(row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM)
 
 
 def posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Posterior:
@@ -174,8 +176,8 @@ def _near(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
     place_K = column_K - valid_NxL.argmax(1)[row_K]
     first_KxS = before_LxS[np.maximum(place_K - window, 0)]
     last_KxS = after_LxS[np.maximum(valid_NxL.sum(1)[row_K] - 1 - place_K - window, 0)]
-    return _known(row_K, column_K, *batched(functools.partial(function, on_device(hmm)), size, words_KxI, visible_KxI,
-                                            first_KxS, last_KxS))
+    near = functools.partial(function, on_device(hmm))
+    return checked(row_K, column_K, *batched(near, size, words_KxI, visible_KxI, first_KxS, last_KxS))
 
 
 def window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
