@@ -1,9 +1,9 @@
-"""The least loss that any masked language model can reach on rows of a language that is an `HMM`, by how much it sees.
+"""The least loss that any language model can reach on rows of a language that is an `HMM`, by how much it sees.
 
 A model's gap is its loss minus the floor on the same rows and masks: take the difference of the sums over each row and
 give it to `estimates.ratio`, since the two losses rise and fall together. Rows are as in `posterior`.
 
-Letters in array names: N rows, L places, K masked words, W words.
+Letters in array names: N rows, L places, P places and one more, K masked words, W words.
 """
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,12 +12,13 @@ import numpy as np
 
 from mlm.base.estimates import ratio
 from mlm.data.language.hmm import HMM, unigram
+from mlm.data.language.left import ended, left_posterior, left_window_posterior, with_end
 from mlm.data.language.noise import Channel, guess_corrupted
 from mlm.data.language.posterior import bag_posterior, guess, posterior, window_posterior
 
 
 class Floor(NamedTuple):
-    """Loss in nats and accuracy per masked word, their standard errors, and the sums over each row they are made of."""
+    """Loss in nats and accuracy per word asked for, their standard errors, and the sums over each row behind them."""
 
     loss: float
     loss_error: float
@@ -66,6 +67,25 @@ def window_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window:
 def bag_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
     """The floor of models that see these neighbours without order; past a window of 5 a bound: see `bag_posterior`."""
     return tally(words_NxL, masked_NxL, *guess(hmm, bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
+
+
+def _left(hmm, words_NxL, known) -> Floor:
+    tokens_NxP = with_end(hmm, words_NxL)
+    return tally(tokens_NxP, tokens_NxP >= 0, *guess(ended(hmm), known, tokens_NxP))
+
+
+def left_loss(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
+    """The floor of causal models, which predict each word, and then that the document ends, from what is to the left.
+
+    length: the most words that a document may hold, which a model can learn; how many this one holds it is not told.
+    count_N is a row's words and 1; nats_N is minus the log-probability of the whole document.
+    """
+    return _left(hmm, words_NxL, left_posterior(hmm, words_NxL, length))
+
+
+def left_window_loss(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
+    """The floor of causal models that see the last `window` words: see `left_window_posterior` for what that means."""
+    return _left(hmm, words_NxL, left_window_posterior(hmm, words_NxL, length, window))
 
 
 def unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:

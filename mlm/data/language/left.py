@@ -1,0 +1,126 @@
+"""The exact distribution of the next word, or of the document's end, given what stands to the left.
+
+Rows are as in `posterior`. A document holds as many sentences as fit in `length` words (`draw`), and its reader is not
+told how many words these are. A next word comes if its sentence fits; the document ends if a sentence has just ended
+and the next one does not fit. Given the state, whether a sentence fits depends on nothing that came before (`HMM`). So
+forward recursion gives each state of the next word a weight, to be multiplied by the probability that its sentence
+fits; the document's end has the weight of having been in `end`, times the probability that the next does not fit.
+
+Letters in array names: N rows, L places, P places and one more, K asked places of all rows, B rows or asked places of a
+batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F counts of
+words already written, I places of a window, the asked one last.
+"""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.data.language.hmm import HMM, fitting, places
+from mlm.data.language.posterior import Posterior, batched, checked, class_evidence, class_shares, on_device, sweep
+
+ROWS, WINDOWS = 128, 1024   # batch sizes: bound memory, change no result
+
+
+def ended(hmm: HMM) -> HMM:
+    """The language with the end of a document as one more state, class and word, the last of each.
+
+    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_weights` says when.
+    """
+    states, classes = hmm.class_SxC.shape
+    trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))
+    trans_SxS[hmm.end, states] = 1
+    class_SxC[states, classes] = 1
+    by_topic_TxW, by_name_MxW = (np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1)
+                                 for by_ZxW in (hmm.by_topic_TxW, hmm.by_name_MxW))
+    return hmm._replace(trans_SxS=trans_SxS, class_SxC=class_SxC, class_W=np.append(hmm.class_W, classes),
+                        by_topic_TxW=by_topic_TxW, by_name_MxW=by_name_MxW)
+
+
+def with_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
+    """tokens_NxP: the rows with the word that `ended` adds after each one's last word; they may have room for it."""
+    tokens_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
+    end_N = np.where(words_NxL >= 0, np.arange(1, tokens_NxP.shape[1]), 0).max(1)
+    tokens_NxP[np.arange(len(tokens_NxP)), end_N] = len(hmm.class_W)
+    return tokens_NxP
+
+
+def _weights(hmm, length):
+    """weight_FxS: P(the sentence of the next word fits | its state), or for the end that the next sentence does not."""
+    fits_FxS, unfit_F = fitting(hmm, length)
+    unfit_F[0] = 0      # a first sentence that does not fit is drawn anew
+    return np.concatenate([fits_FxS, unfit_F[:, None]], 1)
+
+
+def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
+    """Log-odds of each latent value given the words before each place, up to a constant over values."""
+    clue_WxZ = jnp.log(by_ZxW).T
+    clue_WxZ -= clue_WxZ.max(-1, keepdims=True)     # leaves the likely values near 0, where float32 is fine
+    clue_BxLxZ = jnp.where(seen_BxL[:, :, None], clue_WxZ[words_BxL], 0)
+    earlier_BxLxZ = jnp.pad(clue_BxLxZ[:, :-1], ((0, 0), (1, 0), (0, 0)))
+    return jnp.log(prior_Z) + jnp.cumsum(earlier_BxLxZ, 1)
+
+
+def _before(hmm, words_BxL, first_BxS):
+    """What the words before each place tell: a weight for each state there, whatever fits, and the latents' log-odds.
+
+    first_BxS: the weights at the leftmost place that holds a word.
+    """
+    seen_BxL = words_BxL >= 0
+    evidence = class_evidence(hmm, words_BxL, seen_BxL)
+    ahead_LxBx1xS, _ = sweep(hmm.trans_SxS, evidence, seen_BxL.T, first_BxS[:, None])
+    state_BxLxS = ahead_LxBx1xS[:, :, 0].swapaxes(0, 1)
+    topic_BxLxT = _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, seen_BxL)
+    name_BxLxM = _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, seen_BxL)
+    return state_BxLxS, topic_BxLxT, name_BxLxM
+
+
+@jax.jit
+def _rows(hmm, weight_FxS, words_BxP, written_BxP):
+    first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], (len(words_BxP), len(hmm.trans_SxS)))
+    state_BxPxS, topic_BxPxT, name_BxPxM = _before(hmm, words_BxP, first_BxS)
+    return class_shares(hmm, state_BxPxS * weight_FxS[written_BxP]), topic_BxPxT, name_BxPxM
+
+
+@jax.jit
+def _windows(hmm, weight_FxS, words_BxI, written_B, first_BxS):
+    state_BxIxS, topic_BxIxT, name_BxIxM = _before(hmm, words_BxI, first_BxS)
+    return class_shares(hmm, state_BxIxS[:, -1] * weight_FxS[written_B]), topic_BxIxT[:, -1], name_BxIxM[:, -1]
+
+
+def _written(words_NxP, length):
+    """Words before each place; no more than a document may hold, as in a longer row one of them has probability 0."""
+    word_NxP = words_NxP >= 0
+    return np.minimum(word_NxP.cumsum(1) - word_NxP, length)
+
+
+def left_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
+    """The exact distribution of each word and of each row's end given the words to the left, for `ended(hmm)`.
+
+    One pass of forward recursion (Rabiner 1989, section III.A). The asked places are those of `with_end`.
+    Raises ValueError for a row that cannot begin as it does; where a true word is impossible its probability is 0.
+    """
+    row_K, column_K = np.nonzero(with_end(hmm, words_NxL) >= 0)
+    words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
+    rows = functools.partial(_rows, on_device(ended(hmm)), jnp.asarray(_weights(hmm, length)))
+    class_NxPxC, topic_NxPxT, name_NxPxM = batched(rows, ROWS, words_NxP, _written(words_NxP, length))
+    asked = row_K, column_K
+    return checked(*asked, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
+
+
+def left_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
+    """As left_posterior, but given the last `window` words alone, and how many words are written already.
+
+    A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
+    these words alone can do better, told where it stands or not.
+    """
+    row_K, column_K = np.nonzero(with_end(hmm, words_NxL) >= 0)
+    words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
+    written_K = _written(words_NxP, length)[row_K, column_K]
+    column_KxI = column_K[:, None] + np.arange(-window, 1)
+    near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
+    words_KxI = np.where(column_KxI >= 0, near_KxI, -1)
+    before_FxS, _ = places(ended(hmm), length + 1)
+    first_KxS = before_FxS[np.maximum(written_K - window, 0)]
+    windows = functools.partial(_windows, on_device(ended(hmm)), jnp.asarray(_weights(hmm, length)))
+    return checked(row_K, column_K, *batched(windows, WINDOWS, words_KxI, written_K, first_KxS))
