@@ -12,7 +12,7 @@ setuptools.setup(
     version="0.1.0",
     description="A laboratory for masked language models in JAX and Flax",
     python_requires=">=3.11",
-    package_data={"mlm.report.pages": ["sweep.html"]},
+    package_data={"mlm.report.pages": ["sweep.html", "sweep.css", "sweep.js"]},
     packages=setuptools.find_packages(include=["mlm", "mlm.*"]),
     install_requires=[
         # jax 0.11 dropped Python 3.11, and flax follows jax: each Python gets a pair made for one another.

@@ -12,13 +12,12 @@ Hours      quick: a minute or two a point on 2 CPU cores. trials: 20 minutes. la
 Corpus     But for paper: the built-in language, where the least loss that any model can reach is known; your own text
            with --config.data.path=...
 """
-import math
 from collections.abc import Sequence
 
 from configs.recipes import BEST, SMALL
 from launch.sweep.grid import axis, chain, named, product
 from mlm.base.estimates import Estimate, estimate
-from mlm.report import series
+from mlm.report import series, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
@@ -49,21 +48,13 @@ SCALES = {
                          "train.checkpoint_every": 5000}},
 }
 
-COLUMNS = (
+OWN = (
     Column("model", "model"), Column("size", "size"), Column("learning_rate", "learning rate", "g"),
-    Column("seeds", "seeds", ",d"),
-    Column("parameters", "parameters", ",d"), Column("non_embedding", "non-embedding", ",d"),
-    Column("flops", "training FLOPs", ".2e"), Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"),
-    Column("tokens_per_second", "tokens/s", ",.0f"), Column("loss", "loss (nats)", ".3f"),
-    Column("perplexity", "perplexity", ".2f"), Column("accuracy", "accuracy", ".3f"),
-    Column("below_unigram", "nats below unigram", ".2f"),
+    Column("non_embedding", "non-embedding", ",d"), Column("tokens", "tokens", ".3g"),
+    Column("tokens_per_second", "tokens/s", ",.0f"),
 )
-LANGUAGE = (  # where the floor is known
-    *(column for column in COLUMNS[:-3] if column.name not in ("non_embedding", "steps")),
-    Column("gap", "nats above floor", ".3f"), Column("accuracy", "accuracy", ".3f"),
-    Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
-    Column("recall", "name recall", ".3f"),
-)
+ANSWERS = (Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
+           Column("recall", "name recall", ".3f"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -81,56 +72,28 @@ def sweep(scale: str) -> dict[str, dict]:
     return {name: plan["fields"] | point for name, point in named(every).items()}
 
 
-def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """One row a group of seeds in the order they come, then the unigram baseline of the train split.
-
-    Where the corpus's floor is known, also each row's distance from it and its answers to the language's probes, and
-    rows for the exact optimum and for the best of what a window of neighbours tells.
-    """
-    groups = {}
-    for result in results:
-        config = result["config"]
-        key = (config["model.cell"] or config["model.family"], config["model.size"], config["optim.learning_rate"])
-        groups.setdefault(key, []).append(result)
-    known = all("gap" in result["evaluation"] for result in results)
-    rows = []
-    for (model, size, rate), seeds in groups.items():
-        held_out = [result["evaluation"] for result in seeds]
-        rows.append({
-            "model": model, "size": size, "learning_rate": rate, "seeds": len(seeds),
-            **{name: seeds[0][name] for name in ("parameters", "non_embedding", "flops", "steps")},
+def about(seeds: Sequence[dict]) -> dict:
+    config = seeds[0]["config"]
+    return {"model": config["model.cell"] or config["model.family"], "size": config["model.size"],
+            "learning_rate": config["optim.learning_rate"], "non_embedding": seeds[0]["non_embedding"],
             "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
             "tokens_per_second": estimate(result["tokens_per_second"] for result in seeds),
-            **{name: estimate(e[name] for e in held_out) for name in ("loss", "perplexity", "accuracy")},
-            "below_unigram": estimate(e["unigram_loss"] - e["loss"] for e in held_out),
-            **(on_language(seeds) if known else {})})
-    first = results[0]["evaluation"]
-
-    def reference(name, loss, accuracy, **more):
-        return {"model": name, "loss": estimate([loss]), "perplexity": estimate([math.exp(loss)]),
-                "accuracy": estimate([accuracy]), **more}
-
-    unigram = first["unigram_loss"]
-    if not known:
-        return [*rows, reference("unigram", unigram, first["unigram_accuracy"])], COLUMNS
-    floor, window = first["floor"], first["window_floor"]
-    rows += [reference("exact optimum", floor, first["floor_accuracy"], gap=0.0, **answers(results[:1], "optimum")),
-             reference("window floor", window, first["window_floor_accuracy"], gap=window - floor),
-             reference("unigram", unigram, first["unigram_accuracy"], gap=unigram - floor)]
-    return rows, LANGUAGE
+            **answers(seeds, "accuracy")}
 
 
-def on_language(seeds: Sequence[dict]) -> dict:
-    """The gap to the floor with its 95% interval, over seeds, or over held-out rows where there is one seed only."""
-    gaps, errors = ([result["evaluation"][name] for result in seeds] for name in ("gap", "gap_se"))
-    return {"gap": series.judged(gaps, errors), **answers(seeds, "accuracy")}
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """One row a model, size and learning rate, with its answers to the built-in language's probes beside the optimum's.
+    """
+    rows, columns = summary.table(results, OWN, about, ANSWERS)
+    best = answers(results[:1], "optimum")
+    return [row | best if row["model"] == "exact optimum" else row for row in rows], columns
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
     """The share of the probes' items that the models, or the optimum, get right: verbs near and far, and names."""
-    asked = [result["probes"] for result in results]
-    found = {"recall": [probes["recall"] for probes in asked if "recall" in probes]}
+    asked = [series.probes(result) for result in results]
+    found = {"recall": [probes["recall"] for probes in asked if which in probes.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
-        found[name] = [one for probes in asked for one in probes.get("agreement", {"distance": []})["distance"]
+        found[name] = [one for probes in asked for one in probes.get("agreement", {}).get("distance", [])
                        if one["low"] == low]
     return {name: estimate(one[which] for one in there) for name, there in found.items() if there}

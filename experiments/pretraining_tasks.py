@@ -24,7 +24,6 @@ from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, QUICK
 from launch.sweep.grid import axis, named, product
-from mlm.base.estimates import estimate
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -42,7 +41,7 @@ SCALES = {
     "paper": {"fields": BERT | {"model.size": "base"}, "seeds": 1},
 }
 
-COLUMNS = (Column("rows", "rows"), Column("task", "task"), Column("nsp_accuracy", "next-sentence accuracy", ".3f"))
+COLUMNS = (Column("rows", "rows"), Column("task", "task"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -54,11 +53,8 @@ def sweep(scale: str) -> dict[str, dict]:
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    row = {"rows": config["pack.mode"].replace("_", " "), "task": "MLM"}
-    if config["objective"] == "nsp":
-        row |= {"task": "MLM + NSP",
-                "nsp_accuracy": estimate(result["evaluation"]["nsp_accuracy"] for result in seeds)}
-    return row
+    return {"rows": config["pack.mode"].replace("_", " "),
+            "task": {"mlm": "MLM", "nsp": "MLM + NSP"}[config["objective"]]}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:

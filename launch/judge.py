@@ -42,7 +42,8 @@ def show(judged: dict) -> None:
         return Estimate(middle, middle - half, middle + half)
 
     names = {"pll": "PLL", "pll_word_l2r": "PLL-word-l2r"}
-    if held := judged.get("sentences"):
+    answers, summary = judged["answers"], judged["summary"]
+    if held := answers.get("sentences", {}).get("all"):
         print(f"\n{held['sentences']:,} sentences: {held['words']:,} words, {held['tokens']:,} tokens, "
               f"{held['unknown_tokens']:,} unknown ones not asked for\n")
         units = ("token", "word")
@@ -50,7 +51,7 @@ def show(judged: dict) -> None:
                 for metric, title in names.items()]
         columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
         print(markdown(rows, columns))
-    if not judged["paradigms"]:
+    if "pairs" not in answers:
         return
 
     def row(phenomenon, paradigm, values):
@@ -58,11 +59,11 @@ def show(judged: dict) -> None:
             {metric: interval(values, f"{metric}_accuracy", 100) for metric in names}
 
     rows = []
-    for phenomenon, mean in judged["phenomena"].items():
-        members = {name: values for name, values in judged["paradigms"].items() if values["phenomenon"] == phenomenon}
+    for phenomenon, mean in summary["pairs"]["phenomena"].items():
+        members = {name: values for name, values in answers["pairs"].items() if values["phenomenon"] == phenomenon}
         rows += [row(phenomenon, name, values) for name, values in sorted(members.items())]
         rows += [row(phenomenon, f"mean of {len(members)}", mean)] if len(members) > 1 else []
-    overall = judged["overall"]
+    overall = summary["pairs"]["overall"]
     rows += [row("overall", f"mean of {overall['paradigms']}", overall)]
     columns = [Column("phenomenon", "phenomenon"), Column("paradigm", "paradigm"), Column("pairs", "pairs", ",d"),
                *(Column(metric, f"{title} (%)", ".1f") for metric, title in names.items())]
@@ -78,7 +79,8 @@ def main(argv):
     if len(argv) < 2:
         raise errors.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
     from mlm.data.tasks import blimp
-    from mlm.judge import judged
+    from mlm.judge import questions
+    from mlm.judge.judged import Part
     from mlm.train.run import trained
 
     paradigms = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value) if _BLIMP.value else []
@@ -86,7 +88,10 @@ def main(argv):
                   "--blimp=FOLDER beside it")
     for workdir in argv[1:]:
         run = trained.load(workdir, command.overrides(sys.argv))
-        show(judged.judge(run, sentences(run.cfg.data), paradigms))
+        parts = [Part("pairs", one.name, one.sentences, {"phenomenon": one.phenomenon}) for one in paradigms]
+        if texts := sentences(run.cfg.data):
+            parts = [Part("sentences", "all", texts), *parts]
+        show(questions.ask(run, parts))
         print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
 
 

@@ -19,18 +19,18 @@ _PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coo
 
 def main(argv):
     from mlm.base import errors
-    from mlm.models.sizes import SIZES
     from mlm.train import recipe
 
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
     import jax
 
-    from mlm.models import CELLS
+    from mlm.base.estimates import scores_of
+    from mlm.judge import questions
     from mlm.train.run import log, loop
     from mlm.train.run.stop import Stopped
 
-    cfg = recipe.resolve(command.CONFIG.value, SIZES, CELLS)
+    cfg = recipe.resolve(command.CONFIG.value)
     if not _COORDINATOR.value and (_PROCESSES.value, _PROCESS.value) != (1, 0):
         raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
     if _COORDINATOR.value:
@@ -39,13 +39,14 @@ def main(argv):
         jax.distributed.initialize()
     try:
         result = loop.train(cfg)
+        questions.finish(cfg)
     except Stopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
     except log.Diverged as diverged:
         print(f"error: {diverged}", file=sys.stderr)
         sys.exit(1)
-    print(f"done: {cfg.workdir}: {log.brief(result['evaluation'])}")
+    print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
 
 
 if __name__ == "__main__":

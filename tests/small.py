@@ -5,45 +5,65 @@ import jax
 import numpy as np
 
 from mlm.base import config, fields, types
-from mlm.models import CELLS, MODELS
-from mlm.models.sizes import SIZES
+from mlm.models import MEMBERS as MEMBERS
+from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
 from mlm.train import recipe
+from mlm.train.step import program
 
 VOCAB = 50
-MEMBERS = [(family, cell) for family, cells in CELLS.items() for cell in cells or ("",)]
+ON_LANGUAGE = sorted(name for name in OBJECTIVES if name != "nsp")  # whose rows the built-in language can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 
 def small_config(family="transformer", cell="", **changes) -> config.Config:
     """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots."""
     base = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
-              "model.max_positions": 32, "model.family": family, "model.cell": cell}
+            "model.max_positions": 32, "model.family": family, "model.cell": cell}
     if family == "transformer":
         base["model.heads"] = 2
     if family == "feedforward":
         base["model.window"] = 3
+    if changes.get("objective") == "nsp":
+        base["pack.mode"] = "segment_pair"
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return recipe.resolve(fields.override(config.Config(), base | changes), SIZES, CELLS)
+    return recipe.resolve(fields.override(config.Config(), base | changes))
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
     """As small_config, on a few short documents of the built-in language, packed under `cache`."""
     base = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
-              "data__language__validation_documents": 80, "pack__length": 32}
+            "data__language__validation_documents": 80, "pack__length": 32}
     return small_config(family, cell, **base | changes)
+
+
+def about(cfg, counts_V=None) -> types.About:
+    """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
+    counts_V = np.arange(VOCAB) if counts_V is None else counts_V
+    labels = ("next_B",) if cfg.pack.mode == "segment_pair" else ()
+    return types.About(len(counts_V), cfg.pack.length, labels, np.asarray(counts_V, np.int64).tobytes())
+
+
+def small_program(cfg, devices=1) -> program.Program:
+    """The program of a config over VOCAB tokens, on so many devices."""
+    return program.build(cfg, about(cfg), jax.devices()[:devices])
 
 
 @functools.lru_cache
 def build(cfg):
-    """The model of a config over VOCAB tokens, its parameters (no bias is left at zero), and its compiled logits."""
-    model = MODELS[cfg.model.family](cfg.model, VOCAB)
+    """The model of a config over VOCAB tokens, its parameters (no bias is left at zero), and its compiled logits.
+
+    Parameters are numpy's: to draw them by model.init would be one more program to compile.
+    """
+    model = MODELS[cfg.model.family].build(cfg.model, VOCAB)
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32),
-                          jax.jit(model.init)(jax.random.key(0)))
-    return model, params, jax.jit(lambda rows: model.logits(params, model.encode(params, rows)))
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.25 * rng.normal(size=x.shape).astype(np.float32),
+        jax.eval_shape(model.init, jax.random.key(0)))
+    return model, params, jax.jit(lambda text: model.logits(params, model.hidden(params, text)[0]))
 
 
-def batch(rows=3, length=16, seed=0, pad=3) -> types.Batch:
+def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
     """Rows of two segments, seven and six tokens long with [CLS] first and [SEP] last, then `pad` tokens of padding."""
     rng = np.random.default_rng(seed)
     first = (length - pad) // 2 + (length - pad) % 2
@@ -53,5 +73,10 @@ def batch(rows=3, length=16, seed=0, pad=3) -> types.Batch:
     ids[:, 0], ids[:, first - 1], ids[:, length - pad - 1] = 2, 3, 3
     ids[:, length - pad:] = 0
     tile = lambda x: np.tile(x, (rows, 1))  # noqa: E731
-    return types.Batch(ids, tile(segments), tile(positions), np.zeros_like(ids), np.zeros(rows, np.int32),
-                       np.arange(rows, dtype=np.int32))
+    return types.Batch(types.Text(ids, tile(segments), tile(positions), np.zeros_like(ids)),
+                       {"next_B": np.zeros(rows, np.int32)} if labels else {}, np.arange(rows, dtype=np.int32))
+
+
+def with_text(rows: types.Batch, **changes) -> types.Batch:
+    """The batch with some arrays of its text replaced."""
+    return rows._replace(text=rows.text._replace(**changes))

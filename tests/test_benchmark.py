@@ -18,13 +18,14 @@ CELLS = ("elman", "gru", "lstm")
 
 
 def transformer(**fields):
-    return ours.recipe({"model.size": "tiny", "train.batch_size": 2, "pack.length": 32, "tokenizer.vocab_size": 300}
-                       | fields)
+    return ours.checked({"model.size": "tiny", "model.unroll": 1, "train.batch_size": 2, "pack.length": 32,
+                         "tokenizer.vocab_size": 300} | fields)
 
 
 def recurrent(cell):
-    return ours.recipe({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": 24,
-                        "model.hidden": 16, "train.batch_size": 2, "pack.length": 16, "tokenizer.vocab_size": 300})
+    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.unroll": 1,
+                         "model.width": 24, "model.hidden": 16, "train.batch_size": 2, "pack.length": 16,
+                         "tokenizer.vocab_size": 300})
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios():
@@ -71,10 +72,10 @@ def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
     assert len(batches) == len(masked) == ours.BATCHES
     for batch, rows in zip(batches, masked, strict=True):
         used = rows.weights_BxK > 0
-        at = np.take_along_axis(batch.ids_BxL, rows.positions_BxK, 1)
+        at = np.take_along_axis(batch.text.ids_BxL, rows.positions_BxK, 1)
         np.testing.assert_array_equal(at[used], rows.targets_BxK[used])
         assert set(used.sum(1)) <= {4, 5}  # 0.15 * 30
-    assert (rows.ids_BxL != batch.ids_BxL).sum() > 10
+    assert (rows.ids_BxL != batch.text.ids_BxL).sum() > 10
 
 
 def test_a_peer_that_cannot_be_compiled_stays_as_it_is_and_the_faster_side_is_known(capsys):
@@ -109,7 +110,7 @@ def test_the_exponent_of_a_power_law_is_found():
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
     counts = [lm.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
-              for model in (MODELS["rnn"](cfg.model, 300), flax_rnn.build(cfg))]
+              for model in (MODELS["rnn"].build(cfg.model, 300), flax_rnn.build(cfg))]
     gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
     per_gate = cfg.model.layers * 2 * cfg.model.hidden  # a bias a gate, layer and direction
     assert abs(counts[0] - counts[1]) <= per_gate * gates

@@ -7,8 +7,8 @@ from small import small_config
 
 from launch.sweep import budget
 from mlm.base import fields
+from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
-from mlm.objectives import masking
 from mlm.train.run import loop
 from mlm.train.step import cost
 
@@ -61,5 +61,6 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
 
 def test_a_budget_counts_what_training_masks(base):
     """The count that equal predictions rest on: tokens that may be masked, special ones left out."""
-    rows = pack.load(small_config(**base), "train")
-    assert rows.unigram_V.sum() == (rows.ids_NxL >= masking.NUM_SPECIAL).sum()
+    cfg = small_config(**base)
+    ids_NxL = pack.load(cfg).train["ids"]
+    assert budget.words(cfg) == (ids_NxL >= NUM_SPECIAL).sum() / len(ids_NxL)

@@ -7,8 +7,6 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, fields
-from mlm.models import CELLS
-from mlm.models.sizes import SIZES
 from mlm.train import recipe
 from mlm.train.run import loop
 
@@ -16,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def checked(changes):
-    loop.check(recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS))
+    loop.check(recipe.resolve(fields.override(config.Config(), changes)))
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -113,7 +111,7 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
     assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
     assert drawn.data.language.words == 30
     assert small_config(data__corpus="language", data__language__words=20).data.language.words == 20
-    recipe.validate(drawn)
+    recipe.check(drawn)
     assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
     other = small_config(data__corpus="docstrings")
     assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"

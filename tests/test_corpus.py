@@ -208,10 +208,10 @@ def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_pat
     cfg = drawn(tmp_path, train_documents=30)
     words = grammar.build(cfg.data.language).words
     for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
-        rows = pack.load(cfg, split)
+        rows = pack.load(cfg)
         assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces
         assert len(set(" ".join(texts_).split())) < len(words)  # few documents do not show them all
-        for ids, text in zip(rows.ids_NxL, texts_, strict=True):
+        for ids, text in zip(getattr(rows, split)["ids"], texts_, strict=True):
             used = len(text.split()) + 2
             assert ids[0] == CLS and ids[used - 1] == SEP and not ids[used:].any()
             assert rows.tokenizer.decode(ids[1:used - 1]) == text

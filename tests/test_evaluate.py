@@ -1,15 +1,12 @@
 """Means with honest errors, the same masks for every model, and every held-out row once."""
-import functools
-
 import jax
 import numpy as np
 import pytest
-from small import VOCAB, batch, small_config
+from small import batch, small_config, small_program
 
-from mlm.base import estimates
-from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES, masking
-from mlm.train.step import evaluation, program, update
+from mlm.base import errors, estimates
+from mlm.objectives import mlm
+from mlm.train.step import evaluation, program
 
 
 def test_standard_error_is_that_of_repeated_samples_of_rows():
@@ -22,36 +19,49 @@ def test_standard_error_is_that_of_repeated_samples_of_rows():
 
 
 def run(batch_size, rows=10, params_seed=0):
-    cfg = small_config()
-    model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES["mlm"](cfg.mask, masking.slots(0.15, 16), np.arange(VOCAB))
-    params = {"model": jax.jit(model.init)(jax.random.key(params_seed)), "objective": {}}
-    all_rows = batch(rows)
-
-    def batches():
-        for first in range(0, rows, batch_size):
-            part = slice(first, first + batch_size)
-            yield jax.tree.map(lambda x, part=part: np.concatenate([x[part], 0 * x])[:batch_size], all_rows)
-
-    compiled = jax.jit(functools.partial(update.eval_step, model, goal))
-    knobs = program.frozen_knobs(cfg)
-    lost = evaluation.collect(lambda *arguments: jax.device_get(compiled(*arguments)), params, batches(),
-                            lambda batch: batch, knobs)
-    return evaluation.summarise(lost, knobs)
+    """The columns and scores of an evaluation, the split cut into batches."""
+    cfg = small_config(eval__batch_size=batch_size, model__layers=1)
+    made, text = small_program(cfg), batch(rows).text
+    columns = {"ids": text.ids_BxL, "segments": text.segments_BxL, "positions": text.positions_BxL}
+    state = made.run.put_state(jax.device_get(made.initial(program.knobs(cfg)._replace(seed=np.uint32(params_seed)))))
+    found = evaluation.collect(cfg, made, state, columns)
+    return found, evaluation.summary(found, made.objective.scores)
 
 
 def test_result_does_not_depend_on_the_batch_size():
-    whole, parts = run(10), run(4)
-    assert whole["rows"] == parts["rows"] == 10
-    assert whole["masked_tokens"] == parts["masked_tokens"]
+    (columns, whole), (_, parts) = run(10), run(4)
+    assert whole["rows"] == parts["rows"] == 10 == len(columns["mlm_nats"])
+    assert whole["predictions"] == parts["predictions"] == columns["mlm_weight"].sum()
     for name in whole:
         assert parts[name] == pytest.approx(whole[name], rel=1e-5), name
 
 
 def test_masks_are_the_same_for_every_model_and_pure():
-    one, other = run(5), run(5, params_seed=1)
-    assert one["unigram_loss"] == other["unigram_loss"] and one["masked_tokens"] == other["masked_tokens"]
+    (_, one), (_, other) = run(5), run(5, params_seed=1)
+    assert one["unigram_loss"] == other["unigram_loss"] and one["predictions"] == other["predictions"]
     assert one["loss"] != other["loss"]
     assert one["perplexity"] == pytest.approx(np.exp(one["loss"]))
-    knobs = program.frozen_knobs(small_config())
-    assert knobs.mask_share == 1 and knobs.random_share == 0
+    assert one["perplexity_se"] == pytest.approx(one["perplexity"] * one["loss_se"])
+    knobs = program.judged(small_config()).objective
+    assert knobs["mask_share"] == 1 and knobs["random_share"] == 0
+
+
+def test_nothing_to_predict_is_an_error():
+    with pytest.raises(errors.ConfigError, match="held-out predictions = 0: expected some"):
+        evaluation.summary({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
+
+
+@pytest.mark.parametrize("of", sorted(estimates.FUNCTIONS))
+def test_a_score_s_error_is_its_bootstrap_s(of):
+    """The delta method's slopes, against resampled rows; a number that only moves with its scale has no slope."""
+    rng = np.random.default_rng(1)
+    weight_N = rng.integers(1, 20, 400).astype(float)
+    columns = {"total": weight_N * rng.gamma(4, 0.3, 400), "weight": weight_N}
+    score = estimates.Score("x", "x", ("total", "weight"), of)
+    value, error = estimates.measure(score, columns)
+    drawn = rng.integers(400, size=(4000, 400))
+    values = estimates.FUNCTIONS[of](*(columns[name][drawn].sum(1) for name in score.columns))
+    assert value == pytest.approx(estimates.FUNCTIONS[of](*(columns[name].sum() for name in score.columns)))
+    assert error == pytest.approx(values.std(), rel=0.06)
+    twice = estimates.measure(score, {name: 2 * column for name, column in columns.items()})
+    assert twice == pytest.approx((value, error))

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from small import drawn_config
 
-from mlm.base import types
+from mlm.base import fields, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, posterior, probes
 from mlm.data.rows import pack
-from mlm.judge import grammar as judge
+from mlm.judge import questions, rates
+from mlm.judge.judged import Part
+from mlm.judge.questions import QUESTIONS
+from mlm.train.run.trained import Trained
 from mlm.train.step import parallel, program
 
 RATES = (0.1, 0.4, 0.8)
@@ -16,72 +19,85 @@ RATES = (0.1, 0.4, 0.8)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rates=RATES, eval__batch_size=16,
+    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rates=RATES, eval__batch_size=16, model__layers=1,
                        data__language__validation_documents=40)
-    return cfg, pack.load(cfg, "train"), pack.load(cfg, "validation")
+    return cfg, pack.load(cfg)
 
 
-def optimum(cfg, held_out) -> types.Model:
+def optimum(cfg, rows) -> types.Model:
     """The posterior as a model: it says what it makes of the masked words in the rows that it is given."""
-    language, pieces = grammar.build(cfg.data.language), held_out.tokenizer.pieces
+    language, pieces = grammar.build(cfg.data.language), rows.tokenizer.pieces
     entry_W = np.array([pieces.index(word) for word in language.words])
 
-    def encode(params, batch, *, key_B=None):
-        ids_BxL = np.asarray(batch.ids_BxL)
+    def hidden(params, text, source=None, *, key_B=None):
+        ids_BxL = np.asarray(text.ids_BxL)
         hidden_BxL = ids_BxL == MASK
         words_BxL = grammar.words(language, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
         logits_BxLxV = np.full((*ids_BxL.shape, len(pieces)), -1e9, np.float32)
         row_K, column_K = np.nonzero(hidden_BxL)
         logits_BxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.log_probs(
             language.hmm, posterior.posterior(language.hmm, words_BxL, hidden_BxL))
-        return jax.numpy.asarray(logits_BxLxV)
+        return (jax.numpy.asarray(logits_BxLxV),)
 
-    return types.Model(None, encode, lambda params, h: h)
+    return types.Model(("both",), len(pieces), None, hidden, lambda params, h: h)
+
+
+def asked(cfg, rows, made, state) -> dict:
+    """The answers to all that is due, by question and part."""
+    run, room = Trained(cfg, 0, rows.tokenizer, made, state, rows), fields.override(cfg, {"eval.rate": max(RATES)})
+    roomy = program.build(room, rows.about)._replace(model=made.model, run=made.run)
+    found = {"rates": {f"{rate:g}": {"rate": rate, **rates.measured(fields.override(cfg, {"eval.rate": rate}), roomy,
+                                                                    state, rows)} for rate in cfg.eval.rates}}
+    probed = [part for part in questions.due(cfg) if part.question == "probes"]
+    return found | {"probes": {part.name: QUESTIONS["probes"].ask(run, part, lambda: None) for part in probed}}
 
 
 def test_the_optimum_is_told_so(data):
-    cfg, rows, held_out = data
-    one = parallel.over_mesh(None, jax.devices()[:1])._replace(  # the posterior is computed on this host: no compiling
-        per_row=lambda function, *fixed: lambda *arguments: jax.device_get(function(*fixed, *arguments)),
-        put_batch=lambda batch: batch)
-    made = program.build(cfg, rows)._replace(model=optimum(cfg, held_out), run=one)
-    found = judge.examine(cfg, made, held_out, {"model": None, "objective": {}})
-    assert [at["rate"] for at in found["rates"]] == list(RATES)
-    for at in found["rates"]:
+    cfg, rows = data
+    one = parallel.one_device(lambda *arguments: None)._replace(  # the posterior is computed on this host: no compiling
+        per_row=lambda function, *fixed: lambda state, *arguments: jax.device_get(
+            function(*fixed, state.params, *arguments)), put_batch=lambda batch: batch)
+    made = program.build(cfg, rows.about)._replace(model=optimum(cfg, rows), run=one)
+    found = asked(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
+    assert [at["rate"] for at in found["rates"].values()] == list(RATES)
+    for at in found["rates"].values():
         assert at["gap"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(at["rate"], abs=0.01)
-    losses = [at["floor"] for at in found["rates"]]
+    losses = [at["floor"] for at in found["rates"].values()]
     assert losses == sorted(losses) and losses[-1] > losses[0] + 0.5
     for name, bins in (("agreement", probes.DISTANCES), ("recall", probes.SENTENCES)):
-        asked = found["probes"][name]
-        assert asked["accuracy"] == asked["optimum"] > 0.8
-        assert [(part["low"], part["high"]) for part in asked["distance"]] == list(bins)[:len(asked["distance"])]
-        assert sum(part["items"] for part in asked["distance"]) == asked["items"] > 40
-        assert all(part["accuracy"] == part["optimum"] for part in asked["distance"])
+        judged = found["probes"][name]
+        assert judged["accuracy"] == judged["optimum"] > 0.8
+        assert [(part["low"], part["high"]) for part in judged["distance"]] == list(bins)[:len(judged["distance"])]
+        assert sum(part["items"] for part in judged["distance"]) == judged["items"] > 40
+        assert all(part["accuracy"] == part["optimum"] for part in judged["distance"])
     assert len(found["probes"]["agreement"]["attractors"]) > 1
 
 
 def untrained(data, mode, devices):
-    cfg, rows, held_out = data
-    made = program.build(cfg, rows)
-    made = made._replace(run=parallel.MODES[mode](made.train_step, jax.devices()[:devices]))
-    state = jax.device_get(made.initial(program.training_knobs(cfg)))
-    return judge.examine(cfg, made, held_out, made.run.put_state(state))
+    cfg, rows = data
+    made = program.build(fields.override(cfg, {"parallel.mode": mode}), rows.about, jax.devices()[:devices])
+    return asked(cfg, rows, made, made.run.put_state(jax.device_get(made.initial(program.knobs(cfg)))))
 
 
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     single = untrained(data, "jit", 1)
-    for at in single["rates"]:
-        assert at["gap"] > 1 and at["loss"] == pytest.approx(np.log(data[1].tokenizer.vocab_size), abs=1)
+    for at in single["rates"].values():
+        assert at["gap"] > 1 and at["loss"] == pytest.approx(np.log(data[1].about.vocab_size), abs=1)
     agreement = single["probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
     assert single["probes"]["recall"]["accuracy"] < 0.5 * single["probes"]["recall"]["optimum"]
     for mode, devices in (("jit", 2), ("pmap", 2)):
         other = untrained(data, mode, devices)
         assert other["probes"] == single["probes"]
-        assert other["rates"] == [pytest.approx(at, rel=1e-4, abs=1e-5) for at in single["rates"]]
+        for rate, at in single["rates"].items():
+            assert other["rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
 
 
-def test_words_out_of_order_leave_agreement_out(data):
-    cfg = drawn_config(data[0].data.cache, data__language__order=0.9, data__language__validation_documents=40)
-    found = untrained((cfg, pack.load(cfg, "train"), pack.load(cfg, "validation")), "jit", 1)
-    assert set(found) == {"probes"} and set(found["probes"]) == {"recall"}
+def test_words_out_of_order_leave_agreement_out():
+    due = questions.due(drawn_config("cache", data__language__order=0.9))
+    assert [(part.question, part.name) for part in due] == [("probes", "recall")]
+
+
+def test_what_is_asked_at_other_rates_or_of_other_items_is_another_question():
+    one, other = Part("rates", "0.3", {"rate": 0.3, "seed": 1}), Part("rates", "0.3", {"rate": 0.3, "seed": 2})
+    assert one.sha256 != other.sha256

@@ -15,13 +15,13 @@ import pytest
 from scipy import stats
 
 from mlm.base import config, fields
-from mlm.base.estimates import Estimate
-from mlm.models import CELLS
-from mlm.models.sizes import SIZES
+from mlm.base.estimates import Estimate, Score
+from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
 from mlm.train import recipe
-from mlm.train.run import loop
+from mlm.train.run import directory, loop
+from mlm.train.step import references
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
@@ -31,8 +31,8 @@ def check(experiment, scales):
     for scale in scales:
         prints, groups = {}, {}
         for point, own in experiment.sweep(scale).items():
-            cfg = recipe.resolve(fields.override(config.Config(), own), SIZES, CELLS)
-            recipe.validate(cfg)
+            cfg = recipe.resolve(fields.override(config.Config(), own))
+            recipe.check(cfg)
             prints.setdefault(fields.fingerprint(cfg), []).append(point)
             flat = fields.flatten(cfg)
             group = series.name_of({"config": flat | {"workdir": f"runs/{point}-012345"}})
@@ -61,13 +61,17 @@ def test_the_experiment_of_the_readme_is_one():
     assert made[0]["window"] == "5 on each side"
 
 
-def result(group, seed, loss, folder="runs", **more):
-    """A result.json as a run writes it, in what tables read."""
-    about = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 0.5, "unigram_loss": 5.0, "unigram_accuracy": 0.1}
-    about |= {f"{name}_se": 0.01 for name in ("loss", "perplexity", "accuracy")}
-    return {"config": {"workdir": f"{folder}/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
-            "fingerprint": "0123", "steps": 40, "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed,
-            "evaluation": about, **more}
+FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
+
+
+def result(group, seed, loss, scores=mlm.SCORES, **more):
+    """A run as `directory.reported` gives it, in what tables read."""
+    about = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 0.5, "unigram_loss": 5.0, "unigram_accuracy": 0.1,
+             "realised_rate": 0.15}
+    about |= {f"{name}_se": 0.01 for name in ("loss", "perplexity", "accuracy", "realised_rate")}
+    return {"config": {"workdir": f"runs/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
+            "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed, "evaluation": about, "answers": {},
+            "summary": {}, "scores": json.loads(json.dumps([score._asdict() for score in scores])), **more}
 
 
 OWN = (Column("model", "model"), Column("rate", "rate", ".2f"))
@@ -87,9 +91,25 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
     assert made[0]["below_unigram"].mean == pytest.approx(1.8) and made[0]["predictions"] == 101
     assert made[1]["loss"] == pytest.approx((4.0, 4 - 1.96 * 0.01, 4 + 1.96 * 0.01))  # one seed: over held-out rows
     assert made[2]["loss"] == 5.0 and made[2]["perplexity"] == pytest.approx(math.exp(5))
-    names = [column.name for column in columns]
-    assert names[:2] == ["model", "rate"] and {"loss", "below_unigram"} < set(names)
-    assert not {"gap", "pseudo_perplexity", "blimp"} & set(names)
+    assert [column.title for column in columns] == [
+        "model", "rate", "seeds", "parameters", "training FLOPs", "predictions", "loss (nats)", "perplexity",
+        "accuracy", "nats below unigram"]
+
+
+def test_each_objective_brings_its_own_columns_and_a_first_score_its_side():
+    pair = result("nsp", 0, 3.0, nsp.SCORES)
+    pair["evaluation"] |= {"nsp_loss": 0.6, "nsp_loss_se": 0.1, "nsp_accuracy": 0.7, "nsp_accuracy_se": 0.01}
+    made, columns = summary.table([pair, result("mlm", 0, 3.1)], OWN, about)
+    titles = {column.title for column in columns}
+    assert {"loss (nats)", "next-sentence loss (nats)", "next-sentence accuracy"} < titles
+    assert "nsp_loss" in made[0] and "nsp_loss" not in made[1]
+    f1 = [Score("f1", "held-out F1", ("f1", "rows"), unit="points", better=1, chart=True, form=".1f"),
+          Score("majority_f1", "majority F1", ("most", "rows"), reference="majority", beside="f1")]
+    one = result("f1", 0, 3.0, f1, evaluation={"f1": 80.0, "f1_se": 1.0, "majority_f1": 30.0})
+    made, columns = summary.table([one], OWN, about)
+    assert [(column.title, column.form) for column in columns[-2:]] == [
+        ("F1 (points)", ".1f"), ("points above majority", ".1f")]
+    assert made[0]["above_majority"].mean == 50.0 and made[1] == {"model": "majority", "f1": 30.0}
 
 
 def test_runs_on_different_rows_have_no_common_baseline():
@@ -101,44 +121,42 @@ def test_runs_on_different_rows_have_no_common_baseline():
 
 def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_where_it_is_known():
     def rates(*losses):
-        return [{"rate": rate, "loss": loss, "loss_se": 0.1, "unigram_loss": 5.0, "floor": 2.0, "gap": loss - 2,
-                 "gap_se": 0.02} for rate, loss in zip((0.15, 0.4), losses, strict=True)]
+        return {"rates": {f"{rate:g}": {
+            "sha256": "a", "rate": rate, "loss": loss, "loss_se": 0.1, "unigram_loss": 5.0, "floor": 2.0 + rate - 0.15,
+            "gap": loss - 2, "gap_se": 0.02} for rate, loss in zip((0.15, 0.4), losses, strict=True)}}
 
-    results = [result("one", 0, 3.0, rates=rates(3.0, 3.5)), result("one", 1, 3.0, rates=rates(3.2, 3.5))]
+    results = [result("one", seed, 3.0, (*mlm.SCORES, *FLOORS[:3]), answers=rates(*losses))
+               for seed, losses in enumerate(((3.0, 3.5), (3.2, 3.5)))]
     for one in results:
         one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "gap": 1.0, "gap_se": 0.02}
     made, columns = summary.table(results, OWN, about)
     assert [column.title for column in columns[-2:]] == ["gap at 15%", "gap at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(1.1) and made[0]["at_40"].mean == pytest.approx(1.5)
-    assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 3.0)
+    assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 2.75)
     assert (made[2]["model"], made[2]["gap"], made[2]["at_15"]) == ("exact optimum", 0.0, 0.0)
     for one in results:
-        for found in (one["evaluation"], *one["rates"]):
+        one["scores"] = one["scores"][:len(mlm.SCORES)]
+        for found in (one["evaluation"], *one["answers"]["rates"].values()):
             del found["floor"], found["gap"]
     made, columns = summary.table(results, OWN, about)
     assert [column.title for column in columns[-2:]] == ["loss at 15%", "loss at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(3.1)
 
 
-def test_pseudo_perplexity_stands_there_once_every_seed_is_judged(tmp_path):
-    results = [result("one", seed, 3.0, folder=tmp_path) for seed in (0, 1)]
+def test_what_every_seed_was_asked_since_has_a_column():
+    results = [result("one", seed, 3.0) for seed in (0, 1)]
     for seed, one in enumerate(results):
-        made, columns = summary.table(results, OWN, about)
-        assert "pseudo_perplexity" not in made[0]
-        folder = Path(one["config"]["workdir"])
-        folder.mkdir()
-        (folder / "judged.json").write_text(json.dumps({
-            "fingerprint": one["fingerprint"], "step": one["steps"],
-            "sentences": {"sha256": "a", "pll_word_l2r": {"word_perplexity": 20.0 + seed, "word_perplexity_se": 1.0}},
-            "overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01},
-            "paradigms": {"one": {"sha256": "b"}}}))
+        assert not {"pseudo_perplexity", "blimp"} & summary.table(results, OWN, about)[0][0].keys()
+        one["answers"] = {
+            "sentences": {"all": {"sha256": "a", "pll_word_l2r": {"word_perplexity": 20.0 + seed,
+                                                                  "word_perplexity_se": 1.0}}},
+            "pairs": {"one": {"sha256": "b"}}}
+        one["summary"] = {"pairs": {"overall": {"pll_word_l2r_accuracy": 0.6, "pll_word_l2r_accuracy_se": 0.01}}}
     made, columns = summary.table(results, OWN, about)
     assert made[0]["pseudo_perplexity"].mean == 20.5 and made[0]["blimp"].mean == pytest.approx(60)
     assert {"pseudo_perplexity", "blimp"} <= {column.name for column in columns}
-    judged = json.loads((folder / "judged.json").read_text())
-    for change, left in (({"step": 1}, set()), ({"sentences": judged["sentences"] | {"sha256": "c"}}, {"blimp"})):
-        (folder / "judged.json").write_text(json.dumps(judged | change))
-        assert {"pseudo_perplexity", "blimp"} & summary.table(results, OWN, about)[0][0].keys() == left
+    results[0]["answers"]["sentences"]["all"]["sha256"] = "c"  # other texts than the other seed's
+    assert {"pseudo_perplexity", "blimp"} & summary.table(results, OWN, about)[0][0].keys() == {"blimp"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,7 +169,8 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
                  "data.language.train_documents": 64, "data.language.validation_documents": 16, "eval.max_rows": 16,
                  "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2], "pack.length": 32,
                  "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
-        results.append(loop.train(recipe.resolve(fields.override(config.Config(), own | fewer), SIZES, CELLS)))
+        loop.train(recipe.resolve(fields.override(config.Config(), own | fewer)))
+        results.append(directory.reported(fewer["workdir"]))
     made, columns = experiment.table(results)
     groups = series.groups(results)
     assert sum(row.get("seeds", 0) for row in made) == len(results) and len(made) >= len(groups)
@@ -172,7 +191,7 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
     with (tmp_path / "runs" / "table.csv").open() as file:
         found = {row["masking"]: row for row in csv.DictReader(file)}
     dynamic, static = "dynamic", "static, 2 of each row"
-    assert list(found) == [dynamic, static, "unigram", "exact optimum"]
+    assert list(found) == [dynamic, static, "unigram", "exact optimum", "window floor"]
     floor = float(found["exact optimum"]["loss"])
     for name in (dynamic, static):
         loss, gap, low, high = (float(found[name][key]) for key in ("loss", "gap", "gap_low", "gap_high"))

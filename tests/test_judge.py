@@ -10,13 +10,12 @@ import pytest
 from small import small_config
 
 from mlm.base import errors, fields
-from mlm.data.rows import loader, pack
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
-from mlm.judge import cloze, judged, pairs, pll
-from mlm.objectives import OBJECTIVES, masking
+from mlm.judge import cloze, pairs, pll, questions
+from mlm.judge.judged import Part
 from mlm.train.run import directory, loop, trained
-from mlm.train.step import evaluation, program, update
+from mlm.train.step import evaluation
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,13 +49,14 @@ def test_a_run_is_loaded_as_it_was_trained(run):
     loaded = trained.load(cfg.workdir, {"eval.batch_size": 20})
     assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
     assert loaded.step == 30
-    held_out = pack.load(cfg, "validation")
-    objective = OBJECTIVES["mlm"](cfg.mask, masking.slots(cfg.eval.rate, cfg.pack.length), held_out.unigram_V)
-    eval_step = loaded.run.per_row(lambda *arguments: update.eval_step(loaded.model, objective, *arguments))
-    lost = evaluation.collect(eval_step, loaded.state, loader.eval_batches(held_out, batch_size=20),
-                            loaded.run.put_batch, program.frozen_knobs(cfg))
-    assert evaluation.summarise(lost, program.frozen_knobs(cfg))["loss"] == pytest.approx(
-        result["evaluation"]["loss"], rel=1e-6)
+    columns = evaluation.collect(loaded.cfg, loaded.program, loaded.state, loaded.rows().validation)
+    again = evaluation.summary(columns, loaded.program.objective.scores)
+    assert again["loss"] == pytest.approx(result["evaluation"]["loss"], rel=1e-6)
+
+
+def parts(texts, paradigms):
+    held_out = [Part("sentences", "all", texts)] if texts else []
+    return [*held_out, *(Part("pairs", one.name, one.sentences, {"phenomenon": one.phenomenon}) for one in paradigms)]
 
 
 def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
@@ -64,25 +64,42 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     (texts, paradigms), path = suite, Path(cfg.workdir, "judged.json")
     path.unlink(missing_ok=True)
     loaded = trained.load(cfg.workdir, {})
-    first = judged.judge(loaded, texts, paradigms[:1])
+    first = questions.ask(loaded, parts(texts, paradigms[:1]))
     assert json.loads(path.read_text()) == first and (first["step"], first["fingerprint"]) == (
         30, fields.fingerprint(cfg))
-    score = cloze.scorer(loaded.model, loaded.run, loaded.state)
-    by_hand = pll.scores(score, pll.clozes(loaded.words, paradigms[0].sentences, 32), 8)
-    assert pairs.accuracy(by_hand).items() <= first["paradigms"]["order_1"].items()
-    assert first["sentences"]["sentences"] == len(texts) and first["overall"]["pairs"] == 20
+    score = cloze.scorer(loaded.program.model, loaded.program.run, loaded.state)
+    by_hand = pll.scores(score, pll.clozes(loaded.tokenizer, paradigms[0].sentences, 32), 8)
+    assert pairs.accuracy(by_hand).items() <= first["answers"]["pairs"]["order_1"].items()
+    assert first["answers"]["sentences"]["all"]["sentences"] == len(texts)
+    assert first["summary"]["pairs"]["overall"]["pairs"] == 20
     before = path.stat().st_mtime_ns
-    assert judged.judge(loaded, texts, paradigms[:1]) == first and path.stat().st_mtime_ns == before
+    assert questions.ask(loaded, parts(texts, paradigms[:1])) == first and path.stat().st_mtime_ns == before
 
-    path.write_text(json.dumps(first | {"sentences": first["sentences"] | {"mark": 1}}))  # kept: not done again
-    more = judged.judge(loaded, texts, paradigms)
-    assert more["sentences"]["mark"] == 1 and more["paradigms"].keys() == {"order_1", "order_2"}
-    assert more["phenomena"]["order"] == more["overall"] and more["overall"]["pairs"] == 60
-    fewer = judged.judge(loaded, texts[:5], [])
-    assert fewer["sentences"]["sentences"] == 5 and fewer["paradigms"] == more["paradigms"]
+    first["answers"]["sentences"]["all"]["mark"] = 1
+    path.write_text(json.dumps(first))  # kept: not done again
+    more = questions.ask(loaded, parts(texts, paradigms))
+    assert more["answers"]["sentences"]["all"]["mark"] == 1
+    assert more["answers"]["pairs"].keys() == {"order_1", "order_2"}
+    overall = more["summary"]["pairs"]["overall"]
+    assert more["summary"]["pairs"]["phenomena"]["order"] == overall and overall["pairs"] == 60
+    fewer = questions.ask(loaded, parts(texts[:5], []))["answers"]
+    assert fewer["sentences"]["all"]["sentences"] == 5 and fewer["pairs"] == more["answers"]["pairs"]
 
-    later = judged.judge(loaded._replace(step=31), texts[:5], [])  # of another state nothing is kept
-    assert later["step"] == 31 and later["paradigms"] == {} and "overall" not in later
+    later = questions.ask(loaded._replace(step=31), parts(texts[:5], []))  # of another state nothing is kept
+    assert later["step"] == 31 and later["answers"].keys() == {"sentences"} and later["summary"] == {}
+
+
+def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
+    """Its further masking rates: the evaluation's own rate gives the evaluation again."""
+    cfg, result = run
+    Path(cfg.workdir, "judged.json").unlink(missing_ok=True)
+    assert [part.name for part in questions.missing(cfg)] == ["0.3"]
+    answers = questions.finish(cfg)["answers"]
+    assert questions.missing(cfg) == [] and answers.keys() == {"rates"}
+    assert answers["rates"]["0.3"]["predictions"] > 1.5 * result["evaluation"]["predictions"]
+    before = Path(cfg.workdir, "judged.json").stat().st_mtime_ns
+    assert questions.finish(cfg)["answers"] == answers
+    assert Path(cfg.workdir, "judged.json").stat().st_mtime_ns == before
 
 
 def test_what_cannot_be_judged_is_told(run, tmp_path):
@@ -93,6 +110,8 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
         trained.load(cfg.workdir, {"mask.rate": 0.4})
     with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
         trained.load(cfg.workdir, {"eval.batch_size": 6})
+    with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = -4: expected at least 1"):
+        trained.load(cfg.workdir, {"eval.batch_size": -4})
     with directory.claim(cfg), pytest.raises(errors.ConfigError, match="another process"):
         trained.load(cfg.workdir, {})
     saved = json.loads((Path(cfg.workdir) / "config.json").read_text())
@@ -125,10 +144,11 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
     kept = json.loads((Path(cfg.workdir) / "judged.json").read_text())
-    assert kept["sentences"]["sentences"] == 7 and kept["overall"]["pairs"] == 30
-    shown = f"{100 * kept['overall']['pll_accuracy']:.1f} ± "
+    held, overall = kept["answers"]["sentences"]["all"], kept["summary"]["pairs"]["overall"]
+    assert held["sentences"] == 7 and overall["pairs"] == 30
+    shown = f"{100 * overall['pll_accuracy']:.1f} ± "
     assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
-    perplexity = f"{kept['sentences']['pll_word_l2r']['token_perplexity']:,.2f} ± "
+    perplexity = f"{held['pll_word_l2r']['token_perplexity']:,.2f} ± "
     assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
     assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
     for words, message in (((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
@@ -146,6 +166,6 @@ def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
     values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
     for paradigms, expected in ((67, values), (66, [])):
         found = {f"p{number}": one for number in range(paradigms)}
-        show({"paradigms": found, **pairs.summary(found)})
+        show({"answers": {"pairs": found}, "summary": {"pairs": pairs.summary(found)}})
         cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
         assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected

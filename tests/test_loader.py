@@ -1,23 +1,24 @@
 """The loader: which rows a batch holds, for every seed, step and number of processes."""
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
 from mlm.base import errors
-from mlm.data.rows import loader, pack
+from mlm.data.rows import loader
 
 
 def rows_of(count, length=4):
     ids_NxL = np.arange(count * length, dtype=np.uint16).reshape(count, length) + 5
     ones_NxL = np.ones((count, length), np.uint16)
     positions_NxL = np.tile(np.arange(length, dtype=np.uint16), (count, 1))
-    return pack.Rows(ids_NxL, ones_NxL, positions_NxL, np.zeros((count, length), np.uint8),
-                     np.arange(count, dtype=np.uint8) % 2, np.zeros(99, np.int64), None, {})
+    return {"ids": ids_NxL, "segments": ones_NxL, "positions": positions_NxL,
+            "types": np.zeros((count, length), np.uint8), "next": np.arange(count, dtype=np.uint8) % 2}
 
 
 def numbers(batch):
-    return (batch.ids_BxL[:, 0] - 5) // 4
+    return (batch.text.ids_BxL[:, 0] - 5) // 4
 
 
 def train(rows, steps, **kwargs):
@@ -47,9 +48,9 @@ def test_a_batch_follows_from_seed_and_step_alone():
     whole = train(rows, 12, batch_size=8)
     for start in (0, 1, 7):
         for a, b in zip(whole[start:], train(rows, 12 - start, batch_size=8, start_step=start), strict=True):
-            assert all(map(np.array_equal, a, b))
+            assert all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
     other = train(rows, 12, batch_size=8, seed=1)
-    assert not all(np.array_equal(a.ids_BxL, b.ids_BxL) for a, b in zip(whole, other, strict=True))
+    assert not all(np.array_equal(a.text.ids_BxL, b.text.ids_BxL) for a, b in zip(whole, other, strict=True))
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -58,17 +59,19 @@ def test_processes_share_the_same_global_batch(processes):
     whole = train(rows, 9, batch_size=8, start_step=2)
     shares = [train(rows, 9, batch_size=8, start_step=2, process=i, processes=processes) for i in range(processes)]
     for batch, *parts in zip(whole, *shares, strict=True):
-        assert all(np.array_equal(a, np.concatenate(b)) for a, b in zip(batch, zip(*parts, strict=True), strict=True))
+        joined = jax.tree.map(lambda *each: np.concatenate(each), *parts)
+        assert all(map(np.array_equal, jax.tree.leaves(batch), jax.tree.leaves(joined)))
         assert np.array_equal(batch.index_B, np.arange(8))
 
 
 def test_a_batch_holds_the_rows_as_they_were_packed():
     rows = rows_of(23)
     batch = train(rows, 1, batch_size=8)[0]
-    names = ("ids_NxL", "segments_NxL", "positions_NxL", "types_NxL", "label_N")
-    for array, name in zip(batch[:5], names, strict=True):
-        assert array.dtype == np.int32 and np.array_equal(array, getattr(rows, name)[numbers(batch)])
+    for array, name in zip((*batch.text, batch.labels["next_B"]), rows, strict=True):
+        assert array.dtype == np.int32 and np.array_equal(array, rows[name][numbers(batch)])
     assert batch.index_B.dtype == np.int32
+    plain = train({name: rows[name] for name in ("ids", "segments", "positions")}, 1, batch_size=8)[0]
+    assert plain.labels == {} and not plain.text.types_BxL.any() and plain.text.types_BxL.shape == (8, 4)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
@@ -77,14 +80,14 @@ def test_evaluation_sees_every_row_once_in_order(count, most, processes):
     rows = rows_of(count)
     parts = [list(loader.eval_batches(rows, batch_size=8, max_rows=most, process=i, processes=processes))
              for i in range(processes)]
-    batches = [[np.concatenate(arrays) for arrays in zip(*shares, strict=True) if arrays[0] is not None]
-               for shares in zip(*parts, strict=True)]
-    ids, segments, _, _, label, index = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    batches = [jax.tree.map(lambda *each: np.concatenate(each), *shares) for shares in zip(*parts, strict=True)]
+    whole = jax.tree.map(lambda *each: np.concatenate(each), *batches)
+    ids, segments, label, index = (whole.text.ids_BxL, whole.text.segments_BxL, whole.labels["next_B"], whole.index_B)
     expected = min(count, most or count)
     assert len(ids) == -(-expected // 8) * 8 and np.array_equal(index, np.arange(len(ids)))
-    assert np.array_equal(ids[:expected], rows.ids_NxL[:expected]) and segments[:expected].all()
+    assert np.array_equal(ids[:expected], rows["ids"][:expected]) and segments[:expected].all()
     assert not ids[expected:].any() and not segments[expected:].any() and not label[expected:].any()
-    assert all(array.dtype == np.int32 for batch in batches for array in batch)
+    assert all(array.dtype == np.int32 for array in jax.tree.leaves(whole))
 
 
 def test_processes_must_divide_the_batch():

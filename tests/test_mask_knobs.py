@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small import PLAIN, VOCAB, batch, drawn_config, small_config
+from small import PLAIN, batch, drawn_config, small_config, small_program
 
 from mlm.base import config, fields, files
-from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES, masking
+from mlm.objectives import masking
 from mlm.train.run import loop
 from mlm.train.step import program, update
 
@@ -21,31 +20,26 @@ STEPS, ROWS = 4, 8
 def compiled(views):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
     cfg = small_config(mask__max_rate=0.8 / views, mask__views=views, train__steps=STEPS, train__batch_size=ROWS,
-                       optim__clip=0.0, **PLAIN)
-    model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES["mlm"](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
-    traces = []
+                       optim__clip=0.0, model__layers=1, **PLAIN)
+    made, traces = small_program(cfg), []
 
     def train_step(state, batch, knobs):
         traces.append(knobs)
-        return update.train_step(cfg, model, goal, state, batch, knobs)
+        return made.train_step(lambda tree: tree, state, batch, knobs)  # one device holds all rows
 
-    # One device holds all rows: an axis of one stands for the devices.
-    mapped = jax.jit(jax.vmap(train_step, (None, None, None), axis_name="data", axis_size=1))
-    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(program.training_knobs(cfg))
-    return cfg, model, goal, mapped, state, traces
+    return cfg, made, jax.jit(train_step), made.initial(program.knobs(cfg)), traces
 
 
 def sums(views=1, **changes):
     """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
-    cfg, _, _, train_step, state, _ = compiled(views)
+    cfg, _, train_step, state, _ = compiled(views)
     cfg = fields.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
         rows = batch(ROWS, pad=0)
         rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, number, np.int32))
-        _, seen = train_step(state._replace(step=np.int32(number)), rows, program.training_knobs(cfg))
-        found.append(jax.tree.map(lambda x: float(x[0]), seen["sums"]))
+        _, seen = train_step(state._replace(step=np.int32(number)), rows, program.knobs(cfg))
+        found.append(jax.tree.map(float, seen["sums"]))
     return found
 
 
@@ -78,21 +72,21 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
 
 
 def test_a_step_of_two_views_is_one_update_from_both():
-    cfg, model, goal, train_step, state, _ = compiled(2)
-    knobs, rows = program.training_knobs(cfg), batch(ROWS, pad=0)
+    cfg, made, train_step, state, _ = compiled(2)
+    knobs, rows = program.knobs(cfg), batch(ROWS, pad=0)
     key_B = update.row_keys(knobs.seed, state.step, rows.index_B)
 
     def loss(params):
-        both = [goal.loss(params, model, rows, key_B, knobs, train=True, view=view) for view in (0, 1)]
+        both = [made.objective.loss(params, made.model, rows, key_B, knobs, train=True, view=view) for view in (0, 1)]
         nats, weight = (sum(x.sum() for x in part) for part in zip(*((one.loss_B["mlm"], one.weight_B["mlm"])
                                                                       for one in both), strict=True))
         return nats / weight
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
     after, seen = train_step(state, rows._replace(row_B=rows.index_B, epoch_B=0 * rows.index_B), knobs)
-    assert float(seen["loss"][0]) == pytest.approx(float(value), rel=1e-6)
-    assert float(seen["gradient_norm"][0]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
-    assert int(after.step[0]) == 1
+    assert float(seen["loss"]) == pytest.approx(float(value), rel=1e-6)
+    assert float(seen["gradient_norm"]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
+    assert int(after.step) == 1
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -107,21 +101,21 @@ def test_static_masks_return_with_their_epoch(views):
 
 
 def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():
-    knobs = program.training_knobs(small_config(mask__rate=0.3, mask__copies=10))
+    knobs = program.knobs(small_config(mask__rate=0.3, mask__copies=10))
     rows = batch(ROWS, pad=0)
     rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, 3, np.int32))
     later = jax.tree.map(lambda x: x[::-1], rows)._replace(index_B=rows.index_B, epoch_B=rows.epoch_B + 10)
 
     @jax.jit
     def drawn(number, rows, knobs):
-        return masking.draw(update.row_keys(knobs.seed, number, rows.index_B), rows.ids_BxL, knobs, slots=5,
+        return masking.draw(update.row_keys(knobs.seed, number, rows.index_B), rows.text.ids_BxL, knobs, slots=5,
                             cdf_V=np.ones(1), static_key_B=masking.static_keys(knobs, rows))
 
     (one, one_rest_B), (other, other_rest_B) = drawn(0, rows, knobs), drawn(7, later, knobs)
     np.testing.assert_array_equal(one.ids_BxL, other.ids_BxL[::-1])
     keys = [jax.random.key_data(rest_B) for rest_B in (one_rest_B, other_rest_B)]
     assert not (keys[0] == keys[1]).any()
-    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(mask_copies=np.int32(0)))
+    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(objective=knobs.objective | {"copies": np.int32(0)}))
     np.testing.assert_array_equal(jax.random.key_data(dynamic_rest_B), keys[0])
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
     seed, _ = drawn(0, rows, knobs._replace(seed=np.uint32(5)))
@@ -129,9 +123,9 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
 
 
 def test_a_constant_rate_is_not_touched_at_all():
-    knobs = program.training_knobs(small_config(mask__rate=0.3))
+    knobs = program.knobs(small_config(mask__rate=0.3))
     for done in np.linspace(0, 1, 7, dtype=np.float32):
-        assert masking.scheduled(knobs, done).mask_rate == knobs.mask_rate
+        assert masking.scheduled(knobs, done).objective["rate"] == knobs.objective["rate"]
 
 
 def test_the_log_says_the_rates_that_were(tmp_path):
@@ -140,7 +134,7 @@ def test_the_log_says_the_rates_that_were(tmp_path):
                        mask__final_rate=0.1, workdir=str(tmp_path / "run"))
     result = loop.train(cfg)
     assert cfg.mask.max_rate == 0.7
-    records = [record["realised_rate"] for record in files.read(tmp_path / "run" / "metrics.jsonl")
+    records = [record["realised_rate"] for record in files.read_lines(tmp_path / "run" / "metrics.jsonl")
                if "realised_rate" in record]
     np.testing.assert_allclose(records, [0.625, 0.425, 0.225], atol=0.02)
     assert result["realised_rate"] == pytest.approx(0.425, abs=0.02)

@@ -5,13 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, batch, build, small_config
+from small import MEMBERS, VOCAB, about, batch, build, small_config, with_text
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
-from mlm.models import CELLS, MODELS, layers, lm, rnn
+from mlm.models import MODELS, layers, lm, rnn
 from mlm.models.sizes import SIZES
-from mlm.objectives import OBJECTIVES
 from mlm.train import recipe
 from mlm.train.step import program, update
 
@@ -19,21 +18,22 @@ members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(fil
 
 
 def logits(cfg, rows):
-    return np.asarray(build(cfg)[2](rows))
+    return np.asarray(build(cfg)[2](rows.text))
 
 
 def replaced(rows, where_BxL, seed=9):
     """The same rows with other tokens where the mask is true."""
-    shift = np.random.default_rng(seed).integers(1, VOCAB - 5, rows.ids_BxL.shape)
-    return rows._replace(ids_BxL=np.where(where_BxL, (rows.ids_BxL - 5 + shift) % (VOCAB - 5) + 5, rows.ids_BxL))
+    shift = np.random.default_rng(seed).integers(1, VOCAB - 5, rows.text.ids_BxL.shape)
+    other_BxL = (rows.text.ids_BxL - 5 + shift) % (VOCAB - 5) + 5
+    return with_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
 @members
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
-    cfg = small_config(family, cell)
+    cfg = small_config(family, cell, eval__rate=0.3)
     model, params, _ = build(cfg)
-    objective = OBJECTIVES["mlm"](cfg.mask, 5, np.ones(VOCAB))
-    knobs = program.frozen_knobs(cfg)._replace(mask_rate=np.float32(0.3))
+    _, objective = program.parts(cfg, about(cfg))
+    knobs = program.judged(cfg)
     rows = batch()
     keys = update.row_keys(np.uint32(0), 0, rows.index_B)
 
@@ -42,15 +42,15 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
         """What the model was shown, and the logits it gave at the masked positions."""
         views = {}
 
-        def encode(params, batch, *, key_B=None):
-            views["ids"] = batch.ids_BxL
-            return model.encode(params, batch, key_B=key_B)
+        def hidden(params, text, source=None, *, key_B=None):
+            views["ids"] = text.ids_BxL
+            return model.hidden(params, text, source, key_B=key_B)
 
         def logits(params, h):
             views["logits"] = model.logits(params, h)
             return views["logits"]
 
-        spy = types.Model(model.init, encode, logits)
+        spy = types.Model(model.ways, model.width, model.init, hidden, logits)
         return objective.loss({"model": params}, spy, rows, keys, knobs, train=False), views
 
     losses, before = seen(rows)
@@ -66,7 +66,7 @@ def test_nothing_is_seen_across_segments_or_of_padding(family, cell):
     cfg, rows = small_config(family, cell), batch()
     before = logits(cfg, rows)
     for segment in (0, 1, 2):
-        changed = rows.segments_BxL == segment
+        changed = rows.text.segments_BxL == segment
         after = logits(cfg, replaced(rows, changed))
         np.testing.assert_array_equal(after[~changed], before[~changed])
 
@@ -76,7 +76,7 @@ def test_every_token_sees_the_others_of_its_segment(family, cell):
     cfg, rows = small_config(family, cell), batch()
     before = logits(cfg, rows)
     for place in range(1, 4):
-        changed = np.zeros_like(rows.segments_BxL, bool)
+        changed = np.zeros_like(rows.text.segments_BxL, bool)
         changed[:, place] = True
         after = logits(cfg, replaced(rows, changed))
         assert (np.abs(after - before)[:, place - 1].max(-1) > 1e-4).all()
@@ -96,7 +96,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
     keys = update.row_keys(np.uint32(3), 7, rows.index_B)
-    encode = jax.jit(lambda rows, keys: model.encode(params, rows, key_B=keys))
+    encode = jax.jit(lambda rows, keys: model.hidden(params, rows.text, key_B=keys)[0])
     together = encode(rows, keys)
     turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
     np.testing.assert_allclose(together, turned[::-1], rtol=1e-5, atol=1e-5)
@@ -117,13 +117,13 @@ def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(build(half)[1]))
     full, low = logits(cfg, rows), logits(half, rows)
     assert low.dtype == np.float32
-    real = rows.segments_BxL > 0
+    real = rows.text.segments_BxL > 0
     assert 1e-6 < np.abs(full - low)[real].mean() < 0.05
 
 
 def test_bag_knows_no_order_and_window_does():
     rows = batch(pad=0)
-    swapped = rows._replace(ids_BxL=rows.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
+    swapped = with_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
     for cell, differs in (("bag", False), ("window", True)):
         cfg = small_config("feedforward", cell)
         change = np.abs(logits(cfg, rows) - logits(cfg, swapped))[:, 3].max()
@@ -143,29 +143,32 @@ def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate, shape
         assert abs(np.corrcoef(flat[distance:], flat[:-distance])[0, 1]) < 4 / (flat.size - distance) ** 0.5
 
 
-@pytest.mark.parametrize("cell", CELLS["feedforward"])
+@pytest.mark.parametrize("cell", MODELS["feedforward"].cells)
 def test_feedforward_sees_its_window_and_not_itself(cell):
     cfg, rows = small_config("feedforward", cell, model__window=2), batch(pad=0)
-    rows = rows._replace(segments_BxL=np.ones_like(rows.segments_BxL))
+    rows = with_text(rows, segments_BxL=np.ones_like(rows.text.segments_BxL))
     before = logits(cfg, rows)
-    changed = np.zeros_like(rows.ids_BxL, bool)
+    changed = np.zeros_like(rows.text.ids_BxL, bool)
     changed[:, 8] = True
     moved = np.abs(logits(cfg, replaced(rows, changed)) - before).max((0, 2)) > 1e-5
     assert list(np.flatnonzero(moved)) == [6, 7, 9, 10]
 
 
-@pytest.mark.parametrize("cell", CELLS["rnn"])
-def test_one_direction_does_not_see_the_future(cell):
-    cfg, rows = small_config("rnn", cell, model__bidirectional=False), batch(pad=0)
-    rows = rows._replace(segments_BxL=np.ones_like(rows.segments_BxL))
-    changed = np.zeros_like(rows.ids_BxL, bool)
-    changed[:, 8] = True
-    moved = np.abs(logits(cfg, replaced(rows, changed)) - logits(cfg, rows)).max((0, 2)) > 1e-6
-    assert list(np.flatnonzero(moved)) == list(range(8, 16))
+@members
+def test_what_sees_the_left_alone_does_not_see_the_future(family, cell):
+    """No token's logits move with what stands behind it, and they do with its own and with what stands before."""
+    cfg, rows = small_config(family, cell, model__sees="left", model__window=4), batch(1, pad=0)
+    rows = with_text(rows, segments_BxL=np.ones_like(rows.text.segments_BxL))
+    before, place = logits(cfg, rows), 8
+    changed = np.zeros_like(rows.text.ids_BxL, bool)
+    changed[:, place] = True
+    moved = np.abs(logits(cfg, replaced(rows, changed)) - before).max((0, 2)) > 1e-6
+    reach = 4 if family == "feedforward" else 16
+    assert list(np.flatnonzero(moved)) == list(range(place, min(place + reach, 16)))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("cell", CELLS["rnn"])
+@pytest.mark.parametrize("cell", MODELS["rnn"].cells)
 def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
     rng, spec, hidden = np.random.default_rng(0), rnn.STEPS[cell], 4
     kernel = rng.normal(size=(hidden, spec.gates * hidden)).astype(np.float32)
@@ -190,7 +193,7 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_gates_start_with_the_timescales_asked_for(cell):
     cfg, longest = small_config("rnn", cell, model__timescale=100, model__hidden=64), 100
-    params = MODELS["rnn"](cfg.model, VOCAB).init(jax.random.key(0))
+    params = MODELS["rnn"].build(cfg.model, VOCAB).init(jax.random.key(0))
     (bias,) = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
                if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)]
     spec, decays = rnn.STEPS[cell], []
@@ -209,7 +212,7 @@ def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
         for positions in ("learned", "sinusoidal"):
             cfg = small_config(model__norm=norm, model__positions=positions)
             values[norm, positions] = logits(cfg, rows)
-            turned = rows._replace(positions_BxL=rows.positions_BxL[:, ::-1])
+            turned = with_text(rows, positions_BxL=rows.text.positions_BxL[:, ::-1])
             assert np.abs(logits(cfg, turned) - values[norm, positions]).max() > 1e-3
     assert len({value.tobytes() for value in values.values()}) == 4
 
@@ -219,15 +222,15 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
     value = logits(cfg, rows)
     late = jax.tree.map(lambda x: np.roll(x, 3, axis=1) if x.ndim == 2 else x, rows)  # the padding comes first
     np.testing.assert_allclose(logits(cfg, late)[:, 3:], value[:, :-3], atol=1e-4)
-    swapped = rows._replace(ids_BxL=rows.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
+    swapped = with_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
     assert np.abs(logits(cfg, swapped)[:, 3:7] - value[:, 3:7]).max() > 1e-3
     assert "position" not in build(cfg)[1]
 
 
 def counts(vocab_size, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    cfg = recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS)
-    return lm.count(jax.eval_shape(MODELS[cfg.model.family](cfg.model, vocab_size).init, jax.random.key(0)))
+    cfg = recipe.resolve(fields.override(config.Config(), changes))
+    return lm.count(jax.eval_shape(MODELS[cfg.model.family].build(cfg.model, vocab_size).init, jax.random.key(0)))
 
 
 def test_bert_base_and_xlm_r_large_have_their_published_size():

@@ -68,19 +68,19 @@ def real(row):
 
 @pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
 def test_no_token_of_the_corpus_is_lost(knobs, mode):
-    rows = pack.load(with_pack(knobs, mode=mode), "train")
+    rows = pack.load(with_pack(knobs, mode=mode))
     whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
-    assert real(rows.ids_NxL.ravel()) == whole and len(whole) > 2000
-    assert rows.tokenizer.decode(real(rows.ids_NxL.ravel())).split() == [
+    assert real(rows.train["ids"].ravel()) == whole and len(whole) > 2000
+    assert rows.tokenizer.decode(real(rows.train["ids"].ravel())).split() == [
         word for text in corpus.documents(knobs.data, "train") for word in text.split()]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolate", [True, False])
 def test_padding_segments_and_positions_agree(knobs, mode, isolate):
-    rows = pack.load(with_pack(knobs, mode=mode, isolate=isolate), "train")
-    assert rows.ids_NxL.dtype == np.uint16
-    for ids, segments, positions in zip(rows.ids_NxL, rows.segments_NxL, rows.positions_NxL, strict=True):
+    rows = pack.load(with_pack(knobs, mode=mode, isolate=isolate))
+    assert rows.train["ids"].dtype == np.uint16
+    for ids, segments, positions in zip(*(rows.train[name] for name in ("ids", "segments", "positions")), strict=True):
         used = int((ids != PAD).sum())
         assert used >= 3 and not ids[used:].any() and not segments[used:].any() and not positions[used:].any()
         assert ids[0] == CLS and ids[used - 1] == SEP
@@ -95,24 +95,24 @@ def test_padding_segments_and_positions_agree(knobs, mode, isolate):
 
 
 def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
-    rows = pack.load(knobs, "train")
+    rows = pack.load(knobs)
     owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
-    for ids, segments in zip(rows.ids_NxL, rows.segments_NxL, strict=True):
+    for ids, segments in zip(rows.train["ids"], rows.train["segments"], strict=True):
         owners = [{owner[i] for i in real(ids[segments == s])} for s in range(1, segments.max() + 1)]
         assert all(len(o) == 1 for o in owners) and len(set().union(*owners)) == len(owners)
-    assert rows.segments_NxL.max() > 1
+    assert rows.train["segments"].max() > 1
 
 
 def test_doc_sentences_keeps_documents_apart(knobs):
-    rows = pack.load(with_pack(knobs, mode="doc_sentences"), "train")
+    rows = pack.load(with_pack(knobs, mode="doc_sentences"))
     owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
-    assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.ids_NxL)
-    assert len(rows) > len(pack.load(knobs, "train"))
+    assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.train["ids"])
+    assert len(rows.train["ids"]) > len(pack.load(knobs).train["ids"])
 
 
 def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
-    rows = pack.load(knobs, "train")
-    row_of = {i: n for n, ids in enumerate(rows.ids_NxL) for i in real(ids)}
+    rows = pack.load(knobs)
+    row_of = {i: n for n, ids in enumerate(rows.train["ids"]) for i in real(ids)}
     for document in documents_of(knobs, rows.tokenizer):
         for sentence in document:
             count = len({row_of[i] for i in sentence})
@@ -120,10 +120,10 @@ def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
 
 
 def test_rows_are_filled_while_sentences_fit(knobs):
-    rows = pack.load(knobs, "train")
+    rows = pack.load(knobs)
     first = {s[0]: len(s) for d in documents_of(knobs, rows.tokenizer) for s in d}
-    used_N = (rows.ids_NxL != PAD).sum(1)
-    for used, following in zip(used_N[:-1], rows.ids_NxL[1:], strict=True):
+    used_N = (rows.train["ids"] != PAD).sum(1)
+    for used, following in zip(used_N[:-1], rows.train["ids"][1:], strict=True):
         # [SEP] closes the row already; a sentence of the same document takes its place.
         assert used - 1 + min(first.get(real(following)[0], 99), LENGTH) + 1 > LENGTH or used >= LENGTH - 1
 
@@ -170,28 +170,29 @@ def test_a_lone_document_still_gives_pairs():
 
 
 def test_sentence_kinds_mark_the_second_segment(knobs):
-    rows = pack.load(with_pack(knobs, mode="segment_pair"), "train")
-    for ids, types in zip(rows.ids_NxL, rows.types_NxL, strict=True):
+    rows = pack.load(with_pack(knobs, mode="segment_pair"))
+    for ids, types in zip(rows.train["ids"], rows.train["types"], strict=True):
         first, last = np.flatnonzero(ids == SEP)
         assert not types[:first + 1].any() and types[first + 1:last + 1].all() and not types[last + 1:].any()
-    assert set(rows.label_N.tolist()) == {0, 1} and len(rows.label_N) == len(rows)
-    plain = pack.load(knobs, "train")
-    assert plain.types_NxL.shape == plain.ids_NxL.shape and not plain.types_NxL.any() and not plain.label_N.any()
+    assert set(rows.train["next"].tolist()) == {0, 1} and rows.about.labels == ("next_B",)
+    plain = pack.load(knobs)
+    assert plain.train.keys() == {"ids", "segments", "positions"} and plain.about.labels == ()
 
 
 def test_unigram_counts_are_those_of_the_training_rows(knobs):
-    train, validation = pack.load(knobs, "train"), pack.load(knobs, "validation")
-    counts_V = np.bincount(train.ids_NxL.ravel(), minlength=train.tokenizer.vocab_size)
-    counts_V[:special.NUM_SPECIAL] = 0
-    assert np.array_equal(train.unigram_V, counts_V) and np.array_equal(validation.unigram_V, counts_V)
-    assert len(validation) and not set(map(bytes, train.ids_NxL)) & set(map(bytes, validation.ids_NxL))
+    packed = pack.load(knobs)
+    train, validation = packed.train, packed.validation
+    counts_V = np.bincount(train["ids"].ravel(), minlength=packed.about.vocab_size)
+    counts_V[PAD] = 0
+    assert np.array_equal(np.frombuffer(packed.about.unigram, np.int64), counts_V)
+    assert len(validation["ids"]) and not set(map(bytes, train["ids"])) & set(map(bytes, validation["ids"]))
 
 
 def test_the_manifest_tells_counts_and_padding(knobs):
-    rows = pack.load(knobs, "train")
+    rows = pack.load(knobs)
     told = rows.manifest["train"]
-    assert told["rows"] == len(rows) and told["tokens"] == (rows.ids_NxL != PAD).sum()
-    assert told["padding"] == pytest.approx((rows.ids_NxL == PAD).mean())
+    assert told["rows"] == len(rows.train["ids"]) and told["tokens"] == (rows.train["ids"] != PAD).sum()
+    assert told["padding"] == pytest.approx((rows.train["ids"] == PAD).mean())
 
 
 def test_a_large_vocabulary_takes_wider_rows(tmp_path):
@@ -203,9 +204,9 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
         data=config.Data(corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt",
                          cache=str(tmp_path)),
         tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
-        pack=config.Pack(mode="full_sentences", length=64)), "train")
-    assert rows.ids_NxL.dtype == np.uint32 and rows.ids_NxL.max() == count + 4
-    assert sorted(real(rows.ids_NxL.ravel())) == list(range(5, count + 5))
+        pack=config.Pack(mode="full_sentences", length=64)))
+    assert rows.train["ids"].dtype == np.uint32 and rows.train["ids"].max() == count + 4
+    assert sorted(real(rows.train["ids"].ravel())) == list(range(5, count + 5))
 
 
 def test_sentences_lose_white_space_only():
@@ -217,20 +218,19 @@ def test_sentences_lose_white_space_only():
 
 # ------------------------------------------------------------------------------------------------ made once and whole
 def test_rows_are_made_once_and_for_each_choice(knobs, monkeypatch):
-    first = pack.load(knobs, "train")
+    first = pack.load(knobs)
     monkeypatch.setattr(pack, "_write", None)  # a second making would fail
-    assert np.array_equal(pack.load(knobs, "train").ids_NxL, first.ids_NxL)
-    pack.load(knobs, "validation")
+    assert np.array_equal(pack.load(knobs).train["ids"], first.train["ids"])
     with pytest.raises(TypeError):
-        pack.load(with_pack(knobs, length=LENGTH + 1), "train")
+        pack.load(with_pack(knobs, length=LENGTH + 1))
 
 
 def test_changed_text_is_packed_anew(knobs, tmp_path):
     (tmp_path / "more.txt").write_text("d0w0 d0w1 d0w0")
-    before = pack.load(knobs, "train")
+    before = pack.load(knobs)
     data = dataclasses.replace(knobs.data, path=f"{knobs.data.path},{tmp_path}/more.txt")
     words = dataclasses.replace(knobs.tokenizer, vocab_size=100)
-    after = [pack.load(dataclasses.replace(knobs, data=d, tokenizer=words), "train") for d in (knobs.data, data)]
+    after = [pack.load(dataclasses.replace(knobs, data=d, tokenizer=words)) for d in (knobs.data, data)]
     assert len({r.manifest["inputs"]["corpus"] for r in (before, *after)}) == 2
     assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
 
@@ -239,25 +239,25 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
                                         ("tokenizer", "words.txt")])
 @pytest.mark.parametrize("change", ["flip", "cut", "remove"])
 def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, change):
-    before = pack.load(knobs, "train")
-    copy = before.ids_NxL.copy()
+    before = pack.load(knobs)
+    copy = before.train["ids"].copy()
     path = next(pathlib.Path(knobs.data.cache).glob(f"{noun}-*")) / name
     whole = path.read_bytes()
     half = len(whole) // 2
     path.unlink()  # the rows already mapped stay as they were
     if change != "remove":
         path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1:] if change == "flip" else b""))
-    after = pack.load(knobs, "train")
-    assert np.array_equal(after.ids_NxL, copy) and np.array_equal(after.unigram_V, before.unigram_V)
+    after = pack.load(knobs)
+    assert np.array_equal(after.train["ids"], copy) and after.about == before.about
     assert path.read_bytes() == whole
     assert "making it again" in caplog.text
 
 
 def test_a_changed_count_is_noticed(knobs, caplog):
-    count = len(pack.load(knobs, "train"))
+    count = len(pack.load(knobs).train["ids"])
     path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / store.MANIFEST
     path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
-    assert len(pack.load(knobs, "train")) == count and "manifest.json was changed" in caplog.text
+    assert len(pack.load(knobs).train["ids"]) == count and "manifest.json was changed" in caplog.text
 
 
 def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
@@ -265,9 +265,9 @@ def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
         raise KeyboardInterrupt
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(np, "bincount", fail)  # called after the first block of rows
-        pack.load(knobs, "train")
+        pack.load(knobs)
     assert [name for name in os.listdir(knobs.data.cache) if "rows" in name and not name.endswith(".lock")] == []
-    assert len(pack.load(knobs, "train"))
+    assert len(pack.load(knobs).train["ids"])
 
 
 def slow(path, log, die, folder):

@@ -9,22 +9,25 @@ import types
 
 import numpy as np
 import pytest
-from small import small_config
 
 from experiments import architectures
-from mlm.base import estimates, fields
+from mlm.base import config, estimates, fields
+from mlm.objectives import mlm
 from mlm.report import charts, figures, palette, series, table
 from mlm.report.pages import sweep as page
+from mlm.train.step import references
 
 MEMBERS = ("window", "gru", "lstm")
+SCORES = (*mlm.SCORES, *references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores)
+LOSS, GAP = (charts.axis(next(score for score in SCORES if score.name == name)) for name in ("loss", "gap"))
 
 
 def judged(loss, rate=0.15):
     floor = 2 + rate
     return {"rate": rate, "loss": loss, "loss_se": 0.03, "accuracy": 0.3, "accuracy_se": 0.01,
-            "perplexity": np.exp(loss), "unigram_loss": 4.8, "unigram_accuracy": 0.1, "window_floor": 2.5,
-            "window_floor_accuracy": 0.4, "floor": floor, "floor_se": 0.02, "floor_accuracy": 0.5, "gap": loss - floor,
-            "gap_se": 0.01}
+            "perplexity": np.exp(loss), "perplexity_se": 0.1, "unigram_loss": 4.8, "unigram_accuracy": 0.1,
+            "window_floor": 2.5, "window_floor_accuracy": 0.4, "floor": floor, "floor_se": 0.02, "floor_accuracy": 0.5,
+            "gap": loss - floor, "gap_se": 0.01}
 
 
 def classes(share, *bounds):
@@ -34,28 +37,29 @@ def classes(share, *bounds):
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """The folder and results of three groups of two seeds, which lie in the order of their losses."""
+    """A folder, and three groups of two seeds, which lie in the order of their losses."""
     root, results, rng = tmp_path_factory.mktemp("sweep"), [], np.random.default_rng(0)
     predictions_N, row_N = rng.integers(5, 20, 60), rng.normal(3, 0.5, 60)
     for (place, member), seed in itertools.product(enumerate(MEMBERS), (0, 1)):
-        workdir = root / f"{member}-tiny-seed{seed}-0123ab"
-        workdir.mkdir()
         nats_N = (row_N + 0.3 * place + 0.02 * seed + rng.normal(0, 0.1, 60)) * predictions_N
-        np.savez(workdir / "held_out.npz", nats_N=nats_N, predictions_N=predictions_N)
         loss = nats_N.sum() / predictions_N.sum()
-        cfg = small_config(architectures.MEMBERS[member], member, seed=seed, workdir=f"moved/since/{workdir.name}",
-                           optim__learning_rate=2e-3 if member == "lstm" else 1e-3)
+        own = {"model.family": architectures.MEMBERS[member], "model.cell": member, "model.size": "tiny", "seed": seed,
+               "workdir": str(root / f"{member}-tiny-seed{seed}-0123ab"),
+               "optim.learning_rate": 2e-3 if member == "lstm" else 1e-3}
         results.append({
-            "config": fields.flatten(cfg), "parameters": 1000, "non_embedding": 800, "flops": 1e9, "steps": 4,
-            "tokens": 4096.0 + seed, "tokens_per_second": 500.0, "evaluation": judged(loss),
-            "rates": [judged(loss, 0.15), judged(loss + 0.2, 0.5)],
-            "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
-                                     "attractors": classes(0.9, (0, 0), (1, None))},
-                       "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98}}})
-        records = [{"step": step, **more} for step in (2, 4) for more in (
-            {"loss": 5.0, "tokens": step * results[-1]["tokens"] / 4},
-            {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()})]
-        (workdir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            "config": fields.flatten(config.Config()) | own, "parameters": 1000, "non_embedding": 800,
+            "flops": 1e9, "steps": 4, "tokens": 4096.0 + seed, "tokens_per_second": 500.0, "predictions": 600.0,
+            "evaluation": judged(loss),
+            "scores": [score._asdict() for score in SCORES], "summary": {},
+            "held_out": {"mlm_nats": nats_N, "mlm_weight": predictions_N},
+            "answers": {
+                "rates": {"0.15": judged(loss, 0.15), "0.5": judged(loss + 0.2, 0.5)},
+                "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
+                                         "attractors": classes(0.9, (0, 0), (1, None))},
+                           "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98}}},
+            "history": [{"step": step, **more} for step in (2, 4) for more in (
+                {"loss": 5.0, "tokens": step * (4096.0 + seed) / 4},
+                {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()})]})
     return root, results
 
 
@@ -76,8 +80,11 @@ def written(sweep):
 
 
 def all_charts(sweep):
-    root, results = sweep
-    return {chart.name: chart for chart in charts.of(root, results, *with_paper(results))}
+    return {chart.name: chart for chart in charts.of(sweep[1], *with_paper(sweep[1]))}
+
+
+def at_rate(result, rate):
+    return result["answers"]["rates"][rate]
 
 
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
@@ -86,21 +93,23 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     line = chart.series[2]
     assert (line.name, line.x) == ("lstm-tiny", [2, 4])
     assert line.y[1] == pytest.approx((np.mean(ends), *ends)) and line.y[0].mean == pytest.approx(np.mean(ends) + 2)
-    assert {value.mean for value in chart.references[0].y} == {sweep[1][0]["evaluation"]["floor"]}
+    (floor,) = chart.references
+    assert floor.name == "exact optimum" and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
+    assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
     assert all_charts(sweep)["loss-by-tokens"].series[0].x[-1] == 4096.5
 
 
 def test_points_carry_students_interval_or_that_of_the_rows_where_one_seed_is_in(sweep):
     results = sweep[1]
-    lines, floor = series.by_rate(results)
-    assert lines[1].y[0] == estimates.estimate([result["rates"][0]["loss"] for result in results[2:4]])
-    assert [value.mean for value in floor.y] == [at["floor"] for at in results[0]["rates"]]
+    lines, floor = series.by_rate(results, "loss")
+    assert lines[1].y[0] == estimates.estimate([at_rate(result, "0.15")["loss"] for result in results[2:4]])
+    assert [value.mean for value in floor.y] == [at_rate(results[0], rate)["floor"] for rate in ("0.15", "0.5")]
     assert lines[0].x == [15, 50]
-    alone = results[0]["rates"][0]
-    assert series.by_rate(results[:1])[0][0].y[0] == pytest.approx(
+    alone = at_rate(results[0], "0.15")
+    assert series.by_rate(results[:1], "loss")[0][0].y[0] == pytest.approx(
         (alone["loss"], alone["loss"] - 1.96 * alone["loss_se"], alone["loss"] + 1.96 * alone["loss_se"]))
     probe = charts.probe(results, "agreement")
-    told = results[0]["probes"]["agreement"]["distance"]
+    told = series.probes(results[0])["agreement"]["distance"]
     assert [value.mean for value in probe.references[0].y] == [one["optimum"] for one in told]
     assert probe.series[0].y[0] == pytest.approx((0.91, 0.9, 0.92))  # the lowest and highest seed
     assert probe.series[0].x == ["0", "1\N{EN DASH}3", "≥4"]
@@ -117,13 +126,13 @@ def test_a_figure_is_written_in_three_forms_and_again_the_same(sweep, tmp_path):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
     with (tmp_path / "a" / "gap-matrix.csv").open() as file:
         cells = {(row["group"], float(row["rate"])): float(row["gap"]) for row in csv.DictReader(file)}
-    assert cells["gru-tiny", 50] == pytest.approx(np.mean([result["rates"][1]["gap"] for result in sweep[1][2:4]]))
+    assert cells["gru-tiny", 50] == pytest.approx(np.mean([at_rate(result, "0.5")["gap"] for result in sweep[1][2:4]]))
 
 
 def test_the_legend_of_twelve_series_covers_nothing():
     value = estimates.Estimate(1.0, 0.5, 1.5)
     lines = [series.Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
-    figure, _ = figures.lines(charts.Lines("loss", "step", "", "step", charts.LOSS, lines, []))
+    figure, _ = figures.lines(charts.Lines("loss", "step", "", "step", LOSS, lines, []))
     figure.draw_without_rendering()
     (axes,), (legend,) = figure.axes, figure.legends
     box = legend.get_window_extent()
@@ -191,16 +200,25 @@ def test_a_sweep_without_results_has_a_page_too(tmp_path):
     assert "0 of 12" in text and "<table" not in text
 
 
-def test_a_text_corpus_has_neither_floor_nor_probes(sweep, tmp_path):
+def test_a_text_corpus_has_neither_floor_nor_probes(sweep):
     results = copy.deepcopy(sweep[1])
     for result in results:
-        result["config"]["workdir"] = str(tmp_path / "gone")
-        del result["rates"], result["probes"]
+        result |= {"answers": {}, "history": [], "scores": result["scores"][:len(mlm.SCORES)]}
         for name in ("floor", "floor_se", "gap", "gap_se", "window_floor"):
             del result["evaluation"][name]
     rows, columns = architectures.table(results)
-    found = [chart.name for chart in charts.of(tmp_path, results, rows, columns)]
+    found = [chart.name for chart in charts.of(results, rows, columns)]
     assert found == ["loss-intervals", "accuracy-intervals"]
+
+
+def test_where_higher_is_better_the_highest_of_a_column_stands_out(sweep):
+    results = copy.deepcopy(sweep[1])
+    for place, result in enumerate(results):
+        result["scores"] = [score._asdict() for score in SCORES if score.name == "accuracy"]
+        at_rate(result, "0.5")["accuracy"] = 0.3 + place // 2 / 10
+    (chart,) = charts.heat(results)
+    assert [row[1] for row in chart.from_best()] == pytest.approx([0.2, 0.1, 0.0])
+    assert chart.behind == "below the highest of"
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +302,9 @@ def test_the_crosshair_reads_the_values_at_the_pointer_and_by_keys(tab, sweep):
 
 def test_a_figure_shows_another_chart_of_its_topic(tab):
     first = tab.locator("figure").first
-    first.get_by_role("combobox").select_option(label=f"{charts.GAP} by training tokens")
-    assert first.locator("svg.axes text.soft").all_text_contents() == ["training tokens", charts.GAP]
-    assert first.locator("g[data-name=floor]").count() == 0
+    first.get_by_role("combobox").select_option(label=f"{GAP} by training tokens")
+    assert first.locator("svg.axes text.soft").all_text_contents() == ["training tokens", GAP]
+    assert first.locator("g[data-name='exact optimum']").count() == 0
     assert first.get_by_role("link", name="CSV").get_attribute("href") == "figures/gap-by-tokens.csv"
 
 

@@ -8,11 +8,9 @@ from small import small_config
 from launch.cluster import kinds
 from launch.sweep import plan
 from mlm.base import config, fields
-from mlm.models import CELLS
-from mlm.models.sizes import SIZES
 from mlm.objectives import masking
 from mlm.train import recipe
-from mlm.train.step import program
+from mlm.train.step import cost, program
 
 RATES = (0.15, 0.15)
 
@@ -29,7 +27,7 @@ def allocated() -> int:
 def test_flops_of_base_are_six_n_d_and_attention(rate):
     cfg = recipe.resolve(fields.override(config.Config(), {
         "model.size": "base", "mask.rate": rate, "data.path": "text.txt", "tokenizer.vocab_size": 30_522,
-        "train.steps": 1000, "train.batch_size": 16}), SIZES, CELLS)
+        "train.steps": 1000, "train.batch_size": 16}))
     row = plan.point("base", cfg, "H200", 1, 0.5, (rate, rate))
     tokens, predictions = 1000 * 16 * 128, 1000 * 16 * masking.slots(rate, 128)
     by_hand = (6 * 12 * 12 * 768**2 * tokens + 12 * 12 * 128 * 768 * tokens
@@ -80,7 +78,7 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch):
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
     compiled = []
-    monkeypatch.setattr(plan, "_memory", lambda cfg, entries: compiled.append(cfg) or 1)
+    monkeypatch.setattr(cost, "memory", lambda cfg, entries: compiled.append(cfg) or 1)
     points = {str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
               for seed in range(3)}
     plan.table(points, "H200", 1, 0.5)

@@ -7,18 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, PLAIN, VOCAB, build, small_config
+from small import PLAIN, VOCAB, build, small_config
 
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
-from mlm.data.tokenizers import kinds, tokenizer
+from mlm.data.tokenizers import kinds, unigram
 from mlm.judge import cloze, pairs, pll
+from mlm.models import MEMBERS
 from mlm.train.step import parallel
 
 LETTERS = "abcdefghijklmnopqrst"
 # "cab" is c ##a ##b. Of VOCAB entries.
 PIECES = kinds.KINDS["wordpiece"].restore("\n".join([*SPECIAL, *LETTERS, *(f"##{c}" for c in LETTERS + "uvwxy")])
                                               .encode())
+ONE = PLAIN | {"model__layers": 1}
 SENTENCES = ["cab d ef", "a b c d e f", "tsrq po", "b"]
 
 
@@ -50,13 +52,13 @@ def by_hand(cfg, sentence, rest_of_word):
         row = np.array([[CLS, *ids, SEP]], np.int32)
         row[0, 1 + i:1 + (hidden_ends(ids)[i] if rest_of_word else i + 1)] = MASK
         there, places = np.ones_like(row), np.arange(row.shape[1], dtype=np.int32)[None]
-        batch = types.Batch(row, there, places, 0 * row, 0 * row[0, :1], 0 * row[0, :1])
-        total += float(jax.nn.log_softmax(logits(batch)[0, 1 + i])[token])
+        text = types.Text(row, there, places, 0 * row)
+        total += float(jax.nn.log_softmax(logits(text)[0, 1 + i])[token])
     return total
 
 
 def test_scores_are_those_of_one_forward_a_token_by_hand():
-    cfg = small_config(**PLAIN)
+    cfg = small_config(**ONE)
     found = given(cfg)
     np.testing.assert_allclose(found.pll_S, [by_hand(cfg, s, False) for s in SENTENCES], rtol=1e-5)
     np.testing.assert_allclose(found.pll_word_l2r_S, [by_hand(cfg, s, True) for s in SENTENCES], rtol=1e-5)
@@ -66,7 +68,7 @@ def test_scores_are_those_of_one_forward_a_token_by_hand():
 
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 def test_padding_and_batch_size_change_no_score(family, cell):
-    cfg = small_config(family, cell, **PLAIN)
+    cfg = small_config(family, cell, **ONE)
     assert pll.lengths(12) == [12] and pll.lengths(29) == [16, 24, 29]  # padded to 12 there, to 16 here
     tight, wide = given(cfg, length=12, batch_size=3), given(cfg, length=29, batch_size=7)
     for metric in ("pll_S", "pll_word_l2r_S"):
@@ -75,9 +77,9 @@ def test_padding_and_batch_size_change_no_score(family, cell):
 
 @pytest.mark.parametrize("mode", ["jit", "pmap"])
 def test_all_devices_give_the_scores_of_one(mode):
-    cfg = small_config(**PLAIN)
+    cfg = small_config(**ONE)
     model, params, _ = build(cfg)
-    run = parallel.MODES[mode](lambda state, batch, knobs: (state, {}))
+    run = parallel.MODES[mode](lambda total, state, batch, knobs: (state, {}))
     state = run.put_state(types.TrainState(jnp.int32(0), {"model": params}, ()))
     together = pll.scores(cloze.scorer(model, run, state), pll.clozes(PIECES, SENTENCES, 16), jax.device_count())
     assert jax.device_count() == 4
@@ -115,7 +117,7 @@ def test_rows_of_like_length_are_asked_together_in_few_shapes():
 
 def test_where_every_word_is_a_token_both_metrics_are_one():
     words = whole_words([f"w{i}" for i in range(VOCAB - 5)])
-    found = given(small_config(**PLAIN), words, ["w1 w2 w3", "w40 w0"])
+    found = given(small_config(**ONE), words, ["w1 w2 w3", "w40 w0"])
     np.testing.assert_array_equal(found.pll_S, found.pll_word_l2r_S)
 
 
@@ -139,7 +141,7 @@ def test_words_end_where_the_meta_symbol_says():
              for _ in range(100)]
     words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=60), texts)
     for text in texts[:10]:
-        expected, pieces = [], [words.pieces[i].strip(tokenizer.SPACE) for i in words.encode(text)]
+        expected, pieces = [], [words.pieces[i].strip(unigram.SPACE) for i in words.encode(text)]
         for word in text.split():  # from each of its tokens to its end, the full stop behind it too
             while word:
                 expected.append(word)
@@ -149,9 +151,10 @@ def test_words_end_where_the_meta_symbol_says():
 
 def bigram(table_VxV):
     """A model of the known distribution of a token given the one before it."""
-    def encode(params, batch, *, key_B=None):
-        return jnp.pad(batch.ids_BxL, ((0, 0), (1, 0)))[:, :-1, None]
-    return types.Model(None, encode, lambda logits_VxV, h: logits_VxV[h[..., 0]]), {"model": jnp.log(table_VxV)}
+    def hidden(params, text, source=None, *, key_B=None):
+        return (jnp.pad(text.ids_BxL, ((0, 0), (1, 0)))[:, :-1, None],)
+    model = types.Model(("both",), 1, None, hidden, lambda logits_VxV, h: logits_VxV[h[..., 0]])
+    return model, {"model": jnp.log(table_VxV)}
 
 
 def test_a_model_of_known_probabilities_has_the_known_pseudo_perplexity():
@@ -178,19 +181,19 @@ def test_unknown_tokens_are_shown_but_not_asked_for():
     asked = pll.clozes(PIECES, ["a 7 b", "a b"], 16)
     assert asked.ids_RxL[0, 2] == UNK and asked.unknown_U.tolist() == [1, 0]
     assert UNK not in asked.ids_RxL[asked.row_I, asked.place_I]
-    found = given(small_config(**PLAIN), sentences=["a 7 b", "a b"])
+    found = given(small_config(**ONE), sentences=["a 7 b", "a b"])
     assert found.tokens_S.tolist() == [2, 2] and found.unknown_S.tolist() == [1, 0]
     with pytest.raises(errors.ConfigError, match=r"^sentences = 2: expected some with a token of the vocabulary$"):
-        pll.pseudo_perplexity(given(small_config(**PLAIN), sentences=["7", "8 9"]))
+        pll.pseudo_perplexity(given(small_config(**ONE), sentences=["7", "8 9"]))
 
 
 def test_a_sentence_longer_than_a_row_is_cut_before_a_word_and_no_token_is_lost():
     sentence = "abcd efgh ijkl mnop"
     asked = pll.clozes(PIECES, [sentence, "a"], 12)
     assert [PIECES.decode(row[row >= 5].tolist()) for row in asked.ids_RxL] == ["abcd efgh", "ijkl mnop", "a"]
-    found = given(small_config(**PLAIN), sentences=[sentence, "a"], length=12)
+    found = given(small_config(**ONE), sentences=[sentence, "a"], length=12)
     assert found.tokens_S.tolist() == [16, 1] and found.rows_S.tolist() == [2, 1]
-    parts = given(small_config(**PLAIN), sentences=["abcd efgh", "ijkl mnop"], length=12)
+    parts = given(small_config(**ONE), sentences=["abcd efgh", "ijkl mnop"], length=12)
     assert found.pll_word_l2r_S[0] == pytest.approx(parts.pll_word_l2r_S.sum(), rel=1e-6)
     endless = pll.clozes(PIECES, ["a" * 25], 12)
     assert (endless.ids_RxL >= 5).sum(-1).tolist() == [10, 10, 5]
@@ -221,6 +224,6 @@ def test_sentences_of_the_same_tokens_tie_exactly_and_are_asked_about_once():
     sentences = ["w0 cat", "w0 dog", "w1 w0", "w0 w1", "w0 cat", "w0 cow"]
     asked = pll.clozes(words, sentences, 16)
     assert len(asked.ids_RxL) == 3
-    found = given(small_config(**PLAIN), words, sentences)
+    found = given(small_config(**ONE), words, sentences)
     assert found.pll_S[0] == found.pll_S[1] == found.pll_S[4] and found.pll_S[2] != found.pll_S[3]
     assert pairs.accuracy(found)["pll_accuracy"] in (pytest.approx(1 / 3), pytest.approx(2 / 3))

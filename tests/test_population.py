@@ -42,7 +42,7 @@ def alone(folder):
 
 
 def assert_same(ours: Path, theirs: Path):
-    one, other = ({record["step"]: record for record in files.read(path / "metrics.jsonl") if "loss" in record}
+    one, other = ({record["step"]: record for record in files.read_lines(path / "metrics.jsonl") if "loss" in record}
                   for path in (ours, theirs))
     assert list(one) == list(other) == list(range(1, STEPS + 1))
     for step in one:

@@ -6,6 +6,7 @@ import pytest
 from small import drawn_config
 
 from mlm.base import fields
+from mlm.objectives import masking
 from mlm.train.run import loop
 from mlm.train.step import program
 
@@ -40,7 +41,7 @@ def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
         assert compiled
     finally:
         jax.monitoring.clear_event_listeners()
-    for name in ("evaluation", "probes", "tokens", "predictions", "flops"):
+    for name in ("evaluation", "tokens", "predictions", "flops"):
         assert json.dumps(after[name]) == json.dumps(alone[name]), name
     assert alone["realised_rate"] == pytest.approx(0.4, abs=0.02)
 
@@ -55,9 +56,9 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
 
 def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):
     """A field that a knob carries or no compiled function reads is blanked; any other tells programs apart."""
-    shared = set(program.TRACED + program.OUTSIDE)
+    shared = {*program.TRACED, *program.OUTSIDE, *masking.TRACED}
     for name, value in fields.flatten(cfg).items():
         change = {bool: lambda x: not x, str: lambda x: f"{x}!", tuple: lambda x: (*x, 0.5)}.get(
             type(value), lambda x: x + 1)
-        other = fields.override(cfg, {name: change(value)})
+        other = fields.override(cfg, {name: "nsp" if name == "objective" else change(value)})
         assert (program.blank(other) == program.blank(cfg)) == (name in shared), name

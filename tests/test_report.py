@@ -1,4 +1,4 @@
-"""metrics.jsonl survives a kill; tables carry the right intervals; FLOPs are all counted."""
+"""The log survives a kill; tables carry the right intervals; FLOPs are all counted."""
 import csv
 import json
 import re
@@ -10,19 +10,19 @@ from small import VOCAB, small_config
 
 from experiments import architectures
 from mlm.base import estimates, files
-from mlm.objectives import masking
+from mlm.objectives import masking, mlm
 from mlm.report import table
-from mlm.train.run import log
-from mlm.train.step import cost
+from mlm.train.run import directory, log
+from mlm.train.step import cost, references
 
 
 def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert [record["step"] for record in files.read(path)] == [1, 2]
+    assert [record["step"] for record in files.read_lines(path)] == [1, 2]
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(ValueError, match="line 2"):
-        files.read(path)
+        files.read_lines(path)
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
@@ -30,12 +30,28 @@ def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
     for step in (10, 20, 30):
         writer.write(step, {"loss": 1.0 * step})
     writer.close()
-    with (tmp_path / "metrics.jsonl").open("a") as file:
+    with directory.metrics(tmp_path).open("a") as file:
         file.write('{"step": 40, "lo')
     writer = log.Writer(tmp_path, 20)
     writer.write(30, {"loss": 5.0})
     writer.close()
-    assert [(r["step"], r["loss"]) for r in files.read(tmp_path / "metrics.jsonl")] == [(10, 10), (20, 20), (30, 5)]
+    records = files.read_lines(directory.metrics(tmp_path))
+    assert [(record["step"], record["loss"]) for record in records] == [(10, 10), (20, 20), (30, 5)]
+
+
+def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lies_now(tmp_path):
+    assert directory.reported(tmp_path) is None
+    columns = {"mlm_nats": np.array([2.0, 3.0])}
+    directory.finish(tmp_path, {"fingerprint": "a", "steps": 4, "config": {"workdir": "before", "seed": 1}}, columns)
+    files.write_lines(directory.metrics(tmp_path), [{"step": 4}])
+    asked = {"fingerprint": "a", "step": 4, "answers": {"rates": {}}, "summary": {"pairs": {}}}
+    for kept, found in ((asked, asked), (asked | {"step": 2}, {"answers": {}, "summary": {}})):
+        directory.keep_judged(tmp_path, kept)
+        run = directory.reported(tmp_path)
+        assert {name: run[name] for name in ("answers", "summary")} == {
+            name: found[name] for name in ("answers", "summary")}
+    assert run["config"] == {"workdir": str(tmp_path), "seed": 1} and run["history"] == [{"step": 4}]
+    assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
 
 
 def test_interval_is_students():
@@ -46,44 +62,50 @@ def test_interval_is_students():
     assert estimates.estimate([3.0]) == (3.0, None, None)
 
 
-def result(model, seed, loss):
+FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
+
+
+def run(model, seed, loss, scores=mlm.SCORES, **more):
     family = architectures.MEMBERS[model]
     return {"config": {"model.cell": "" if family == "transformer" else model, "model.family": family,
-                       "model.size": "tiny", "optim.learning_rate": 1e-3, "seed": seed},
-            "parameters": 10, "non_embedding": 5, "flops": 2e9, "steps": 7, "tokens": 100.0, "tokens_per_second": 50.0,
-            "evaluation": {"loss": loss, "perplexity": np.exp(loss), "accuracy": 0.5, "unigram_loss": 6.0,
-                           "unigram_perplexity": np.exp(6), "unigram_accuracy": 0.1}}
+                       "model.size": "tiny", "optim.learning_rate": 1e-3, "seed": seed,
+                       "workdir": f"{model}-seed{seed}"},
+            "parameters": 10, "non_embedding": 5, "flops": 2e9, "tokens": 100.0, "tokens_per_second": 50.0,
+            "predictions": 15.0, "scores": [score._asdict() for score in scores], "answers": {}, "summary": {},
+            "evaluation": {"loss": loss, "loss_se": 0.01, "perplexity": np.exp(loss), "perplexity_se": 0.1,
+                           "accuracy": 0.5, "accuracy_se": 0.02, "realised_rate": 0.15, "unigram_loss": 6.0,
+                           "unigram_perplexity": np.exp(6), "unigram_accuracy": 0.1, **more}}
 
 
 def test_table_groups_seeds_and_writes_three_forms(tmp_path):
-    results = [result("lstm", 0, 4.0), result("lstm", 1, 4.2), result("transformer", 0, 5.0)]
-    rows, columns = architectures.table(results)
+    rows, columns = architectures.table([run("lstm", 0, 4.0), run("lstm", 1, 4.2), run("transformer", 0, 5.0)])
     table.write(tmp_path, rows, columns)
     assert [row["model"] for row in rows] == ["lstm", "transformer", "unigram"]
-    assert "gap" not in [column.name for column in columns]
+    assert [column.title for column in columns[-4:]] == ["loss (nats)", "perplexity", "accuracy", "nats below unigram"]
     with (tmp_path / "table.csv").open() as file:
         read = list(csv.DictReader(file))
     low, high = stats.t.interval(0.95, 1, 4.1, stats.sem([4.0, 4.2]))
     assert read[0]["seeds"] == "2"
     assert [float(read[0][name]) for name in ("loss", "loss_low", "loss_high")] == pytest.approx([4.1, low, high])
     assert float(read[0]["below_unigram"]) == pytest.approx(1.9)
-    assert read[1]["loss_low"] == "" and float(read[2]["loss"]) == 6.0
+    assert float(read[1]["loss_low"]) == pytest.approx(5 - 0.0196) and float(read[2]["loss"]) == 6.0
     assert "4.100 ± 1.271" in (tmp_path / "table.md").read_text()
     assert "\\toprule" in (tmp_path / "table.tex").read_text() and "$\\pm$" in (tmp_path / "table.tex").read_text()
 
 
 def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
     known = {"floor": 3.0, "floor_accuracy": 0.7, "window_floor": 3.5, "window_floor_accuracy": 0.6, "gap_se": 0.01}
-    results = [result("lstm", 0, 4.0), result("lstm", 1, 4.2), result("transformer", 0, 5.0)]
-    for share, one in zip((0.6, 0.8, 0.7), results, strict=True):
-        one["evaluation"] |= known | {"gap": one["evaluation"]["loss"] - 3.0}
+    runs = [run(*of, (*mlm.SCORES, *FLOORS), gap=of[2] - 3.0, **known)
+            for of in (("lstm", 0, 4.0), ("lstm", 1, 4.2), ("transformer", 0, 5.0))]
+    for share, one in zip((0.6, 0.8, 0.7), runs, strict=True):
         verbs = [{"low": low, "accuracy": share + low / 100, "optimum": 0.99} for low in (0, 1, 4, 9, 17)]
-        one["probes"] = {"agreement": {"distance": verbs}, "recall": {"accuracy": share / 2, "optimum": 0.9}}
-    rows, columns = architectures.table(results)
+        one["answers"] = {"probes": {"agreement": {"distance": verbs},
+                                     "recall": {"accuracy": share / 2, "optimum": 0.9}}}
+    rows, columns = architectures.table(runs)
     table.write(tmp_path, rows, columns)
     with (tmp_path / "table.csv").open() as file:
         read = {row["model"]: row for row in csv.DictReader(file)}
-    assert list(read) == ["lstm", "transformer", "exact optimum", "window floor", "unigram"]
+    assert list(read) == ["lstm", "transformer", "unigram", "exact optimum", "window floor"]
     low, high = stats.t.interval(0.95, 1, 1.1, stats.sem([1.0, 1.2]))
     spread = [float(read["lstm"][name]) for name in ("gap", "gap_low", "gap_high")]
     assert spread == pytest.approx([1.1, low, high])  # over seeds
@@ -91,10 +113,11 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
     assert alone == pytest.approx([2.0, 2 - 0.0196, 2 + 0.0196])  # over rows
     assert [float(read[name]["gap"]) for name in ("exact optimum", "window floor", "unigram")] == [0.0, 0.5, 3.0]
     assert float(read["window floor"]["loss"]) == 3.5 and float(read["exact optimum"]["accuracy"]) == 0.7
+    assert float(read["window floor"]["perplexity"]) == pytest.approx(np.exp(3.5))
     assert [float(read["lstm"][name]) for name in ("near", "far", "recall")] == pytest.approx([0.71, 0.79, 0.35])
     assert [float(read["exact optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
     assert read["window floor"]["near"] == ""
-    assert "nats above floor" in (tmp_path / "table.md").read_text()
+    assert "loss above the floor (nats)" in (tmp_path / "table.md").read_text()
 
 
 def test_differences_from_the_paper_stand_beside_its_values():

@@ -66,7 +66,7 @@ def finish(process, code=0):
 
 def steps(root) -> int:
     """The steps of all points of which a record is written."""
-    return sum(max((record["step"] for record in files.read(path)), default=0)
+    return sum(max((record["step"] for record in files.read_lines(path)), default=0)
                for path in root.glob("*/metrics.jsonl"))
 
 

@@ -1,43 +1,40 @@
 """One update: the same numbers however the batch is cut into parts, devices, and ways of running on them."""
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, small_config
+from small import PLAIN, about, batch, small_config, with_text
 
-from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES, masking
-from mlm.train.step import parallel, program, update
+from mlm.objectives import OBJECTIVES
+from mlm.train.step import evaluation, parallel, program, update
 
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
+LAYER = {"model__layers": 1}
+OWN = {"causal": {"model__sees": "left"}}  # what an objective asks for where it is not small_config's
 
 
 def uneven(rows, seed=0):
     """Rows whose numbers of maskable tokens differ widely, the first half holding far fewer than the second."""
-    full = batch(rows, seed=seed, pad=0)
+    full = batch(rows, seed=seed, pad=0, labels=True)
     keep = np.where(np.arange(rows) < rows // 2, 4, 15)[:, None]
     cut = lambda x: np.where(np.arange(16) < keep, x, 0)  # noqa: E731
-    return full._replace(ids_BxL=cut(full.ids_BxL), segments_BxL=cut(full.segments_BxL))
+    return with_text(full, ids_BxL=cut(full.text.ids_BxL), segments_BxL=cut(full.text.segments_BxL))
 
 
 def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
-    """The losses of some updates, and the state after them."""
-    defaults = {"mask__rate": 0.3, "train__batch_size": 8, "train__steps": steps, "objective": objective}
-    cfg = small_config(**defaults | changes)
-    model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES[objective](cfg.mask, masking.slots(cfg.mask.max_rate, 16), np.arange(VOCAB))
-    knobs = program.training_knobs(cfg)
-    run = parallel.MODES[mode](functools.partial(update.train_step, cfg, model, goal), jax.devices()[:devices])
-    eval_step = run.per_row(update.eval_step, model, goal)
-    state = run.put_state(jax.device_get(jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)))
+    """The losses of some updates, the state after them, and what rows lose in evaluation."""
+    defaults = {"mask__rate": 0.3, "train__batch_size": 8, "train__steps": steps, "objective": objective,
+                "parallel__mode": mode, "pack__mode": "segment_pair"}
+    cfg = small_config(**defaults | LAYER | changes)
+    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
+    state = made.run.put_state(jax.device_get(made.initial(knobs)))
     seen = []
     for number in range(steps):
-        state, metrics = run.train_step(state, run.put_batch(uneven(8, number % 2)), knobs)
-        seen.append(float(run.get_metrics(metrics)["loss"]))
-    rows = eval_step(state, run.put_batch(uneven(8)), program.frozen_knobs(cfg))
-    return np.array(seen), run.get_state(state), rows
+        state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
+        seen.append(float(made.run.get_metrics(metrics)["loss"]))
+    rows = made.run.per_row(update.eval_step, made.model, made.objective)(
+        state, made.run.put_batch(uneven(8)), program.judged(cfg))
+    return np.array(seen), made.run.get_state(state), evaluation.named(rows)
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +47,41 @@ def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     alone, _, rows_alone = one_device
     many, _, rows_many = losses(mode=mode, devices=devices, **DROPOUT)
     np.testing.assert_allclose(many, alone, rtol=1e-5)
-    np.testing.assert_allclose(rows_many.loss_B["mlm"], rows_alone.loss_B["mlm"], rtol=1e-4)
+    np.testing.assert_allclose(rows_many["mlm_nats"], rows_alone["mlm_nats"], rtol=1e-4)
+
+
+def test_a_step_is_handed_its_sum_over_devices():
+    """Told that it is one of two alike, a device makes the update of both: twice the sums, over twice the weight."""
+    cfg = small_config(mask__rate=0.3, train__batch_size=8, pack__mode="segment_pair", **PLAIN, **LAYER)
+    made, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
+    state = made.initial(knobs)
+    seen = []
+    for total in (lambda tree: tree, lambda tree: jax.tree.map(lambda x: 2 * x, tree)):
+        after, metrics = jax.jit(lambda *arguments, total=total: made.train_step(total, *arguments))(
+            state, uneven(8), knobs)
+        seen.append((after.params, float(metrics["loss"]), evaluation.named(metrics["sums"])["mlm_weight"]))
+    (one, loss_one, weight_one), (two, loss_two, weight_two) = seen
+    assert loss_one == pytest.approx(loss_two, rel=1e-6) and weight_two == 2 * weight_one
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, two)
+    assert parallel.total_over(1)(weight_one) is weight_one
 
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))
 def test_accumulation_equals_the_whole_batch(objective):
-    whole, state, _ = losses(5, objective=objective, optim__clip=0.0, **PLAIN)
-    parts, state_parts, _ = losses(5, objective=objective, train__accumulate=4, optim__clip=0.0, **PLAIN)
+    own = OWN.get(objective, {})
+    whole, state, _ = losses(5, objective=objective, optim__clip=0.0, **PLAIN, **own)
+    parts, state_parts, _ = losses(5, objective=objective, train__accumulate=4, optim__clip=0.0, **PLAIN, **own)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped
 
 
 def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
-    cfg = small_config(mask__rate=0.3, **PLAIN)
-    model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES["mlm"](cfg.mask, 5, np.arange(VOCAB))
-    knobs, rows = program.training_knobs(cfg), uneven(8)
-    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)
-    per_row = jax.jit(lambda params: goal.loss(params, model, rows, update.row_keys(knobs.seed, 0, rows.index_B), knobs,
-                                               train=True))(state.params)
+    cfg = small_config(mask__rate=0.3, pack__mode="segment_pair", **PLAIN, **LAYER)
+    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg), uneven(8)
+    params = made.initial(knobs).params
+    per_row = jax.jit(lambda params: made.objective.loss(
+        params, made.model, rows, update.row_keys(knobs.seed, 0, rows.index_B), knobs, train=True))(params)
     nats, weight = np.asarray(per_row.loss_B["mlm"]), np.asarray(per_row.weight_B["mlm"])
     first, _, _ = losses(1, mode="jit", devices=2, **PLAIN)
     np.testing.assert_allclose(first[0], nats.sum() / weight.sum(), rtol=1e-5)
@@ -78,17 +90,14 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
 
 
 def test_next_sentence_loss_reads_the_label_and_only_it():
-    cfg = small_config(objective="nsp", **PLAIN)
-    model = MODELS["transformer"](cfg.model, VOCAB)
-    goal = OBJECTIVES["nsp"](cfg.mask, 5, np.arange(VOCAB))
-    knobs, rows = program.training_knobs(cfg), batch(4)
-    state = jax.jit(functools.partial(update.init_state, cfg, model, goal))(knobs)
+    cfg = small_config(objective="nsp", **PLAIN, **LAYER)
+    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.judged(cfg), batch(4, labels=True)
+    params = made.initial(knobs).params
 
     @jax.jit
     def terms(label):
-        labelled = rows._replace(label_B=jnp.full(4, label, jnp.int32))
-        key_B = update.row_keys(knobs.seed, 0, rows.index_B)
-        return goal.loss(state.params, model, labelled, key_B, knobs, train=False)
+        labelled = rows._replace(labels={"next_B": jnp.full(4, label, jnp.int32)})
+        return update.eval_step(made.model, made.objective, params, labelled, knobs)
 
     zero, one = terms(0), terms(1)
     np.testing.assert_allclose(np.exp(-zero.loss_B["nsp"]) + np.exp(-one.loss_B["nsp"]), np.ones(4), rtol=1e-5)

@@ -8,13 +8,11 @@ import tempfile
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.benchmark import ours, timing
 from mlm.base import config, types
-from mlm.models import MODELS
-from mlm.train.step import parallel, program, update
+from mlm.train.step import parallel, program
 
 SECONDS = 30   # of rounds
 LEAST = 2      # rounds: each compiles every case once
@@ -24,13 +22,9 @@ UNROLLED = {12: "12 layers, unrolled"}
 
 def compiled(cfg: config.Config) -> None:
     """Traces and compiles the step anew; nothing is allocated or run."""
-    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal, knobs = ours.objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(update.train_step, cfg, model, goal), jax.devices()[:1])
-    state = jax.eval_shape(functools.partial(update.init_state, cfg, model, goal), knobs)
-    shape = (cfg.train.batch_size, cfg.pack.length)
-    int_BxL, int_B = (jax.ShapeDtypeStruct(s, np.int32) for s in (shape, shape[:1]))
-    run.train_step.lower(state, types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B), knobs).compile()
+    initial, train_step = ours.functions(cfg)
+    knobs, batch = program.knobs(cfg), types.abstract(cfg.train.batch_size, ours.about(cfg))
+    parallel.one_device(train_step).train_step.lower(jax.eval_shape(initial, knobs), batch, knobs).compile()
 
 
 @contextlib.contextmanager

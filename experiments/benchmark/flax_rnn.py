@@ -35,4 +35,4 @@ class Encoder(nn.Module):
 
 def build(cfg: config.Config) -> types.Model:
     """A bidirectional recurrent net; nothing resets its state, so its rows must hold one segment each."""
-    return lm.masked_lm(cfg.model, cfg.tokenizer.vocab_size, Encoder)
+    return lm.build(cfg.model, cfg.tokenizer.vocab_size, Encoder)

@@ -23,7 +23,7 @@ def rows() -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder:
         text, learnt = packing.prepare(folder)
         yield from of_packing(text, learnt)
-        cfg = packing.recipe(text, str(Path(folder, "cache")))
+        cfg = packing.checked(text, str(Path(folder, "cache")))
         yield from of_loader(cfg)
         yield from of_loop(cfg)
 
@@ -51,11 +51,10 @@ def of_packing(text: str, learnt: str) -> Iterator[dict]:
 
 def of_loader(cfg: config.Config) -> Iterator[dict]:
     """Rows a second of the loader beside those of the fastest step, the tiny bag's, which it must exceed."""
-    packed = pack.load(cfg, "train")
-    batches = loader.train_batches(packed, seed=0, batch_size=cfg.train.batch_size, start_step=0)
+    batches = loader.train_batches(pack.load(cfg).train, seed=0, batch_size=cfg.train.batch_size, start_step=0)
     fastest = ours.checked({"model.family": "feedforward", "model.cell": "bag",
-                           "train.batch_size": cfg.train.batch_size, "pack.length": cfg.pack.length,
-                           "tokenizer.vocab_size": cfg.tokenizer.vocab_size})
+                            "train.batch_size": cfg.train.batch_size, "pack.length": cfg.pack.length,
+                            "tokenizer.vocab_size": cfg.tokenizer.vocab_size})
     times = timing.measure({"ours": lambda: list(itertools.islice(batches, 20)), "step": ours.build(fastest).step}, 5)
     yield timing.row(f"loader, {cfg.train.batch_size} x {cfg.pack.length}", "rows/s", times["ours"] / 20,
                      times["step"], "step of the tiny bag", work=cfg.train.batch_size)
@@ -65,7 +64,7 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
 def of_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
     cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
-    batches = loader.train_batches(pack.load(cfg, "train"), seed=cfg.seed, batch_size=cfg.train.batch_size,
+    batches = loader.train_batches(pack.load(cfg).train, seed=cfg.seed, batch_size=cfg.train.batch_size,
                                    start_step=0)
     bare, loop_R = ours.build(cfg, rows=list(itertools.islice(batches, STEPS))).step, []
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, NUM_SPECIAL, SEP
-from mlm.models import CELLS, MODELS, fast, lm
-from mlm.models.sizes import SIZES
-from mlm.objectives import OBJECTIVES, masking
+from mlm.data.rows import pack
+from mlm.models import fast, lm
+from mlm.objectives import masking
 from mlm.train import recipe
 from mlm.train.step import cost, parallel, program, update
 
@@ -32,9 +32,14 @@ def checked(changes: Mapping[str, Any]) -> config.Config:
     Its corpus is never read: `batches` draws the rows.
     """
     changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(changes)
-    cfg = recipe.resolve(fields.override(config.Config(), changes), SIZES, CELLS)
-    recipe.validate(cfg)
+    cfg = recipe.resolve(fields.override(config.Config(), changes))
+    recipe.check(cfg)
     return cfg
+
+
+def about(cfg: config.Config) -> types.About:
+    """Rows of the config's shape, whose tokens are all equally frequent."""
+    return pack.shape(cfg, cfg.tokenizer.vocab_size)
 
 
 def plain(cfg: config.Config) -> dict[str, Callable[[], None]]:
@@ -42,11 +47,6 @@ def plain(cfg: config.Config) -> dict[str, Callable[[], None]]:
     if jax.default_backend() not in fast.PATHS:
         return {}
     return {"our plain formulas": build(fields.override(cfg, {"model.fast": False})).step}
-
-
-def objective(cfg: config.Config, rate: float) -> types.Objective:
-    unigram_V = np.ones(cfg.tokenizer.vocab_size, np.int64)
-    return OBJECTIVES[cfg.objective](cfg.mask, masking.slots(rate, cfg.pack.length), unigram_V)
 
 
 def batches(cfg: config.Config) -> list[types.Batch]:
@@ -57,8 +57,8 @@ def batches(cfg: config.Config) -> list[types.Batch]:
         ids_BxL = rng.integers(NUM_SPECIAL, cfg.tokenizer.vocab_size, shape, np.int32)
         ids_BxL[:, 0], ids_BxL[:, -1] = CLS, SEP
         positions_BxL = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
-        made.append(types.Batch(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32),
-                                np.zeros(shape[0], np.int32), np.arange(shape[0], dtype=np.int32)))
+        text = types.Text(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
+        made.append(types.Batch(text, {}, np.arange(shape[0], dtype=np.int32)))
     return made
 
 
@@ -66,23 +66,31 @@ def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: ty
     """The rows as the project masks them, as numpy arrays: peers get them ready made and draw nothing themselves."""
     cdf_V = masking.cumulative(np.ones(cfg.tokenizer.vocab_size), uniform=False)
     draw = functools.partial(masking.draw, slots=masking.slots(rate, cfg.pack.length), cdf_V=cdf_V)
-    return jax.device_get(jax.jit(draw)(key_B, batch.ids_BxL, knobs)[0])
+    return jax.device_get(jax.jit(draw)(key_B, batch.text.ids_BxL, knobs)[0])
 
 
 @functools.lru_cache(maxsize=1)  # a trial of settings asks for the same ones again
 def masked_batches(cfg: config.Config) -> list[masking.Masked]:
-    knobs = program.training_knobs(cfg)
+    knobs = program.knobs(cfg)
     return [masked(cfg, cfg.mask.max_rate, batch, update.row_keys(knobs.seed, number, batch.index_B), knobs)
             for number, batch in enumerate(batches(cfg))]
 
 
+def functions(cfg: config.Config, model: types.Model | None = None) -> tuple[Callable, Callable]:
+    """What makes the first state and what makes a step, as new functions, which nothing has compiled yet.
+
+    model: a peer that wants all but the encoder to be the project's own.
+    """
+    own, objective = program.parts(cfg, about(cfg))
+    parts = program.blank(cfg), model or own, objective
+    return functools.partial(update.init_state, *parts), functools.partial(update.train_step, *parts)
+
+
 def build(cfg: config.Config, model: types.Model | None = None, rows: Iterable[types.Batch] = ()) -> Ours:
-    """The step of a config on one device; model: a peer that wants all but the encoder to be the project's own; rows:
-    batches to be taken in turn, where not those of `batches`."""
-    model = model or MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal, knobs = objective(cfg, cfg.mask.max_rate), program.training_knobs(cfg)
-    run = parallel.over_mesh(functools.partial(update.train_step, cfg, model, goal), jax.devices()[:1])
-    abstract = jax.eval_shape(functools.partial(update.init_state, cfg, model, goal), knobs)
+    """The step of `functions` on one device; rows: batches to be taken in turn, where not those of `batches`."""
+    initial, train_step = functions(cfg, model)
+    run, knobs = parallel.one_device(train_step), program.knobs(cfg)
+    abstract = jax.eval_shape(initial, knobs)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract)
     state = run.put_state(zeros._replace(params=filled(zeros.params)))
     parameters = lm.count(state.params["model"])["parameters"]
@@ -115,9 +123,8 @@ def operations(cfg: config.Config) -> float | None:
 
 def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, masking.Masked]:
     """The loss of params on a batch without dropout, and the masked rows that it was taken on."""
-    knobs = program.frozen_knobs(cfg)
-    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    losses = jax.jit(functools.partial(update.eval_step, model, objective(cfg, cfg.eval.rate)))(
+    knobs = program.judged(cfg)
+    losses = jax.jit(functools.partial(update.eval_step, *program.parts(cfg, about(cfg))))(
         {"model": params, "objective": {}}, batch, knobs)
     rows = masked(cfg, cfg.eval.rate, batch, update.eval_keys(knobs, batch.index_B), knobs)
     return float(losses.loss_B["mlm"].sum() / losses.weight_B["mlm"].sum()), rows
@@ -125,8 +132,7 @@ def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, mask
 
 def parameters(cfg: config.Config):
     """Parameters of the config's model as numpy arrays, by `filled`."""
-    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    return filled(jax.eval_shape(model.init, jax.random.key(0)))
+    return filled(cost.abstract(program.blank(cfg), cfg.tokenizer.vocab_size).params["model"])
 
 
 def filled(abstract):

@@ -16,7 +16,6 @@ from launch import environ
 from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.models.sizes import SIZES
 from mlm.train import recipe
 
 COPIES = 2       # of the standard library's documentation, 1.7 MB each
@@ -28,7 +27,7 @@ def checked(text: str, cache: str) -> config.Config:
     """WordPiece over paragraphs, packed in full rows: what both sides can do."""
     changes = {"data.path": text, "data.boundary": "blank_line", "data.cache": cache, "tokenizer.kind": "wordpiece",
               "tokenizer.vocab_size": 8192, "pack.length": LENGTH}
-    return recipe.resolve(fields.override(config.Config(), changes), SIZES, {"transformer": ()})
+    return recipe.resolve(fields.override(config.Config(), changes))
 
 
 def prepare(folder: str) -> tuple[str, str]:
@@ -36,7 +35,7 @@ def prepare(folder: str) -> tuple[str, str]:
     text, cache = Path(folder, "text.txt"), Path(folder, "cache")
     documents = list(corpus.documents(config.Data(corpus="docstrings"), "train"))
     text.write_text("\n\n".join(f"{copy} {document}" for copy in range(COPIES) for document in documents))
-    pack.load(checked(str(text), str(cache)), "train")
+    pack.load(checked(str(text), str(cache)))
     (learnt,) = cache.glob("tokenizer-*")
     return str(text), str(learnt)
 
@@ -66,7 +65,7 @@ def by_ours(text: str, learnt: str) -> int:
     """Packs the text as a training command does and returns the number of rows; the vocabulary is given."""
     with tempfile.TemporaryDirectory() as cache:
         shutil.copytree(learnt, Path(cache, Path(learnt).name))
-        return len(pack.load(checked(text, cache), "train"))
+        return len(pack.load(checked(text, cache)).train["ids"])
 
 
 def by_datasets(text: str, learnt: str, processes: int | None) -> int:

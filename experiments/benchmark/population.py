@@ -1,11 +1,10 @@
 """Part population: K models that differ in seed, learning rate and masking rate, trained in three ways.
 
 Anew: one after the other, each traced and compiled for itself, as separate commands would. Once: one after the other in
-a process that compiles once, since knobs are traced. Together: one program, as mlm/population.py makes it. Compilation
-is included, starting Python is not. Runs made anew share nothing, and those made in one process the compilation only:
-a round times one run of each, and K of them follow.
+a process that compiles once, since knobs are traced. Together: one program, as mlm/train/run/population.py makes it.
+Compilation is included, starting Python is not. Runs made anew share nothing, and those made in one process the
+compilation only: a round times one run of each, and K of them follow.
 """
-import functools
 from collections.abc import Callable, Iterator
 
 import jax
@@ -14,9 +13,8 @@ import numpy as np
 from experiments.benchmark import ours, timing
 from experiments.benchmark.compile import cache
 from mlm.base import config
-from mlm.models import MODELS
 from mlm.train.run import population
-from mlm.train.step import parallel, program, update
+from mlm.train.step import parallel, program
 
 SECONDS = 30   # of rounds
 LEAST = 2      # rounds: each compiles the step four times and trains 22 runs
@@ -28,17 +26,17 @@ RATES = (0.15, 0.2, 0.3, 0.4)
 def member(number: int) -> config.Config:
     """The run of this number: all its differences are knobs, so that every run is the same program."""
     return ours.checked({"model.size": "tiny", "train.batch_size": 8, "pack.length": 64, "tokenizer.vocab_size": 8192,
-                        "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
-                        "optim.learning_rate": 1e-3 * (1 + number / 8)})
+                         "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
+                         "optim.learning_rate": 1e-3 * (1 + number / 8)})
 
 
 def alone() -> Callable[[int], None]:
     """A function that trains the run of a number; its first call compiles, for all."""
-    initial, train_step = functions()
+    initial, train_step = ours.functions(member(0))
     run = parallel.over_mesh(train_step)
 
     def train(number):
-        knobs = program.training_knobs(member(number))
+        knobs = program.knobs(member(number))
         state = run.put_state(jax.device_get(jax.jit(initial)(knobs)))
         batches = [run.put_batch(batch) for batch in ours.batches(member(number))]
         _steps(run, state, batches, knobs)
@@ -48,21 +46,12 @@ def alone() -> Callable[[int], None]:
 
 def together(count: int) -> None:
     """Trains `count` runs as one program, which is compiled first."""
-    initial, train_step = functions()
+    initial, train_step = ours.functions(member(0))
     run = population.over_members(train_step)
-    knobs_M = population.stack([program.training_knobs(member(number)) for number in range(count)])
+    knobs_M = population.stack([program.knobs(member(number)) for number in range(count)])
     state = run.put_state(jax.device_get(jax.jit(jax.vmap(initial))(knobs_M)))
     batches = [run.put_batch(population.stack([batch] * count)) for batch in ours.batches(member(0))]
     _steps(run, state, batches, (knobs_M, np.ones(count, bool)))
-
-
-def functions() -> tuple[Callable, Callable]:
-    """What makes the first state and what makes a step, as new functions, which nothing has compiled yet."""
-    cfg = member(0)
-    model = MODELS[cfg.model.family](cfg.model, cfg.tokenizer.vocab_size)
-    goal = ours.objective(cfg, cfg.mask.max_rate)
-    return (functools.partial(update.init_state, cfg, model, goal),
-            functools.partial(update.train_step, cfg, model, goal))
 
 
 def _steps(run: parallel.Parallel, state, batches, knobs) -> None:

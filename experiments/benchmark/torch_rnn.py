@@ -18,8 +18,8 @@ class Layer(nn.Module):
     def __init__(self, model: config.Model, recurrence: str):
         super().__init__()
         self.norm = nn.LayerNorm(model.width, eps=1e-6)
-        self.cell = CELLS[model.cell](model.width, model.hidden, batch_first=True, bidirectional=model.bidirectional)
-        self.out = nn.Linear(model.hidden * (1 + model.bidirectional), model.width)
+        self.cell = CELLS[model.cell](model.width, model.hidden, batch_first=True, bidirectional=model.sees == "both")
+        self.out = nn.Linear(model.hidden * (1 + self.cell.bidirectional), model.width)
         self.dropout = nn.Dropout(model.dropout)
         self.in_float32 = recurrence == "float32"
 
@@ -72,7 +72,7 @@ def second_biases(cfg: config.Config) -> int:
     """Parameters that PyTorch has and ours lacks: it adds a bias to the recurrent product, of use to the GRU alone."""
     model = cfg.model
     gates = {"elman": 1, "gru": 0, "lstm": 4}[model.cell]
-    return model.layers * (1 + model.bidirectional) * gates * model.hidden
+    return model.layers * (1 + (model.sees == "both")) * gates * model.hidden
 
 
 def load(net: Network, params) -> None:

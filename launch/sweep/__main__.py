@@ -44,8 +44,6 @@ def load_experiment(path: str):
 def points(experiment, argv) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
     from mlm.base import errors, fields
-    from mlm.models import CELLS
-    from mlm.models.sizes import SIZES
     from mlm.train import recipe
 
     errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
@@ -54,10 +52,10 @@ def points(experiment, argv) -> tuple[Path, list]:
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
     root = Path(asked.pop("workdir", f"runs/{name}"))
     sweep = experiment.sweep(_SCALE.value)
-    resolved = [recipe.resolve(fields.override(fields.override(command.CONFIG.value, point), asked), SIZES, CELLS)
+    resolved = [recipe.resolve(fields.override(fields.override(command.CONFIG.value, point), asked))
                 for point in sweep.values()]
     for cfg in resolved:
-        recipe.validate(cfg)
+        recipe.check(cfg)
     if not own_steps:
         from launch.sweep import budget
 

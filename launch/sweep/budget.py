@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from launch.sweep import plan
+from mlm import objectives
 from mlm.base import config, fields, files
+from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import loader, pack
-from mlm.objectives import masking
 from mlm.train.step import cost, program
 
 WARM, TIMED = 3, 15  # steps before the clock starts, and under it
@@ -37,12 +38,13 @@ def rewrite(points: Sequence[config.Config], budget: str, folder: Path) -> list[
 def predictions(points, folder) -> list[float]:
     """Of a step, on average over the run: a share of the tokens that may be masked, counted where rows differ."""
     differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
+    return [cfg.train.batch_size * objectives.predicted(cfg) * (words(cfg) if differ else 1) for cfg in points]
 
-    def eligible(cfg):
-        rows = pack.load(cfg, "train")
-        return int(rows.unigram_V.sum()) / len(rows)
 
-    return [cfg.train.batch_size * masking.predicted(cfg.mask) * (eligible(cfg) if differ else 1) for cfg in points]
+def words(cfg: config.Config) -> float:
+    """Tokens of a training row that are not special, on average."""
+    rows = pack.load(cfg)
+    return int(np.frombuffer(rows.about.unigram, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
 
 
 def training_flops(points, folder) -> list[float]:
@@ -87,10 +89,10 @@ def name(cfg: config.Config) -> str:
 
 def step_seconds(cfg: config.Config) -> float:
     """The median time of a step with its input, on all of this process's devices."""
-    rows = pack.load(cfg, "train")
-    made, knobs = program.build(cfg, rows), program.training_knobs(cfg)
+    rows = pack.load(cfg)
+    made, knobs = program.build(cfg, rows.about), program.knobs(cfg)
     state, times = made.run.put_state(jax.device_get(made.initial(knobs))), []
-    batches = loader.train_batches(rows, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
+    batches = loader.train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _ in range(WARM + TIMED):
         start = time.perf_counter()
         state, new = made.run.train_step(state, made.run.put_batch(next(batches)), knobs)

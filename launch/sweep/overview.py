@@ -1,5 +1,4 @@
 """What a person sees of a sweep: each point's state, step, losses and time left; on a terminal a table that lives."""
-import json
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from mlm.base import config, files
+from mlm.judge import questions
 from mlm.train.run import directory
 
 LINE = 30     # seconds between two lines about a point, where there is no terminal
@@ -32,12 +32,16 @@ class State(NamedTuple):
             self.name, self.name)
 
 
+def done(cfg: config.Config) -> bool:
+    """Whether a point is trained, and has answered what every run is asked then."""
+    return directory.result(cfg.workdir) is not None and not questions.missing(cfg)
+
+
 def state(cfg: config.Config) -> State:
-    workdir = Path(cfg.workdir)
-    records = files.read(workdir / "metrics.jsonl")
-    failure = workdir / "error.txt"
+    records = files.read_lines(directory.metrics(cfg.workdir))
+    failure = directory.failure(cfg.workdir)
     error = failure.read_text().strip() if failure.exists() else ""
-    if (workdir / "result.json").exists():
+    if done(cfg):
         name = "done"
     elif directory.held(cfg):
         name = "elsewhere"
@@ -51,14 +55,8 @@ def state(cfg: config.Config) -> State:
 
 
 def finished(points: Sequence[config.Config]) -> list[dict]:
-    """The results of the points that are done, each with the directory that it is in now."""
-    results = []
-    for cfg in points:
-        path = Path(cfg.workdir) / "result.json"
-        if path.exists():
-            result = json.loads(path.read_text())
-            results.append(result | {"config": result["config"] | {"workdir": cfg.workdir}})
-    return results
+    """The points that are done, as reports read them."""
+    return [run for run in (directory.reported(cfg.workdir) for cfg in points) if run]
 
 
 class Overview:

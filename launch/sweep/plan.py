@@ -3,22 +3,14 @@
 Memory is what XLA plans for the real step at its real size, on abstract inputs, as compiled where the plan is made. On
 a CPU that is more than an accelerator takes, as its kernels compute bfloat16 in float32.
 """
-import functools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from launch.cluster.kinds import KINDS
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.models import MODELS, lm
-from mlm.objectives import OBJECTIVES, masking
+from mlm.models import lm
 from mlm.report.table import Column
-from mlm.train.step import cost, parallel, program, update
+from mlm.train.step import cost, program
 
 USABLE = 0.9  # of a device's memory: the runtime and the collectives need the rest
-
 
 COLUMNS = (Column("point", "point"), Column("parameters", "parameters", ",d"), Column("tokens", "tokens", ".3g"),
            Column("flops", "training FLOPs", ".2e"), Column("memory", "GB a device", ".1f"),
@@ -27,7 +19,7 @@ COLUMNS = (Column("point", "point"), Column("parameters", "parameters", ",d"), C
 
 def vocab_size(cfg: config.Config) -> int:
     """The entries of a run's vocabulary; where the corpus decides, the rows are packed to count them."""
-    return cfg.tokenizer.vocab_size or pack.load(cfg, "validation").tokenizer.vocab_size
+    return cfg.tokenizer.vocab_size or pack.load(cfg).tokenizer.vocab_size
 
 
 def point(name: str, cfg: config.Config, kind: str, number: int, utilisation: float, rates: tuple[float, float]
@@ -43,7 +35,7 @@ def point(name: str, cfg: config.Config, kind: str, number: int, utilisation: fl
     devices = number * device.chips
     flops = cost.per_step(cfg, entries)
     steps, rows = cfg.train.steps, cfg.train.batch_size
-    row = {"point": name, **lm.count(_abstract(program.blank(cfg), entries).params["model"]),
+    row = {"point": name, **lm.count(cost.abstract(program.blank(cfg), entries).params["model"]),
            "tokens": float(steps * rows * cfg.pack.length), "flops": flops and flops * steps,
            "hours": flops and flops * steps / (device.flops * utilisation * devices) / 3600}
     if rows % (devices * cfg.train.accumulate):
@@ -51,9 +43,9 @@ def point(name: str, cfg: config.Config, kind: str, number: int, utilisation: fl
                               f" x accumulate = {cfg.train.accumulate}"}
 
     def memory(accumulate):
-        low, high = (_memory(program.blank(fields.override(cfg, {"mask.rate": rate, "mask.max_rate": rate,
-                                                                 "train.batch_size": rows // devices, "train.steps": 1,
-                                                                 "train.accumulate": accumulate})), entries)
+        one_step = {"train.batch_size": rows // devices, "train.steps": 1, "train.accumulate": accumulate}
+        low, high = (cost.memory(program.blank(fields.override(cfg, one_step | {"mask.rate": rate,
+                                                                                "mask.max_rate": rate})), entries)
                      for rate in rates)
         share = (cfg.mask.max_rate - rates[0]) / ((rates[1] - rates[0]) or 1)
         return low + share * (high - low)
@@ -75,35 +67,6 @@ def _remedy(cfg, rows, memory, now, room, number) -> str:
             return (f"no: train.accumulate = {accumulate} would ({needs / 1e9:.1f} GB), or "
                     f"--devices={-(-number * accumulate // cfg.train.accumulate)}")
     return f"no, nor with one row at a time ({needs / 1e9:.1f} GB): a smaller model or a device with more memory"
-
-
-@functools.cache
-def _functions(cfg, entries):
-    model = MODELS[cfg.model.family](cfg.model, entries)
-    objective = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.max_rate, cfg.pack.length),
-                                          np.ones(entries, np.int64))
-    return model, objective
-
-
-@functools.cache
-def _abstract(cfg, entries) -> types.TrainState:
-    return jax.eval_shape(functools.partial(update.init_state, cfg, *_functions(cfg, entries)),
-                          program.training_knobs(cfg))
-
-
-@functools.cache
-def _memory(cfg, entries) -> int:
-    """Bytes on one device of a step of cfg.train.batch_size rows there, its layers rolled, which changes little."""
-    cfg = fields.override(cfg, {"model.unroll": 1, "model.fast": False})  # the fast paths are this CPU's
-    run = parallel.over_mesh(functools.partial(update.train_step, cfg, *_functions(cfg, entries)), jax.devices()[:1])
-    int_BxL, int_B = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in
-                      ((cfg.train.batch_size, cfg.pack.length), (cfg.train.batch_size,)))
-    batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)
-    lowered = run.train_step.lower(_abstract(cfg, entries), batch, program.training_knobs(cfg))
-    # How well its machine code is optimised changes nothing in what memory is planned.
-    used = lowered.compile(compiler_options={"xla_backend_optimization_level": 0}).memory_analysis()
-    return (used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
-            + used.temp_size_in_bytes)
 
 
 def table(points: dict[str, config.Config], kind: str, number: int, utilisation: float) -> list[dict]:

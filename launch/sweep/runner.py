@@ -9,7 +9,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from launch.sweep import worker
-from launch.sweep.overview import Overview, state
+from launch.sweep.overview import Overview, done, state
 from mlm.base import config, errors
 from mlm.train.run import directory
 from mlm.train.step import program
@@ -110,7 +110,7 @@ class Runner:
         for member in self.team:
             if member.platform is None or member.given:
                 continue
-            self.waiting = [cfg for cfg in self.waiting if not (Path(cfg.workdir) / "result.json").exists()]
+            self.waiting = [cfg for cfg in self.waiting if not done(cfg)]
             open_ = [cfg for cfg in self.waiting if not directory.held(cfg)]
             if not open_:
                 return
@@ -127,7 +127,7 @@ class Runner:
             member.given, member.warm = group[:count], made
             self.waiting = [cfg for cfg in self.waiting if cfg not in member.given]
             for cfg in member.given:
-                (Path(cfg.workdir) / "error.txt").unlink(missing_ok=True)
+                directory.failure(cfg.workdir).unlink(missing_ok=True)
             with contextlib.suppress(BrokenPipeError):  # one that has just ended is buried with what it was given
                 member.orders.send(member.given)
 
@@ -176,10 +176,9 @@ class Runner:
         if member.platform is None:
             raise RuntimeError(f"a worker could not start: it {how} (log: {member.log})")
         for cfg in member.given:
-            if not (Path(cfg.workdir) / "result.json").exists():
+            if not done(cfg):
                 self.fail(cfg.workdir, f"the worker {how} (log: {member.log})")
 
     def fail(self, workdir: str, error: str) -> None:
         self.failed[workdir] = error
-        Path(workdir).mkdir(parents=True, exist_ok=True)
-        (Path(workdir) / "error.txt").write_text(error + "\n")
+        directory.fail(workdir, error)

@@ -50,17 +50,23 @@ def main(orders: connection.Connection, points: Sequence[config.Config], cpus: S
 
 
 def work(given: Sequence[config.Config]) -> dict[str, str]:
-    """Trains the points, side by side where there are several. Returns by workdir the error, "" where it is done.
+    """Trains the points, side by side where there are several, and asks each what every run is asked then. Returns by
+    workdir the error, "" where it is done.
 
     Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
     """
+    from mlm.judge import questions
     from mlm.train.run import directory, log, loop, population
     from mlm.train.run.stop import Stopped
 
     if len(given) > 1:
         try:
-            return {workdir: said(outcome) if isinstance(outcome, log.Diverged) else ""
-                    for workdir, outcome in population.train(given).items()}
+            outcomes = {workdir: said(outcome) if isinstance(outcome, log.Diverged) else ""
+                        for workdir, outcome in population.train(given).items()}
+            for cfg in given:
+                if outcomes.get(cfg.workdir) == "":
+                    questions.finish(cfg)
+            return outcomes
         except Stopped:
             raise
         except Exception:
@@ -70,6 +76,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
     for cfg in given:
         try:
             loop.train(cfg)
+            questions.finish(cfg)
             outcomes[cfg.workdir] = ""
         except Stopped:
             raise

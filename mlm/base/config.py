@@ -87,7 +87,8 @@ class Model:
     hidden: int = 0                     # inside a layer: MLP units, or recurrent units of one direction
     heads: int = 0                      # transformer
     window: int = 0                     # feedforward: neighbours on each side
-    bidirectional: bool = True          # rnn
+    sees: str = ""                      # of its row, each token's state: both sides | left (itself and what stands
+                                        #       before it); empty: as the objective asks
     timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
     positions: str = "learned"          # transformer: learned | sinusoidal | rotary

@@ -1,41 +1,64 @@
 """The values that pass between the rooms. Arrays carry their shape in their name, one letter an axis:
 
-B rows of a batch, L tokens of a row, K masked slots of a row, D width, V vocabulary, S devices.
+B rows of a batch, L tokens of a row, K masked slots of a row, D width, V vocabulary, N rows of a split.
 """
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+
+from mlm.base.estimates import Score
 
 Params = Any  # a tree of arrays
 
 
-class Batch(NamedTuple):
-    """Rows as they were packed, before masking. All int32; PAD fills where segments_BxL is 0."""
+class Text(NamedTuple):
+    """Rows of tokens as they were packed, all that a model may see of them. int32; PAD fills where segments is 0."""
 
     ids_BxL: jax.Array
     segments_BxL: jax.Array   # tokens see each other where this is equal; 0 on padding
     positions_BxL: jax.Array  # of a token in its segment, from 0
     types_BxL: jax.Array      # sentence kind: 0, or 1 in the second segment of a pair
-    label_B: jax.Array        # 1 where the second segment is the true next one, else 0
+
+
+class Batch(NamedTuple):
+    """Rows of a split, before an objective makes its question of them."""
+
+    text: Text
+    labels: dict[str, jax.Array]        # by the names that the rows were made with; none for text alone
     index_B: jax.Array        # names the row in random draws: its slot in the global batch; in evaluation, in the split
-    row_B: jax.Array | None = None    # in training: its number in the split,
-    epoch_B: jax.Array | None = None  # and how often all rows came before it; None: it has no static mask
+    source: Text | None = None          # what a decoder reads beside it
+    row_B: jax.Array | None = None      # in training: its number in the split,
+    epoch_B: jax.Array | None = None    # and how often all rows came before it; None: it has no static mask
+
+
+class About(NamedTuple):
+    """What a compiled program must know of its rows; hashable."""
+
+    vocab_size: int
+    length: int               # tokens of a row
+    labels: tuple[str, ...]   # names that end in their shape's letters, such as next_B
+    unigram: bytes            # int64: how often each entry of the vocabulary stands in the train split
+
+
+def abstract(rows: int, about: About) -> Batch:
+    """The shapes of a batch of `rows` rows, without their values."""
+    size = {"B": rows, "L": about.length}
+
+    def array(name):
+        return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], jnp.int32)
+
+    return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"))
 
 
 class Knobs(NamedTuple):
     """Scalars of a run that are traced: changing one never recompiles."""
 
     seed: jax.Array           # uint32
-    mask_rate: jax.Array      # share of a row's eligible tokens; within a step, that step's
-    mask_final_rate: jax.Array  # what mask_rate comes to by the end of training; 0: it stays
-    mask_predict: jax.Array   # share of a row's eligible tokens that is predicted, over all its masks; 0: the corrupted
-    mask_copies: jax.Array    # int32, static masks of a row; 0: dynamic
-    mask_cosine: jax.Array    # 1: it goes there along half a cosine, 0: along a line
-    mask_share: jax.Array     # of those: replaced by [MASK]
-    random_share: jax.Array   # of those: replaced by a random token
     learning_rate: jax.Array
     weight_decay: jax.Array
+    objective: dict[str, jax.Array]  # the objective's own, by its names
 
 
 class TrainState(NamedTuple):
@@ -50,19 +73,22 @@ class Model(NamedTuple):
     Random draws take one key a row (key_B), so that they do not depend on how rows are spread over devices.
     """
 
+    ways: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",) or ("left",)
+    width: int                # D
     init: Callable            # (key) -> params
-    encode: Callable          # (params, batch, *, key_B=None) -> h_BxLxD; key_B None: evaluation, no dropout
+    hidden: Callable          # (params, text, source=None, *, key_B=None) -> tuple of h_BxLxD, one for each of `ways`;
+                              # key_B None: evaluation, no dropout
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
     head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
                                   # logits; None: a loss cannot, or should not, take its own way through them
 
 
-class Objective(NamedTuple):
-    """A loss as sums over each row, never as means: rows hold different numbers of masked tokens."""
+class Family(NamedTuple):
+    """A row of MODELS."""
 
-    init: Callable            # (key) -> parameters of the objective's own head ({} for mlm)
-    loss: Callable            # (params, model, batch, key_B, knobs, *, train, view=0) -> Losses; view: under which of
-                              # each row's disjoint masks
+    build: Callable           # (config.Model, vocab_size) -> Model
+    check: Callable           # (config.Config) -> None; raises ConfigError for what the family cannot be
+    cells: tuple[str, ...] = ()
 
 
 class Losses(NamedTuple):
@@ -71,3 +97,33 @@ class Losses(NamedTuple):
     loss_B: dict[str, jax.Array]    # term -> nats
     weight_B: dict[str, jax.Array]  # term -> predictions made; depends on no parameter
     sums_B: dict[str, jax.Array]    # what else is worth counting: correct predictions, ...
+
+
+class Objective(NamedTuple):
+    """A loss as sums over each row, never as means: rows hold different numbers of predictions.
+
+    Sums are known by names: TERM_nats and TERM_weight for each term of the loss, and the names of `sums_B`.
+    """
+
+    init: Callable            # (key, model) -> parameters of the objective's own head, {} where it has none
+    loss: Callable            # (params, model, batch, key_B, knobs, *, train, view=0) -> Losses
+    asked: Callable           # (text, key_B, knobs) -> asked_BxL, the tokens that evaluation asks for
+    scores: tuple[Score, ...] # of an evaluation; curves, claims and tables judge by the first, whose last column is
+                              # the weight of what is predicted
+    training: tuple[Score, ...] = ()       # of the sums over training steps, for the log
+    counts: tuple[str, ...] = ("tokens",)  # sums of which the run keeps totals
+    views: int = 1            # passes through the model that a batch takes in a step
+    now: Callable = lambda knobs, done: knobs  # (knobs, share of training done) -> knobs of the moment
+
+
+class Goal(NamedTuple):
+    """A row of OBJECTIVES."""
+
+    build: Callable           # (config.Config, About) -> Objective
+    check: Callable           # (config.Config) -> None; raises ConfigError for what the objective cannot use
+    predicted: Callable       # (config.Config) -> share of a row's words that a step predicts, on average over the run
+    sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
+    seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left"
+    knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
+    judged: Callable = lambda cfg: {}  # the same of evaluation
+    traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone

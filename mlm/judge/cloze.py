@@ -30,9 +30,9 @@ def log_prob(model: types.Model, params, cloze: Cloze, knobs=None) -> jax.Array:
     place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
     hidden_BxL = (at_Bx1 <= place_BxL) & (place_BxL < cloze.end_B[:, None])
     there_BxL = ids_BxL != PAD
-    shown = types.Batch(jnp.where(hidden_BxL, MASK, ids_BxL), there_BxL.astype(ids_BxL.dtype),
-                        jnp.where(there_BxL, place_BxL, 0), zero_BxL, zero_BxL[:, 0], zero_BxL[:, 0])
-    h_BxLxD = model.encode(params["model"], shown)
+    shown = types.Text(jnp.where(hidden_BxL, MASK, ids_BxL), there_BxL.astype(ids_BxL.dtype),
+                       jnp.where(there_BxL, place_BxL, 0), zero_BxL)
+    h_BxLxD = model.hidden(params["model"], shown)[0]
     h_BxD = jnp.take_along_axis(h_BxLxD, at_Bx1[..., None], axis=1)[:, 0]
     logits_BxV = model.logits(params["model"], h_BxD)
     target_Bx1 = jnp.take_along_axis(ids_BxL, at_Bx1, axis=1)
@@ -44,8 +44,7 @@ def scorer(model: types.Model, run: parallel.Parallel, state) -> Callable[[Cloze
     answer = run.per_row(functools.partial(log_prob, model))
 
     def score(cloze):
-        share = len(cloze.place_B) // jax.process_count()
-        mine = slice(jax.process_index() * share, (jax.process_index() + 1) * share)
+        mine = parallel.mine(len(cloze.place_B))
         return answer(state, run.put_batch(Cloze(*(x[mine] for x in cloze))), None)
 
     return score

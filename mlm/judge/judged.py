@@ -1,75 +1,87 @@
-"""Judging a trained run on sentences and minimal pairs: what it reached is kept in judged.json beside its result."""
-import functools
+"""Asking a trained run: what it answered is kept in judged.json, part by part, and is not asked again."""
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mlm.base import fields, files
-from mlm.data.tasks import blimp
-from mlm.judge import cloze, pairs, pll
+from mlm.base import errors, fields
+from mlm.train.run import directory
 from mlm.train.run.progress import Progress
 from mlm.train.run.trained import Trained
+from mlm.train.step import parallel
 
 EVERY = 5.0  # seconds between lines of progress
 
 
+class Question(NamedTuple):
+    """A row of QUESTIONS."""
+
+    can: Callable                  # (cfg) -> "" or why it cannot be asked of such a run
+    ask: Callable                  # (run, part, told) -> a dict of values; told() after each unit of work
+    work: Callable = lambda run, part: 1   # (run, part) -> units of work
+    summary: Callable = lambda answers: {}  # (answers by part) -> what follows from them all
+
+
 class Part(NamedTuple):
-    """What is judged and kept as one: some sentences, or a paradigm of minimal pairs."""
+    """What is asked and kept as one."""
 
+    question: str
     name: str
-    into: dict          # where the values are kept, under that name
-    texts: Sequence[str]
-    measure: Callable[[pll.Scores], dict]
-    about: dict         # to keep beside what was measured
+    asked: Any                     # JSON, whose SHA-256 says what was answered
+    about: dict = {}               # to keep beside the answer  # noqa: RUF012
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(json.dumps(self.asked).encode()).hexdigest()
 
 
-def judge(trained: Trained, sentences: Sequence[str], paradigms: Sequence[blimp.Paradigm]) -> dict:
-    """The contents of judged.json once these sentences (none: those it holds) and paradigms are in it.
+def unanswered(kept: Mapping, parts: Sequence[Part]) -> list[Part]:
+    """The parts that these contents of judged.json do not answer."""
+    answers = kept.get("answers", {})
+    return [part for part in parts if answers.get(part.question, {}).get(part.name, {}).get("sha256") != part.sha256]
 
-    "fingerprint" and "step" say what was judged; "sentences" is `pll.pseudo_perplexity`; "paradigms" has
-    `pairs.accuracy` by name, and "phenomena" and "overall" are the `pairs.summary` of all that stand there. What it
-    holds already of the same texts and step is not done again, and each part is written as soon as it is done.
+
+def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) -> dict:
+    """The contents of judged.json once these parts are answered in it.
+
+    "fingerprint" and "step" say what was asked; "answers" has each question's answers by part, and "summary" what
+    follows from them. What it holds already of the same step is not asked again, and each answer is written as soon as
+    it is there. Raises ConfigError for what cannot be asked of the run.
     """
-    path = Path(trained.cfg.workdir, "judged.json")
-    judged = {"fingerprint": fields.fingerprint(trained.cfg), "step": trained.step, "paradigms": {}}
-    if path.exists():
-        kept = json.loads(path.read_text())
-        if all(kept[name] == judged[name] for name in ("fingerprint", "step")):
-            judged = kept
-    parts = [Part("sentences", judged, sentences, pll.pseudo_perplexity, {})] if sentences else []
-    parts += [Part(one.name, judged["paradigms"], one.sentences, pairs.accuracy, {"phenomenon": one.phenomenon})
-              for one in paradigms]
-    todo = []
-    for part in parts:
-        digest = hashlib.sha256(json.dumps(part.texts).encode()).hexdigest()
-        if part.into.get(part.name, {}).get("sha256") != digest:
-            todo.append((part, {"sha256": digest, **part.about},
-                         pll.clozes(trained.words, part.texts, trained.cfg.pack.length)))
+    for name in {part.question for part in parts}:
+        why = questions[name].can(run.cfg)
+        if why:
+            raise errors.ConfigError(f"run {run.cfg.workdir!r}: cannot be asked for {name}: {why}")
+    found = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "answers": {}, "summary": {}}
+    kept = directory.judged(run.cfg.workdir)
+    if all(kept.get(name) == found[name] for name in ("fingerprint", "step")):
+        found = kept
+    todo = unanswered(found, parts)
+    units = sum(questions[part.question].work(run, part) for part in todo)
+    progress = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.writes() and todo else None
+    heard = time.monotonic()
 
-    batch_size = trained.cfg.eval.batch_size
-    progress = Progress(0, sum(len(pll.plan(asked, batch_size)) for *_, asked in todo), path.parent.name, "batch")
-    score = cloze.scorer(trained.model, trained.run, trained.state)
-    told = time.monotonic()
-
-    def watched(name, cloze):
-        nonlocal told
-        log_prob_B = score(cloze)
-        progress.advance(progress.step + 1)
-        if time.monotonic() - told > EVERY:
-            told = time.monotonic()
-            progress.show(name)
-        return log_prob_B
+    def told(name):
+        nonlocal heard
+        if progress is not None:
+            progress.advance(progress.step + 1)
+            if time.monotonic() - heard > EVERY:
+                heard = time.monotonic()
+                progress.show(name)
 
     try:
-        for part, about, asked in todo:
-            given = pll.scores(functools.partial(watched, part.name), asked, batch_size)
-            part.into[part.name] = about | part.measure(given)
-            if judged["paradigms"]:
-                judged |= pairs.summary(judged["paradigms"])
-            files.write_json(path, judged)
+        for part in todo:
+            question = questions[part.question]
+            answer = question.ask(run, part, lambda part=part: told(part.name))
+            of_question = found["answers"].setdefault(part.question, {})
+            of_question[part.name] = {"sha256": part.sha256, **part.about, **answer}
+            if summary := question.summary(of_question):
+                found["summary"][part.question] = summary
+            if parallel.writes():
+                directory.keep_judged(run.cfg.workdir, found)
     finally:
-        progress.close()
-    return judged
+        if progress is not None:
+            progress.close()
+    return found

@@ -1,10 +1,17 @@
 """Minimal pairs: how often the acceptable sentence scores above the other."""
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from mlm.base.estimates import ratio
-from mlm.judge.pll import METRICS, Scores
+from mlm.judge.judged import Part
+from mlm.judge.pll import METRICS, Scores, of_part
+from mlm.train.run.trained import Trained
+
+
+def ask(run: Trained, part: Part, told: Callable) -> dict:
+    """`accuracy` on a paradigm: its sentences, good, bad, good, bad, ..."""
+    return accuracy(of_part(run, part, told))
 
 
 def accuracy(given: Scores) -> dict:
@@ -24,7 +31,7 @@ def accuracy(given: Scores) -> dict:
 
 
 def summary(paradigms: Mapping[str, dict]) -> dict:
-    """Accuracies by phenomenon and overall from those of paradigms (name -> "phenomenon" and what `pll.accuracy` says).
+    """Accuracies by phenomenon and overall from those of paradigms (name -> "phenomenon" and what `accuracy` says).
 
     A mean over paradigms, each weighing the same, as in the paper; its standard error takes the paradigms as given and
     their pairs as drawn.

@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import errors
+from mlm import objectives
+from mlm.base import config, errors
 from mlm.base.estimates import ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.text.trouble import Trouble
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge.cloze import Cloze
+from mlm.judge.cloze import Cloze, scorer
+from mlm.judge.judged import Part
+from mlm.train.run.trained import Trained
 
 METRICS = ("pll", "pll_word_l2r")
 
@@ -155,3 +158,29 @@ def pseudo_perplexity(given: Scores) -> dict:
             values |= {f"{unit}_nats": nats, f"{unit}_nats_se": error, f"{unit}_perplexity": perplexity,
                        f"{unit}_perplexity_se": perplexity * error}
     return result
+
+
+def can(cfg: config.Config) -> str:
+    return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
+
+
+def work(run: Trained, part: Part) -> int:
+    """Batches that the sentences of a part (part.asked, texts) take."""
+    return len(plan(clozes(run.tokenizer, part.asked, run.cfg.pack.length), run.cfg.eval.batch_size))
+
+
+def of_part(run: Trained, part: Part, told: Callable) -> Scores:
+    """The scores of a part's sentences."""
+    score = scorer(run.program.model, run.program.run, run.state)
+
+    def watched(cloze):
+        log_prob_B = score(cloze)
+        told()
+        return log_prob_B
+
+    return scores(watched, clozes(run.tokenizer, part.asked, run.cfg.pack.length), run.cfg.eval.batch_size)
+
+
+def ask(run: Trained, part: Part, told: Callable) -> dict:
+    """`pseudo_perplexity` of the sentences of a part."""
+    return pseudo_perplexity(of_part(run, part, told))

@@ -1,5 +1,42 @@
-"""Encoders by family. A new one: a file with build and CELLS, a row here, and its sizes in configs/sizes.py."""
-from mlm.models import feedforward, rnn, transformer
+"""Encoders by family. A new one: a file with its FAMILY, a row here, and its sizes in sizes.py."""
+import dataclasses
 
-MODELS = {"feedforward": feedforward.build, "rnn": rnn.build, "transformer": transformer.build}
-CELLS = {"feedforward": feedforward.CELLS, "rnn": rnn.CELLS, "transformer": transformer.CELLS}
+from mlm.base import config, errors
+from mlm.models import feedforward, rnn, transformer
+from mlm.models.sizes import SIZES
+
+MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY}
+MEMBERS = [(family, cell) for family, row in MODELS.items() for cell in row.cells or ("",)]
+
+
+def resolve(cfg: config.Config) -> config.Config:
+    """With the family's first cell where none is named, and the zeros of its size filled."""
+    model = cfg.model
+    errors.one_of("config.model.family", model.family, list(MODELS))
+    cells = MODELS[model.family].cells
+    if cells:
+        model = dataclasses.replace(model, cell=model.cell or cells[0])
+        errors.one_of("config.model.cell", model.cell, cells)
+    else:
+        errors.expect(not model.cell, "config.model.cell", model.cell, f"nothing: {model.family} has no cells")
+    table = SIZES[model.cell or model.family]
+    errors.one_of("config.model.size", model.size, list(table))
+    filled = {name: getattr(model, name) or value for name, value in table[model.size].items()}
+    return dataclasses.replace(cfg, model=dataclasses.replace(model, **filled))
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a config.model that no run could use."""
+    model, name = cfg.model, "config.model"
+    for field, names in (("norm", ("pre", "post")), ("positions", ("learned", "sinusoidal", "rotary")),
+                         ("dtype", ("float32", "bfloat16"))):
+        errors.one_of(f"{name}.{field}", getattr(model, field), names)
+    for field in ("dropout", "attention_dropout"):
+        errors.number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
+    for field in ("layers", "width", "hidden", "max_positions"):
+        errors.at_least(1, f"{name}.{field}", getattr(model, field))
+    for field in ("segment_types", "unroll", "init_std"):
+        errors.at_least(0, f"{name}.{field}", getattr(model, field))
+    if cfg.pack.mode == "segment_pair":
+        errors.expect(model.segment_types != 1, f"{name}.segment_types", 1, "2 (or 0), since rows hold pairs")
+    MODELS[model.family].check(cfg)

@@ -1,26 +1,27 @@
-"""Feedforward encoders: a deep MLP at each token over the tokens around it, never over the token itself.
+"""Feedforward encoders: a deep MLP at each token over the tokens around it, never over the token itself; or, where it
+sees what stands left of the next token alone, over the last tokens up to its own.
 
 window: the neighbours' embeddings concatenated in order (Bengio et al. 2003). bag: their mean, which knows no order.
 """
 import flax.linen as nn
 import jax.numpy as jnp
 
-from mlm.base import config, types
+from mlm.base import config, errors, types
 from mlm.models import layers, lm
 
-CELLS = ("window", "bag")
 
+def neighbours(x_BxLxD, segments_BxL, window: int, sees: str):
+    """The embeddings around each token: those of another segment are zero.
 
-def neighbours(x_BxLxD, segments_BxL, window: int):
-    """The `window` embeddings on each side of each token: those of another segment are zero.
-
-    Returns a list of 2 * window pairs (x_BxLxD, same_BxL), the farthest left first.
+    sees: "both", the `window` tokens on each side; "left", the last `window` tokens, the token's own among them.
+    Returns a list of pairs (x_BxLxD, same_BxL), the farthest left first.
     """
     L = x_BxLxD.shape[1]
     padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))
     segments = jnp.pad(segments_BxL, ((0, 0), (window, window)), constant_values=-1)
     pairs = []
-    for start in [*range(window), *range(window + 1, 2 * window + 1)]:
+    starts = range(1, window + 1) if sees == "left" else [*range(window), *range(window + 1, 2 * window + 1)]
+    for start in starts:
         same_BxL = segments[:, start:start + L] == segments_BxL
         pairs.append((jnp.where(same_BxL[..., None], padded[:, start:start + L], 0), same_BxL))
     return pairs
@@ -40,7 +41,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, key_B):
-        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, self.model.window), strict=True)
+        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, self.model.window, self.model.sees), strict=True)
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)
         else:
@@ -51,4 +52,12 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.masked_lm(model, vocab_size, Encoder)
+    return lm.build(model, vocab_size, Encoder)
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for what no feedforward net can be."""
+    errors.at_least(1, "config.model.window", cfg.model.window)
+
+
+FAMILY = types.Family(build, check, ("window", "bag"))

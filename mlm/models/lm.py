@@ -16,12 +16,12 @@ def sinusoids(length: int, width: int):
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
 
 
-class MaskedLM(nn.Module):
+class LanguageModel(nn.Module):
     """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019)."""
 
     model: config.Model
     vocab_size: int
-    encoder: Any            # a module class of (x_BxLxD, segments_BxL, key_B) -> h_BxLxD
+    encoder: Any            # a module class of (x_BxLxD, segments_BxL, key_B) -> h_BxLxD, which sees as model.sees says
     positions: str          # none | learned | sinusoidal
 
     def setup(self):
@@ -39,18 +39,18 @@ class MaskedLM(nn.Module):
         self.transform_norm = norm(model, "transform_norm")
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
-    def encode(self, batch: types.Batch, key_B):
-        x_BxLxD = self.token(batch.ids_BxL)
+    def hidden(self, text: types.Text, key_B):
+        x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
-            x_BxLxD += self.position(batch.positions_BxL)
+            x_BxLxD += self.position(text.positions_BxL)
         elif self.positions == "sinusoidal":
             # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
             sinusoids_PxD = sinusoids(self.model.max_positions, self.model.width).astype(x_BxLxD.dtype)
-            x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[batch.positions_BxL]
+            x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[text.positions_BxL]
         if self.model.segment_types:
-            x_BxLxD += self.type(batch.types_BxL)
+            x_BxLxD += self.type(text.types_BxL)
         x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
-        return self.body(x_BxLxD, batch.segments_BxL, key_B)
+        return self.body(x_BxLxD, text.segments_BxL, key_B)
 
     def head(self, h):
         h = self.transform_norm(nn.gelu(self.transform(h), approximate=False)).astype(self.model.dtype)
@@ -60,25 +60,28 @@ class MaskedLM(nn.Module):
         h, table_VxD, bias_V = self.head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
-    def __call__(self, batch: types.Batch):
-        return self.logits(self.encode(batch, None))
+    def __call__(self, text: types.Text):
+        return self.logits(self.hidden(text, None))
 
 
-def masked_lm(model: config.Model, vocab_size: int, encoder, positions: str = "none") -> types.Model:
+def build(model: config.Model, vocab_size: int, encoder, positions: str = "none") -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model."""
-    module = MaskedLM(model, vocab_size, encoder, positions)
+    module = LanguageModel(model, vocab_size, encoder, positions)
 
     def init(key):
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
-        batch = types.Batch(ids_1x2, ids_1x2, ids_1x2, ids_1x2, ids_1x2[0, :1], ids_1x2[0, :1])
-        return module.init(key, batch)["params"]
+        return module.init(key, types.Text(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
     def method(name):
         return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
 
-    encode = method("encode")
-    return types.Model(init=init, logits=method("logits"),
-                       encode=lambda params, batch, *, key_B=None: encode(params, batch, key_B),
+    states = method("hidden")
+
+    def hidden(params, text, source=None, *, key_B=None):
+        assert source is None, "these encoders read one text"
+        return (states(params, text, key_B),)
+
+    return types.Model(ways=(model.sees,), width=model.width, init=init, hidden=hidden, logits=method("logits"),
                        head=method("head") if fast.takes(model, "cross_entropy") else None)
 
 

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from mlm.base import config, types
+from mlm.base import config, errors, types
 from mlm.models import fast, layers, lm, recurrence
 
 
@@ -44,7 +44,6 @@ def lstm(input_BxG, recurrent_BxG, carry):
 
 
 STEPS = {"elman": Cell(1, 1, elman), "gru": Cell(3, 1, gru), "lstm": Cell(4, 2, lstm)}
-CELLS = ("lstm", "gru", "elman")
 
 
 def input_bias(model: config.Model):
@@ -80,7 +79,7 @@ class Layer(nn.Module):
         hidden, gates = model.hidden, cell.gates * model.hidden
         y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
         kernels, biases, inputs, same = [], [], [], []
-        for name in ("forward", "backward")[: 1 + model.bidirectional]:
+        for name in ("forward", "backward")[:1 if model.sees == "left" else 2]:
             turn = -1 if name == "backward" else 1  # the order in which the direction reads a row
             segments_LxB = segments_BxL.T[::turn]
             inputs.append(layers.dense(model, gates, f"{name}_input", input_bias(model))(y_LxBxD[::turn]))
@@ -113,4 +112,14 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.masked_lm(model, vocab_size, Encoder)
+    return lm.build(model, vocab_size, Encoder)
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for what no recurrent net can be."""
+    errors.at_least(1, "config.model.time_unroll", cfg.model.time_unroll)
+    errors.expect(cfg.model.timescale == 0 or cfg.model.timescale > 2, "config.model.timescale", cfg.model.timescale,
+                  "0, or at least 3 tokens")
+
+
+FAMILY = types.Family(build, check, ("lstm", "gru", "elman"))

@@ -1,11 +1,10 @@
-"""The Transformer encoder (Vaswani et al. 2017) as BERT uses it, layer norm before or after each sub-layer."""
+"""The Transformer (Vaswani et al. 2017) as BERT and GPT use it, layer norm before or after each sub-layer."""
 import flax.linen as nn
+import jax.numpy as jnp
 
-from mlm.base import config, types
+from mlm.base import config, errors, types
 from mlm.models import layers, lm
 from mlm.models.attention import Attention
-
-CELLS = ()
 
 
 class Layer(nn.Module):
@@ -30,9 +29,27 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, key_B):
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
+        if self.model.sees == "left":
+            visible_Bx1xLxL &= jnp.tri(segments_BxL.shape[1], dtype=bool)
         h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, visible_Bx1xLxL, key_B)
         return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
 
 
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for what no Transformer can be."""
+    model = cfg.model
+    errors.at_least(1, "config.model.heads", model.heads)
+    errors.expect(model.width % model.heads == 0, "config.model.heads", model.heads,
+                  f"a divisor of config.model.width = {model.width}")
+    if model.positions == "rotary":
+        errors.expect(model.width // model.heads % 2 == 0, "config.model.heads", model.heads,
+                      "heads of an even width, since config.model.positions is rotary")
+    errors.expect(cfg.pack.length <= model.max_positions, "config.pack.length", cfg.pack.length,
+                  f"at most config.model.max_positions = {model.max_positions}")
+
+
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.masked_lm(model, vocab_size, Encoder, model.positions)
+    return lm.build(model, vocab_size, Encoder, model.positions)
+
+
+FAMILY = types.Family(build, check)

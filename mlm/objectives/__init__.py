@@ -1,4 +1,35 @@
-"""Objectives by name. A new one: a file with build, and a row here."""
-from mlm.objectives import mlm, nsp
+"""Objectives by name. A new one: a file with its GOAL, and a row here."""
+import dataclasses
 
-OBJECTIVES = {"mlm": mlm.build, "nsp": nsp.build}
+from mlm.base import config, errors
+from mlm.objectives import masking, mlm, nsp
+
+OBJECTIVES = {"mlm": mlm.GOAL, "nsp": nsp.GOAL}
+
+
+def resolve(cfg: config.Config) -> config.Config:
+    """With what the objective asks for where nothing is said: how states see their row, and how masks are drawn."""
+    errors.one_of("config.objective", cfg.objective, list(OBJECTIVES))
+    model = dataclasses.replace(cfg.model, sees=cfg.model.sees or OBJECTIVES[cfg.objective].sees[0])
+    return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
+
+
+def seen(cfg: config.Config) -> str:
+    """What of an asked token's row the objective lets a model see, in evaluation: Goal.seen."""
+    return OBJECTIVES[cfg.objective].seen
+
+
+def predicted(cfg: config.Config) -> float:
+    """The share of a row's words that a step predicts, on average over the run."""
+    return OBJECTIVES[cfg.objective].predicted(cfg)
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for what the objective cannot use."""
+    sees = OBJECTIVES[cfg.objective].sees
+    errors.one_of("config.model.sees", cfg.model.sees, ("both", "left"))
+    errors.expect(cfg.model.sees in sees, "config.model.sees", cfg.model.sees,
+                  f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
+    errors.expect(seen(cfg) == "rest" or not cfg.eval.rates, "config.eval.rates", cfg.eval.rates,
+                  f"none, since config.objective is {cfg.objective}, which masks nothing")
+    OBJECTIVES[cfg.objective].check(cfg)

@@ -1,4 +1,8 @@
-"""Masking on the device: which tokens of a row are corrupted and predicted, and what stands there instead."""
+"""Masking on the device: which tokens of a row are corrupted and predicted, and what stands there instead.
+
+Letters in array names: E edges between the views of a row; others as in types.py.
+"""
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -6,8 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import config, errors, types
 from mlm.base.special import MASK, NUM_SPECIAL
+
+SCHEDULES = ("constant", "linear", "cosine")
+TRACED = ("mask.rate", "mask.final_rate", "mask.schedule", "mask.predict", "mask.copies", "mask.mask_share",
+          "mask.random_share")  # fields that reach the compiled step as `knobs` alone
 
 
 class Masked(NamedTuple):
@@ -19,6 +27,63 @@ class Masked(NamedTuple):
     weights_BxK: jax.Array   # float32, 1 where predicted
     corrupted_B: jax.Array   # tokens chosen, of which weights_BxK says the predicted ones
     eligible_B: jax.Array    # tokens that could have been chosen
+
+
+def resolve(mask: config.Mask) -> config.Mask:
+    """With the zeros filled that follow from other fields: room for the highest rate, views for all predictions."""
+    lowest = min(mask.rate, mask.final_rate or mask.rate)
+    return dataclasses.replace(mask, max_rate=mask.max_rate or max(mask.rate, mask.final_rate),
+                               views=mask.views or max(1, math.ceil(mask.predict / (lowest or 1) - 1e-6)))
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a config.mask that no run could use."""
+    mask, name = cfg.mask, "config.mask"
+    errors.one_of(f"{name}.schedule", mask.schedule, SCHEDULES)
+    errors.one_of(f"{name}.random_from", mask.random_from, ("unigram", "uniform"))
+    for field in ("rate", "max_rate"):
+        errors.number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
+    errors.number(f"{name}.final_rate", mask.final_rate, 0, 1, high_open=True)
+    for field in ("rate", "final_rate"):
+        errors.expect(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field),
+                      f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step")
+    if mask.schedule == "constant":
+        errors.expect(mask.final_rate == 0, f"{name}.final_rate", mask.final_rate,
+                      f"0, since {name}.schedule is constant; linear and cosine lead there")
+    else:
+        errors.expect(mask.final_rate > 0, f"{name}.final_rate", mask.final_rate,
+                      f"a rate to end at, since {name}.schedule is {mask.schedule}")
+    for field in ("predict", "mask_share", "random_share"):
+        errors.number(f"{name}.{field}", getattr(mask, field), 0, 1)
+    errors.at_least(1, f"{name}.views", mask.views)
+    errors.at_least(0, f"{name}.copies", mask.copies)
+    rates = (mask.rate, mask.final_rate or mask.rate)
+    errors.expect(mask.predict <= mask.views * min(rates) + 1e-6, f"{name}.predict", mask.predict,
+                  f"at most {name}.views = {mask.views} times what is corrupted, {min(rates)}")
+    errors.expect(mask.views * max(rates) <= 1 + 1e-6, f"{name}.views", mask.views,
+                  f"at most 1 / {max(rates)}, the share that each of a row's disjoint masks takes")
+    share = mask.mask_share + mask.random_share
+    errors.expect(share <= 1 + 1e-6, f"{name}.mask_share + {name}.random_share", share, "at most 1")
+
+
+def knobs(cfg: config.Config) -> dict[str, np.generic]:
+    """What a run's masks follow from, as scalars that are traced.
+
+    rate: share of a row's eligible tokens that is corrupted, within a step that step's; final_rate: what it comes to by
+    the end of training, 0: it stays; cosine: 1 where it goes there along half a cosine, 0 along a line; predict: share
+    that is predicted, over all masks of a row, 0: what is corrupted; copies: static masks of a row, 0: dynamic;
+    mask_share, random_share: of the corrupted.
+    """
+    mask = cfg.mask
+    return {"rate": np.float32(mask.rate), "final_rate": np.float32(mask.final_rate),
+            "cosine": np.float32(mask.schedule == "cosine"), "predict": np.float32(mask.predict),
+            "copies": np.int32(mask.copies), "mask_share": np.float32(mask.mask_share),
+            "random_share": np.float32(mask.random_share)}
+
+
+def judged(cfg: config.Config) -> dict[str, np.generic]:
+    """Pure [MASK] at config.eval.rate: the same masks for every model."""
+    return knobs(config.Config(mask=config.Mask(rate=cfg.eval.rate, mask_share=1.0, random_share=0.0)))
 
 
 def slots(max_rate: float, length: int) -> int:
@@ -37,20 +102,21 @@ def cumulative(unigram_V: np.ndarray, uniform: bool) -> np.ndarray:
 def scheduled(knobs: types.Knobs, done) -> types.Knobs:
     """The knobs with the masking rate of the moment when a share `done` of training's steps is over (0 to 1).
 
-    From mask_rate to mask_final_rate, along a line or half a cosine (Ankner et al. 2023); all of it may be traced.
+    From rate to final_rate, along a line or half a cosine (Ankner et al. 2023); all of it may be traced.
     """
-    way = jnp.where(knobs.mask_cosine > 0, (1 - jnp.cos(jnp.pi * done)) / 2, done)
-    rise = jnp.where(knobs.mask_final_rate > 0, knobs.mask_final_rate - knobs.mask_rate, 0)
-    return knobs._replace(mask_rate=knobs.mask_rate + way * rise)
+    rate, final_rate = knobs.objective["rate"], knobs.objective["final_rate"]
+    way = jnp.where(knobs.objective["cosine"] > 0, (1 - jnp.cos(jnp.pi * done)) / 2, done)
+    rise = jnp.where(final_rate > 0, final_rate - rate, 0)
+    return knobs._replace(objective=knobs.objective | {"rate": rate + way * rise})
 
 
 def static_keys(knobs: types.Knobs, batch: types.Batch):
     """The keys of the rows' masks where those are static, as BERT's were (RoBERTa, Liu et al. 2019, section 4.1).
 
-    They follow from the seed, a row's number in the split and its epoch modulo knobs.mask_copies, from nothing else.
+    They follow from the seed, a row's number in the split and its epoch modulo the copies, from nothing else.
     """
     key = jax.random.fold_in(jax.random.key(knobs.seed), 2**31 + 1)  # no step's number, nor that of initialisation
-    copy_B = batch.epoch_B % jnp.maximum(knobs.mask_copies, 1)
+    copy_B = batch.epoch_B % jnp.maximum(knobs.objective["copies"], 1)
     return jax.vmap(lambda row, copy: jax.random.fold_in(jax.random.fold_in(key, row), copy))(batch.row_B, copy_B)
 
 
@@ -64,15 +130,43 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
     The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
-    static_key_B: of the masks alone, taken where knobs.mask_copies is not 0.
+    static_key_B: of the masks alone, taken where the run's masks are static.
     """
     mask_key_B, rest_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
     if static_key_B is not None:
-        mask_key_B = jnp.where(knobs.mask_copies > 0, static_key_B, mask_key_B)
+        mask_key_B = jnp.where(knobs.objective["copies"] > 0, static_key_B, mask_key_B)
     if views > 1:
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
-    return corrupt(mask_key_B, ids_BxL, rate=knobs.mask_rate, predict=knobs.mask_predict, mask_share=knobs.mask_share,
-                   random_share=knobs.random_share, slots=slots, cdf_V=cdf_V, view=view, views=views), rest_key_B
+    said = {name: knobs.objective[name] for name in ("rate", "predict", "mask_share", "random_share")}
+    return corrupt(mask_key_B, ids_BxL, **said, slots=slots, cdf_V=cdf_V, view=view, views=views), rest_key_B
+
+
+class Draws(NamedTuple):
+    """The uniform numbers of a row, all of one draw: on CPU each draw is a loop of ten kernels."""
+
+    count: jax.Array     # rounds the number of tokens that are chosen, up or down
+    order_L: jax.Array   # the random order in which they are
+    kind_K: jax.Array    # of each slot of this view: whether [MASK], a random token or the token itself stands there
+    token_K: jax.Array   # and which random token it would be
+
+
+def uniform(key, length: int, slots: int, view, views: int) -> Draws:
+    """The draws of one view of a row. More slots leave those of the first as they were."""
+    every = jax.random.uniform(key, (1 + length + 2 * views * slots,))
+    count, order_L, of_slots = every[0], every[1:1 + length], every[1 + length:]
+    kind_K, token_K = of_slots.reshape(slots, views, 2)[:, view].T
+    return Draws(count, order_L, kind_K, token_K)
+
+
+def edges(rate, count, eligible, views: int):
+    """Where in the random order of a row's eligible tokens each of its disjoint views starts and the last one ends.
+
+    reached_E: strides of rate * eligible from `count`, a draw from U(0,1); edge_E: their whole parts, so that each view
+    holds exactly floor(rate * eligible + U) tokens with a U(0,1) of its own, the fraction of its start.
+    """
+    reached_E = jnp.arange(views + 1) * (rate * eligible) + count
+    edge_E = jnp.minimum(jnp.floor(reached_E).astype(jnp.int32), eligible)
+    return reached_E, edge_E
 
 
 def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1
@@ -92,26 +186,25 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
     """
 
     def row(key, ids_L):
-        # One draw: on CPU each is a loop of ten kernels.
-        shared, of_views = jnp.split(jax.random.uniform(key, (1 + len(ids_L) + 2 * views * slots,)), [1 + len(ids_L)])
-        kind_K, token_K = of_views.reshape(slots, views, 2)[:, view].T  # slots added change none before
+        draws = uniform(key, len(ids_L), slots, view, views)
         eligible_L = ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
-        # Where in the row's random order each view's tokens start: its own count is floor(rate * eligible + U) too.
-        reached_E = jnp.arange(views + 1) * (rate * eligible) + shared[0]
-        edge_E = jnp.minimum(jnp.floor(reached_E).astype(jnp.int32), eligible)
+        reached_E, edge_E = edges(rate, draws.count, eligible, views)
         start, count = edge_E[view], edge_E[view + 1] - edge_E[view]
-        part = jnp.floor(predict / views * eligible + reached_E[view] % 1).astype(jnp.int32)
-        order_L = jnp.where(eligible_L, shared[1:], -1.0)
+
+        # The eligible tokens in their random order, of which this view takes those from its start on.
+        order_L = jnp.where(eligible_L, draws.order_L, -1.0)
         _, ordered = jax.lax.top_k(order_L, min(views * slots, len(order_L)))
         positions_K = jnp.roll(ordered, -start)[:slots]
-        used_K = jnp.arange(slots) < count
-        predicted_K = used_K & (jnp.arange(slots) < jnp.where(predict > 0, part, count))
+        corrupted_K = jnp.arange(slots) < count
+        part = jnp.floor(predict / views * eligible + reached_E[view] % 1).astype(jnp.int32)
+        predicted_K = corrupted_K & (jnp.arange(slots) < jnp.where(predict > 0, part, count))
+
         targets_K = ids_L[positions_K]
-        random_K = jnp.searchsorted(cdf_V, token_K, side="right").astype(ids_L.dtype)
-        shown_K = jnp.where(kind_K < mask_share, MASK,
-                            jnp.where(kind_K < mask_share + random_share, random_K, targets_K))
-        ids_L = ids_L.at[positions_K].set(jnp.where(used_K, shown_K, targets_K))
+        random_K = jnp.searchsorted(cdf_V, draws.token_K, side="right").astype(ids_L.dtype)
+        kept_or_random_K = jnp.where(draws.kind_K < mask_share + random_share, random_K, targets_K)
+        shown_K = jnp.where(draws.kind_K < mask_share, MASK, kept_or_random_K)
+        ids_L = ids_L.at[positions_K].set(jnp.where(corrupted_K, shown_K, targets_K))
         return Masked(ids_L, positions_K, targets_K, predicted_K.astype(jnp.float32), count, eligible)
 
     return jax.vmap(row)(key_B, ids_BxL)

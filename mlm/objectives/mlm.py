@@ -1,41 +1,56 @@
 """Masked language modelling: cross-entropy at the masked positions only (Devlin et al. 2019, section 3.1)."""
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, types
-from mlm.base.special import NUM_SPECIAL
-from mlm.objectives import masking
-from mlm.objectives.cross_entropy import cross_entropy
+from mlm.base.estimates import Score
+from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.objectives import masking, tokens
+
+SCORES = (*tokens.scores("mlm", "nats per masked token"),
+          Score("realised_rate", "share of tokens masked", ("mlm_weight", "eligible"), form=".4f", share=True))
+TRAINING = (Score("accuracy", "training accuracy", ("correct", "mlm_weight"), share=True),
+            Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), form=".4f", share=True),
+            Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), form=".4f", share=True))
 
 
-def build(mask: config.Mask, slots: int, unigram_V) -> types.Objective:
-    """The objective for rows with at most `slots` masked tokens; unigram_V: token counts of the train split."""
-    forward = build_forward(mask, slots, unigram_V)
-    return types.Objective(init=lambda key, width: {}, loss=lambda *args, **kwargs: forward(*args, **kwargs)[0])
+def build(cfg: config.Config, about: types.About) -> types.Objective:
+    """The objective on these rows: room for rates up to mask.max_rate in training, for eval.rate in evaluation."""
+    forward = build_forward(cfg, about)
+
+    def asked(text, key_B, knobs):
+        masked, _ = masking.draw(key_B, text.ids_BxL, knobs, cdf_V=np.ones(1),  # no random tokens are drawn
+                                 slots=masking.slots(cfg.eval.rate, about.length))
+        return masked.ids_BxL == MASK
+
+    return types.Objective(
+        init=lambda key, model: {}, loss=lambda *args, **kwargs: forward(*args, **kwargs)[0], asked=asked,
+        scores=SCORES, training=TRAINING, counts=("tokens", "eligible", "corrupted"), views=cfg.mask.views,
+        now=masking.scheduled)
 
 
-def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
+def build_forward(cfg: config.Config, about: types.About) -> Callable:
     """A function like Objective.loss that returns h_BxLxD beside the Losses, for objectives that add to it.
 
     In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
     """
-    cdf_V = masking.cumulative(unigram_V, mask.random_from == "uniform")
-    # One is added to the count of every token that can be a target, so that an unseen one has a finite baseline.
-    smooth_V = np.where(np.arange(len(unigram_V)) >= NUM_SPECIAL, unigram_V + 1, 0)
-    with np.errstate(divide="ignore"):
-        log_unigram_V = jnp.asarray(np.log(smooth_V / smooth_V.sum()), jnp.float32)
+    unigram_V = np.frombuffer(about.unigram, np.int64)
+    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_from == "uniform")
+    log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
 
     def forward(params, model, batch, key_B, knobs, *, train, view=0):
+        text = batch.text
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
-        masked, dropout_key_B = masking.draw(key_B, batch.ids_BxL, knobs, slots=slots, cdf_V=cdf_V, view=view,
-                                             views=mask.views if train else 1, static_key_B=static_key_B)
-        h_BxLxD = model.encode(params["model"], batch._replace(ids_BxL=masked.ids_BxL),
-                               key_B=dropout_key_B if train else None)
+        rate, views = (cfg.mask.max_rate, cfg.mask.views) if train else (cfg.eval.rate, 1)
+        masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
+                                             cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B)
+        h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
+                                key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        nats_BxK, right_BxK = (trained if train else judged)(params["model"], model, h_BxKxD, masked.targets_BxK)
+        predict = tokens.trained if train else tokens.judged
+        nats_BxK, right_BxK = predict(params["model"], model, h_BxKxD, masked.targets_BxK)
 
         def over_row(x_BxK):
             return (x_BxK * masked.weights_BxK).sum(-1)
@@ -44,28 +59,13 @@ def build_forward(mask: config.Mask, slots: int, unigram_V) -> Callable:
                 # A row of several views counts once.
                 **{name: jnp.where(view == 0, count_B, 0).astype(jnp.float32)
                    for name, count_B in (("eligible", masked.eligible_B), ("corrupted", masked.corrupted_B))},
-                "tokens": (batch.segments_BxL > 0).sum(-1).astype(jnp.float32)}
+                "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
-            sums |= {"unigram_nats": over_row(-log_unigram_V[masked.targets_BxK]),
-                     "unigram_correct": over_row(masked.targets_BxK == log_unigram_V.argmax())}
+            sums |= tokens.baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
         return types.Losses({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
 
 
-def judged(params, model, h_BxKxD, target_BxK):
-    """nats_BxK of the targets, and whether each has the largest logit, of equal ones the first in the vocabulary."""
-    logits_BxKxV = model.logits(params, h_BxKxD)
-    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
-
-
-def trained(params, model, h_BxKxD, target_BxK):
-    """As `judged`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand already."""
-    if model.head is not None:
-        h_BxKxD, table_VxD, bias_V = model.head(params, h_BxKxD)
-        found = cross_entropy(h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), table_VxD, bias_V, target_BxK.reshape(-1))
-        return (x_N.reshape(target_BxK.shape) for x_N in found)
-    logits_BxKxV = model.logits(params, h_BxKxD)
-    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, label_BxK >= logits_BxKxV.max(-1)
+GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left"), "rest",
+                  masking.knobs, masking.judged, masking.TRACED)

@@ -2,29 +2,45 @@
 import jax
 import jax.numpy as jnp
 
-from mlm.base import config, types
-from mlm.objectives import mlm
+from mlm.base import config, errors, types
+from mlm.base.estimates import Score
+from mlm.objectives import masking, mlm
+
+SCORES = (*mlm.SCORES,
+          Score("nsp_loss", "next-sentence loss", ("nsp_nats", "nsp_weight"), unit="nats per row", better=-1,
+                chart=True),
+          Score("nsp_accuracy", "next-sentence accuracy", ("nsp_correct", "nsp_weight"), better=1, share=True,
+                chart=True))
 
 
-def build(mask: config.Mask, slots: int, unigram_V) -> types.Objective:
+def build(cfg: config.Config, about: types.About) -> types.Objective:
     """mlm's loss plus that of telling, from the first token's state, whether segment B truly follows segment A."""
-    forward = mlm.build_forward(mask, slots, unigram_V)
+    forward = mlm.build_forward(cfg, about)
 
-    def init(key, width):
+    def init(key, model):
         key_pool, key_label = jax.random.split(key)
         normal = jax.nn.initializers.truncated_normal(0.02)
-        return {"pool": {"kernel": normal(key_pool, (width, width)), "bias": jnp.zeros(width)},
-                "label": {"kernel": normal(key_label, (width, 2)), "bias": jnp.zeros(2)}}
+        return {"pool": {"kernel": normal(key_pool, (model.width, model.width)), "bias": jnp.zeros(model.width)},
+                "label": {"kernel": normal(key_label, (model.width, 2)), "bias": jnp.zeros(2)}}
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         losses, h_BxLxD = forward(params, model, batch, key_B, knobs, train=train, view=view)
-        pool, label = params["objective"]["pool"], params["objective"]["label"]
+        pool, label, next_B = params["objective"]["pool"], params["objective"]["label"], batch.labels["next_B"]
         pooled_BxD = jnp.tanh(h_BxLxD[:, 0].astype(jnp.float32) @ pool["kernel"] + pool["bias"])
         logits_Bx2 = pooled_BxD @ label["kernel"] + label["bias"]
-        real_B = (batch.segments_BxL[:, 0] > 0).astype(jnp.float32)
-        nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), batch.label_B[:, None], axis=-1)[:, 0] * real_B
-        correct_B = (logits_Bx2.argmax(-1) == batch.label_B) * real_B
+        real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
+        nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
+        correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
         return types.Losses(losses.loss_B | {"nsp": nats_B}, losses.weight_B | {"nsp": real_B},
                             losses.sums_B | {"nsp_correct": correct_B})
 
-    return types.Objective(init, loss)
+    return mlm.build(cfg, about)._replace(init=init, loss=loss, scores=SCORES)
+
+
+def check(cfg: config.Config) -> None:
+    masking.check(cfg)
+    errors.expect(cfg.pack.mode == "segment_pair", "config.pack.mode", cfg.pack.mode,
+                  "segment_pair, since config.objective is nsp")
+
+
+GOAL = mlm.GOAL._replace(build=build, check=check, sees=("both",))

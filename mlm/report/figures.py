@@ -1,13 +1,13 @@
 """The charts of a sweep as figures for papers and slides: each as PNG, SVG and CSV. matplotlib is imported to draw."""
-import os
 from pathlib import Path
 
+from mlm.base import files
 from mlm.report import charts, table
 from mlm.report.palette import DASHES, LIGHT, MARKERS, style
 from mlm.report.series import Series
 from mlm.report.table import Column
 
-REFERENCES = ((1, 1.2), (8, 4))  # dashes of floor or optimum, and of chance
+REFERENCES = ((1, 1.2), (8, 4))  # dashes of the optimum, and of chance
 BANDS = 6                        # more of them over each other tell nothing, and stand in the CSV alone
 
 
@@ -23,11 +23,10 @@ def draw(folder: Path, chart: charts.Lines | charts.Heat | charts.Intervals) -> 
 
     with matplotlib.rc_context({"svg.hashsalt": "mlm"}):
         for ending, save in (("svg", lambda path: figure.savefig(path, metadata={"Date": None})),
-                             ("png", lambda path: figure.savefig(path, dpi=160)),
-                             ("csv", lambda path: path.write_text(data))):
-            aside = folder / f".{chart.name}.{os.getpid()}.{ending}"
-            save(aside)
-            aside.rename(folder / f"{chart.name}.{ending}")
+                             ("png", lambda path: figure.savefig(path, dpi=160))):
+            with files.whole(folder / f"{chart.name}.{ending}") as aside:
+                save(aside)
+    files.write_text(folder / f"{chart.name}.csv", data)
     return folder / f"{chart.name}.png"
 
 
@@ -55,7 +54,7 @@ def lines(chart: charts.Lines):
     for reference, dashes in zip(chart.references, REFERENCES, strict=False):
         axes.plot(range(len(classes)) if classes else reference.x, means(reference), label=reference.name,
                   color="black", linewidth=1, linestyle=(0, dashes))
-    if chart.value in charts.SHARES:
+    if chart.share:
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -0.02), min(high, 1.02))
     if classes:
@@ -103,20 +102,20 @@ def legend(figure, axes) -> None:
 def heat(chart: charts.Heat):
     matrix = chart.matrix
     figure, axes = canvas(chart.x, chart.y, 1.6 + 0.38 * len(matrix.groups))
-    above_GxR = chart.above_least()
-    image = axes.imshow(above_GxR, cmap="Blues", aspect="auto", vmin=0)
-    most = max(map(max, above_GxR)) or 1
+    behind_GxR = chart.from_best()
+    image = axes.imshow(behind_GxR, cmap="Blues", aspect="auto", vmin=0)
+    most = max(map(max, behind_GxR)) or 1
     for g, values in enumerate(matrix.value_GxR):
         for r, value in enumerate(values):
-            axes.text(r, g, f"{value.mean:.3f}", ha="center", va="center", fontsize=9,
-                      color="white" if above_GxR[g][r] > 0.65 * most else "black",
-                      weight="bold" if above_GxR[g][r] == 0 else "normal")
+            axes.text(r, g, format(value.mean, chart.form), ha="center", va="center", fontsize=9,
+                      color="white" if behind_GxR[g][r] > 0.65 * most else "black",
+                      weight="bold" if behind_GxR[g][r] == 0 else "normal")
     axes.set_xticks(range(len(matrix.rates)), [f"{100 * rate:g}" for rate in matrix.rates])
     axes.set_yticks(range(len(matrix.groups)), matrix.groups)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.suptitle(f"{chart.title}; bold: the least of its column", fontsize=9, x=0.01, ha="left")
-    figure.colorbar(image, label="nats above the least of the column")
+    figure.suptitle(f"{chart.title}; bold: the {chart.best} of its column", fontsize=9, x=0.01, ha="left")
+    figure.colorbar(image, label=f"{chart.unit.split(' ')[0]} {chart.behind} the column".strip())
     rows = [{"group": group, "rate": 100 * rate, chart.value: value}
             for group, values in zip(matrix.groups, matrix.value_GxR, strict=True)
             for rate, value in zip(matrix.rates, values, strict=True)]
@@ -134,7 +133,7 @@ def intervals(chart: charts.Intervals):
             axes.plot(paper, place, "D", color=LIGHT[1], markerfacecolor="white", markersize=7, label="paper")
     axes.set_yticks(range(len(chart.rows)), [name for name, _, _ in chart.rows])
     axes.invert_yaxis()
-    if chart.value in charts.SHARES:
+    if chart.share:
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -0.02), min(high, 1.02))
     axes.tick_params(axis="y", length=0)

@@ -1,7 +1,9 @@
 """What figures show of a sweep: lines and matrices, each value with its interval over a group of seeds.
 
-A run is its result.json, as a dict; a group is the runs that differ in their seed alone.
+A run is a dict: its result, with "answers" and "summary" (what it was asked since), "history" (the records of what it
+logged) and "held_out" (columns by row, or None). A group is the runs that differ in their seed alone.
 """
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import files
-from mlm.base.estimates import Estimate, estimate
+from mlm.base.estimates import Estimate, Score, estimate, scores_of
+
+EXCESS = "excess_nats"  # the column of a loss less the least that there can be
 
 
 class Series(NamedTuple):
@@ -29,11 +32,6 @@ class Matrix(NamedTuple):
     value_GxR: list[list[Estimate]]
 
 
-def folder(root: Path, result: dict) -> Path:
-    """The run's directory inside its sweep's, wherever that was moved to."""
-    return Path(root) / Path(result["config"]["workdir"]).name
-
-
 def name_of(result: dict) -> str:
     """The group of a run by its directory's name: what stands before "-seed", or else before the fingerprint."""
     return re.sub(r"(-seed\d+)?(-[0-9a-f]{6})?$", "", Path(result["config"]["workdir"]).name)
@@ -45,6 +43,61 @@ def groups(results: Sequence[dict], group: Callable[[dict], str] = name_of) -> d
     for result in results:
         members.setdefault(group(result), []).append(result)
     return members
+
+
+def scores(results: Sequence[dict]) -> list[Score]:
+    """The scores that some run carries, in the order they come; units that differ stand side by side."""
+    found = {}
+    for result in results:
+        for score in scores_of(result):
+            first = found.get(score.name, score)
+            units = dict.fromkeys([*first.unit.split(" or "), score.unit])
+            found[score.name] = first._replace(unit=" or ".join(units))
+    return list(found.values())
+
+
+def judging(results: Sequence[dict]) -> Score:
+    """The score that tables and charts prefer: the excess over the floor where all runs have it, else the first."""
+    every = scores(results)
+    there = [score for score in every if score.columns[0] == EXCESS and common(results, score)]
+    return (there or every)[0]
+
+
+def common(results: Sequence[dict], score: Score) -> bool:
+    """Whether all runs have the score."""
+    return all(score.name in result["evaluation"] for result in results)
+
+
+def same(results: Sequence[dict], score: Score) -> float | None:
+    """The value of a score that is the same in all runs, but for rounding; None where it is not, or not there."""
+    values = [result["evaluation"].get(score.name, math.nan) for result in results]
+    return values[0] if all(math.isclose(value, values[0], rel_tol=1e-6) for value in values) else None
+
+
+def beside(results: Sequence[dict], name: str) -> list[Score]:
+    """The references of the score of that name."""
+    return [score for score in scores(results) if score.reference and score.beside == name]
+
+
+def optimum(results: Sequence[dict], name: str) -> Score | None:
+    """The reference of the score `name` that is of the best there can be: of whose loss the excess is counted from."""
+    first, excess, found = scores(results)[0], judging(results), results[0]["evaluation"]
+    if excess.columns[0] != EXCESS:
+        return None
+    floor = found[first.name] - found[excess.name]
+    best = {score.reference for score in beside(results, first.name)
+            if math.isclose(found.get(score.name, math.nan), floor, abs_tol=1e-6)}
+    return next((score for score in beside(results, name) if score.reference in best), None)
+
+
+def rates(result: dict) -> dict[float, dict]:
+    """The evaluations at further masking rates, by rate."""
+    return {one["rate"]: one for one in result["answers"].get("rates", {}).values()}
+
+
+def probes(result: dict) -> dict[str, dict]:
+    """The answers to the probes of the built-in language, by probe."""
+    return result["answers"].get("probes", {})
 
 
 def judged(values: Sequence[float], errors: Sequence[float]) -> Estimate:
@@ -59,9 +112,9 @@ def shown(values: Sequence[float], errors: Sequence[float]) -> Estimate:
     return Estimate(float(np.mean(values)), min(values), max(values)) if len(values) > 1 else judged(values, errors)
 
 
-def histories(root: Path, results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
+def histories(results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
     """What the runs of each group logged: for each seed all records of a step as one, by step."""
-    return {name: [by_step(files.read(folder(root, member) / "metrics.jsonl")) for member in members]
+    return {name: [by_step(member["history"]) for member in members]
             for name, members in groups(results, group).items()}
 
 
@@ -72,10 +125,10 @@ def by_step(records: Sequence[dict]) -> dict[int, dict]:
     return at
 
 
-def curves(histories: dict[str, list[dict[int, dict]]], x: str = "step", y: str = "eval_loss") -> list[Series]:
+def curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) -> list[Series]:
     """A line a group: the mean of `y` over seeds, and the lowest and highest seed, at the steps that all seeds have.
 
-    x: "step", or a running total of metrics.jsonl such as "tokens", averaged over seeds. y: a name in metrics.jsonl.
+    x: "step", or a running total of the history such as "tokens", averaged over seeds. y: a name in the history.
     The range is shown, not Student's interval: with two or three seeds that is far wider than the figure.
     """
     lines = []
@@ -96,12 +149,12 @@ def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=na
 
     Classes are named by their bounds, the last by "≥"; runs without the probe are left out. Bounds: see `shown`.
     """
-    have = [result for result in results if by in result.get("probes", {}).get(probe, {})]
-    classes = have[0]["probes"][probe][by] if have else []
+    have = [result for result in results if by in probes(result).get(probe, {})]
+    classes = probes(have[0])[probe][by] if have else []
     names = [span(one["low"], one["high"]) for one in classes]
     lines = []
     for name, members in groups(have, group).items():
-        columns = zip(*(member["probes"][probe][by] for member in members), strict=True)
+        columns = zip(*(probes(member)[probe][by] for member in members), strict=True)
         lines.append(Series(name, names, [shown([one["accuracy"] for one in column],
                                                 [one["accuracy_se"] for one in column]) for column in columns]))
     return lines, Series("optimum", names, [Estimate(one["optimum"], None, None) for one in classes])
@@ -113,23 +166,31 @@ def span(low: int, high: int | None) -> str:
     return str(low) if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def matrix(results: Sequence[dict], value: str = "loss", group=name_of) -> Matrix:
-    """`value` ("loss", "accuracy" or "gap") of each group at each evaluation rate that all runs were asked for."""
-    have = [result for result in results if value in result.get("rates", [{}])[0]]
-    asked = [{one["rate"]: one for one in result["rates"]} for result in have]
-    rates = sorted(set.intersection(*map(set, asked))) if asked else []
-    members = groups(list(zip(have, asked, strict=True)), lambda pair: group(pair[0]))
-    return Matrix(list(members), rates, [[judged([at[rate][value] for _, at in seeds],
-                                                 [at[rate][f"{value}_se"] for _, at in seeds]) for rate in rates]
-                                         for seeds in members.values()])
+def matrix(results: Sequence[dict], value: str, group=name_of) -> Matrix:
+    """The score `value` of each group at each evaluation rate that all runs were asked for."""
+    have = [result for result in results if any(value in one for one in rates(result).values())]
+    shared = sorted(set.intersection(*(set(rates(result)) for result in have))) if have else []
+    members = groups(have, group)
+    return Matrix(list(members), shared, [
+        [judged([rates(one)[rate][value] for one in seeds], [rates(one)[rate][f"{value}_se"] for one in seeds])
+         for rate in shared] for seeds in members.values()])
 
 
-def by_rate(results: Sequence[dict], value: str = "loss", group=name_of) -> tuple[list[Series], Series | None]:
-    """`matrix` as a line a group by the evaluation's masking rate in per cent; and the floor's loss where known."""
+def by_rate(results: Sequence[dict], value: str, group=name_of) -> tuple[list[Series], Series | None]:
+    """`matrix` as a line a group by the evaluation's masking rate in per cent; and the optimum's where it is known."""
     found = matrix(results, value, group)
     per_cent = [100 * rate for rate in found.rates]
     lines = [Series(name, per_cent, values) for name, values in zip(found.groups, found.value_GxR, strict=True)]
-    floors = {one["rate"]: one["floor"] for result in results for one in result.get("rates", []) if "floor" in one}
-    if value != "loss" or not lines or not floors.keys() >= set(found.rates):
+    best = optimum(results, value)
+    if best is None or not lines:
         return lines, None
-    return lines, Series("floor", per_cent, [Estimate(floors[rate], None, None) for rate in found.rates])
+    at = at_rates(results, best)
+    if not at.keys() >= set(found.rates):
+        return lines, None
+    return lines, Series(best.reference, per_cent, [Estimate(at[rate], None, None) for rate in found.rates])
+
+
+def at_rates(results: Sequence[dict], reference: Score) -> dict[float, float]:
+    """A reference's value at each further rate, which is the same for all runs that are judged on the same rows."""
+    return {rate: one[reference.name] for result in results for rate, one in rates(result).items()
+            if reference.name in one}

@@ -2,14 +2,14 @@
 import csv
 import io
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tabulate import tabulate
 
-from mlm.base.estimates import Estimate
+from mlm.base import files
+from mlm.base.estimates import Estimate, Score
 
 
 class Column(NamedTuple):
@@ -18,6 +18,12 @@ class Column(NamedTuple):
     name: str
     title: str
     form: str = ""
+
+
+def scored(score: Score, form: str = "") -> Column:
+    """The column of a score: its title without what all columns share, and of its unit the first word."""
+    title = score.title.removeprefix("held-out ")
+    return Column(score.name, f"{title} ({score.unit.split()[0]})" if score.unit else title, form or score.form)
 
 
 def against_paper(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list[dict], list[Column]]:
@@ -83,6 +89,4 @@ def write(folder: Path, rows: Sequence[dict], columns: Sequence[Column], stem: s
     latex = markdown(rows, columns, "latex_booktabs").replace("±", "$\\pm$")
     for ending, content in (("md", markdown(rows, columns) + "\n"), ("csv", plain(rows, columns)),
                             ("tex", latex + "\n")):
-        aside = folder / f".{stem}.{ending}.{os.getpid()}"
-        aside.write_text(content)
-        aside.rename(folder / f"{stem}.{ending}")
+        files.write_text(folder / f"{stem}.{ending}", content)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, draw
@@ -78,6 +79,22 @@ class Grammar(NamedTuple):
     states: tuple[State, ...]
     number_W: np.ndarray    # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray   # the same lemma in the other number, of a noun or verb; -1 elsewhere
+
+
+def check(language: Language) -> None:
+    """Raises ConfigError for a config.data.language that no document could be drawn from."""
+    name = "config.data.language"
+    for field in ("train_documents", "validation_documents"):
+        errors.at_least(1, f"{name}.{field}", getattr(language, field))
+    for field in ("zipf", "topic"):
+        errors.at_least(0, f"{name}.{field}", getattr(language, field))
+    errors.number(f"{name}.topics", language.topics, 1, len(TOPICS))
+    errors.number(f"{name}.names", language.names, 1, len(NAMES.split()))
+    for field in ("order", "agreement", "attractors", "recall"):
+        errors.number(f"{name}.{field}", getattr(language, field), 0, 1)
+    for field in ("modifiers", "continues", "protagonist"):
+        errors.number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
+    errors.number(f"{name}.seed", language.seed, 0, 2**32 - 1)
 
 
 def arcs(language: Language) -> dict[State, dict[State, float]]:

@@ -1,95 +1,140 @@
 """Documents packed once into rows of a fixed length, memory-mapped from then on."""
 import contextlib
+import dataclasses
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
-from mlm.base import config, errors
-from mlm.base.special import NUM_SPECIAL, PAD
+from mlm.base import config, errors, types
+from mlm.base.special import PAD
 from mlm.data.rows import store
 from mlm.data.rows.fill import MODES, Document
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds, tokenizer
 
-FORMAT = 1            # of the files: a change of what they hold must change this number
+FORMAT = 2            # of the files: a change of what they hold must change this number
 BLOCK = 4096          # rows written at a time
 BATCH = 2 ** 20       # characters tokenized at a time
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The packed rows of one split. N rows, L tokens a row, V entries of the vocabulary; PAD fills the end of a row."""
+class Column(NamedTuple):
+    """What a file of a split holds of each row."""
 
-    ids_NxL: np.ndarray        # uint16, or uint32 where the vocabulary asks for it
-    segments_NxL: np.ndarray   # uint16: tokens see each other where this is equal; from 1, 0 on padding
-    positions_NxL: np.ndarray  # uint16: of a token in its segment, from 0
-    types_NxL: np.ndarray      # uint8: 1 in the second segment of a pair
-    label_N: np.ndarray        # uint8: 1 where the second segment is the true next one
-    unigram_V: np.ndarray      # int64: counts of the tokens in the rows of the train split, 0 for the special ones
+    dtype: type
+    letters: str          # of its shape, as in types.py: "NxL" or "N"
+
+
+class Packed(NamedTuple):
+    """The rows of both splits, by column: N rows, L tokens a row; PAD fills the end of a row.
+
+    ids_NxL; segments_NxL: tokens see each other where this is equal, from 1, 0 on padding; positions_NxL: of a token in
+    its segment, from 0. Of pairs also types_NxL, 1 in the second segment, and the label next_N, 1 where that is the
+    true next one.
+    """
+
+    train: dict[str, np.ndarray]
+    validation: dict[str, np.ndarray]
     tokenizer: tokenizer.Tokenizer
+    about: types.About
     manifest: dict             # "inputs", "sha256" of each file, and counts of each split
 
-    def __len__(self) -> int:
-        return len(self.ids_NxL)
+
+def resolve(cfg: config.Config) -> config.Config:
+    """With the corpus, its vocabulary and how its documents fill rows, where nothing is said."""
+    data, knobs, pack = cfg.data, cfg.tokenizer, cfg.pack
+    if data.corpus == "auto":
+        data = dataclasses.replace(data, corpus="text" if data.path else "language")
+    drawn = data.corpus == "language"
+    if drawn:
+        room = pack.length - 2  # beside [CLS] and [SEP]
+        data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or room))
+    knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
+                                vocab_size=knobs.vocab_size or (0 if drawn else 8192))
+    pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
+    return dataclasses.replace(cfg, data=data, tokenizer=knobs, pack=pack)
 
 
-def load(knobs: config.Config, split: str) -> Rows:
-    """The rows of one split ("train" or "validation"), made where they are not yet under knobs.data.cache.
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a vocabulary and rows that could not be made."""
+    errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
+    errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
+    errors.at_least(8, "config.pack.length", cfg.pack.length)
+    if cfg.data.corpus != "language":
+        errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
+        return
+    for name, value, only in (("tokenizer.kind", cfg.tokenizer.kind, "words"),
+                              ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
+                              ("pack.mode", cfg.pack.mode, "doc_sentences")):
+        errors.expect(value == only, f"config.{name}", value,
+                      f"{only}, since config.data.corpus is language; leave it out to have that")
+    errors.number("config.data.language.words", cfg.data.language.words, 8, cfg.pack.length - 2)
 
-    Made once for a corpus (by content), a tokenizer and a config.pack, both splits together; a file that changed since
-    is noticed and made again. Raises errors.ConfigError as corpus.documents and kinds.train do.
+
+def load(cfg: config.Config) -> Packed:
+    """The rows of both splits, made where they are not yet under cfg.data.cache.
+
+    Made once for a corpus (by content), a tokenizer and a config.pack; a file that changed since is noticed and made
+    again. Raises ConfigError as corpus.documents and kinds.train do.
     """
-    errors.one_of("split", split, corpus.SPLITS)
-    errors.one_of("config.pack.mode", knobs.pack.mode, list(MODES))
-    content = corpus.fingerprint(knobs.data)
-    words = vocabulary(knobs, content)
-    isolate = knobs.pack.isolate and knobs.pack.mode == "full_sentences"  # elsewhere rows hold one document or pair
+    content = corpus.fingerprint(cfg.data)
+    words = vocabulary(cfg, content)
+    isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"  # elsewhere rows hold one document or pair
     inputs = {"format": FORMAT, "corpus": content, "kind": words.kind,
               "tokenizer": hashlib.sha256(words.model).hexdigest(),
-              "mode": knobs.pack.mode, "length": knobs.pack.length, "isolate": isolate}
+              "mode": cfg.pack.mode, "length": cfg.pack.length, "isolate": isolate}
 
     def make(folder):
         counts = {}
-        for part in corpus.SPLITS:
+        for split in corpus.SPLITS:
             unigram_V = np.zeros(words.vocab_size, np.int64)
-            rows = MODES[knobs.pack.mode](_tokenize(knobs.data, part, words), knobs.pack.length)
-            counts[part] = _write(folder, part, rows, knobs.pack, isolate, unigram_V)
-            errors.expect(counts[part]["rows"] > 0, "config.pack.mode", knobs.pack.mode,
-                          f"a corpus that fills a row of the {part} split")
-            logging.info("packed %s: %d rows, %d tokens, %.1f%% padding", part, counts[part]["rows"],
-                         counts[part]["tokens"], 100 * counts[part]["padding"])
-            if part == "train":
-                unigram_V[:NUM_SPECIAL] = 0
+            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, words), cfg.pack.length)
+            counts[split] = _write(folder, split, rows, cfg.pack, isolate, unigram_V)
+            errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
+                          f"a corpus that fills a row of the {split} split")
+            logging.info("packed %s: %d rows, %d tokens, %.1f%% padding", split, counts[split]["rows"],
+                         counts[split]["tokens"], 100 * counts[split]["padding"])
+            if split == "train":
+                unigram_V[PAD] = 0
                 unigram_V.tofile(folder / "unigram.bin")
         return counts
 
-    folder, manifest = store.made(knobs.data.cache, "rows", inputs, make, parts=(split, "unigram"))
-    shape = (manifest[split]["rows"], knobs.pack.length)
-    arrays = {"types": np.broadcast_to(np.uint8(0), shape), "label": np.broadcast_to(np.uint8(0), shape[:1])}
-    for name, (dtype, wide) in _dtypes(knobs.pack.mode, words.vocab_size).items():
-        arrays[name] = np.memmap(folder / f"{split}.{name}.bin", dtype, "r", shape=shape if wide else shape[:1])
-    return Rows(arrays["ids"], arrays["segments"], arrays["positions"], arrays["types"], arrays["label"],
-                np.fromfile(folder / "unigram.bin", np.int64), words, manifest)
+    folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
+
+    def split_of(split):
+        size = {"N": manifest[split]["rows"], "L": cfg.pack.length}
+        return {name: np.memmap(folder / f"{split}.{name}.bin", column.dtype, "r",
+                                shape=tuple(size[letter] for letter in column.letters.split("x")))
+                for name, column in _columns(cfg.pack.mode, words.vocab_size).items()}
+
+    about = shape(cfg, words.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
+    return Packed(*map(split_of, corpus.SPLITS), words, about, manifest)
 
 
-def vocabulary(knobs: config.Config, content: str) -> tokenizer.Tokenizer:
+def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
+    """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand."""
+    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
+    return types.About(vocab_size, cfg.pack.length, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
+                       unigram_V.tobytes())
+
+
+def vocabulary(cfg: config.Config, content: str) -> tokenizer.Tokenizer:
     """The tokenizer learnt from the corpus of this content (`corpus.fingerprint`), made where the cache lacks it.
 
     Raises ConfigError where it would have to be made and the corpus holds something else by now.
     """
     def make(folder):
-        if corpus.fingerprint(knobs.data) != content:
-            raise errors.ConfigError(f"config.data.cache = {knobs.data.cache!r}: expected the folder that holds the "
+        if corpus.fingerprint(cfg.data) != content:
+            raise errors.ConfigError(f"config.data.cache = {cfg.data.cache!r}: expected the folder that holds the "
                                      "tokenizer, since the corpus that it was learnt from has changed")
-        words = kinds.train(knobs.tokenizer, _progress(corpus.to_learn(knobs.data), "reading for the vocabulary"))
+        words = kinds.train(cfg.tokenizer, _progress(corpus.to_learn(cfg.data), "reading for the vocabulary"))
         return {"file": words.save(folder).name}
 
-    inputs = {"format": FORMAT, "corpus": content, "kind": knobs.tokenizer.kind, "size": knobs.tokenizer.vocab_size}
-    folder, manifest = store.made(knobs.data.cache, "tokenizer", inputs, make)
+    inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
+    folder, manifest = store.made(cfg.data.cache, "tokenizer", inputs, make)
     return kinds.load(folder / manifest["file"])
 
 
@@ -124,22 +169,24 @@ def _encode(words, batch, ends):
             yield document
 
 
-def _dtypes(mode, vocab_size):
-    """File -> (type, whether it holds a value a token). Pairs alone have sentence kinds and labels."""
+def _columns(mode, vocab_size) -> dict[str, Column]:
+    """The files of a split. Pairs alone have sentence kinds and labels."""
     ids = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    files = {"ids": (ids, True), "segments": (np.uint16, True), "positions": (np.uint16, True)}
-    return files | ({"types": (np.uint8, True), "label": (np.uint8, False)} if mode == "segment_pair" else {})
+    columns = {"ids": Column(ids, "NxL"), "segments": Column(np.uint16, "NxL"), "positions": Column(np.uint16, "NxL")}
+    return columns | ({"types": Column(np.uint8, "NxL"), "next": Column(np.uint8, "N")} if mode == "segment_pair"
+                      else {})
 
 
 def _write(folder, split, rows, knobs, isolate, unigram_V) -> dict:
     """Writes a split's rows block by block, adds their tokens to unigram_V, and returns the counts."""
     length, count, tokens = knobs.length, 0, 0
-    dtypes = _dtypes(knobs.mode, len(unigram_V))
-    block = {name: np.zeros((BLOCK, length) if wide else BLOCK, dtype) for name, (dtype, wide) in dtypes.items()}
+    size = {"N": BLOCK, "L": length}
+    block = {name: np.zeros([size[letter] for letter in column.letters.split("x")], column.dtype)
+             for name, column in _columns(knobs.mode, len(unigram_V)).items()}
     block["ids"].fill(PAD)
     filled = 0
     with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context(open(folder / f"{split}.{name}.bin", "wb")) for name in dtypes}
+        files = {name: stack.enter_context(open(folder / f"{split}.{name}.bin", "wb")) for name in block}
 
         def flush():
             ids = block["ids"][:filled]
@@ -159,7 +206,7 @@ def _write(folder, split, rows, knobs, isolate, unigram_V) -> dict:
                 block["positions"][filled, start:end] = np.arange(piece)
             if knobs.mode == "segment_pair":
                 block["types"][filled, row.second:used] = 1
-                block["label"][filled] = row.label
+                block["next"][filled] = row.label
             filled, count, tokens = filled + 1, count + 1, tokens + used
             if filled == BLOCK:
                 flush()

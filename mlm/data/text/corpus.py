@@ -35,6 +35,16 @@ class Corpus(NamedTuple):
     lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
 
 
+def check(data: config.Data) -> None:
+    """Raises ConfigError for a corpus that is named without what it asks for."""
+    errors.one_of("config.data.corpus", data.corpus, list(CORPORA))
+    if data.corpus == "text":
+        errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
+    if data.corpus == "tfds":
+        errors.expect(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
+    errors.number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True)
+
+
 def documents(data: config.Data, split: str) -> Iterator[str]:
     """The documents of one split ("train" or "validation"), stripped, never empty, streamed in a fixed order.
 

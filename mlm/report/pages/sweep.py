@@ -10,24 +10,21 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 """
 import collections
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, fields
+from mlm.base.files import write_text
 from mlm.report import charts, compare, figures, palette, series, table
 from mlm.report.table import Column
 
-RUN_COLUMNS = (
-    Column("loss", "loss (nats)", ".4f"), Column("loss_se", "its error", ".4f"), Column("gap", "above floor", ".4f"),
-    Column("accuracy", "accuracy", ".4f"), Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"),
+SPENT = (
+    Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"),
     Column("tokens_per_second", "tokens/s", ",.0f"), Column("parameters", "parameters", ",d"),
     Column("flops", "training FLOPs", ".2e"),
 )
-
-
 POINTS = 200
 
 
@@ -38,20 +35,24 @@ class Findings(NamedTuple):
     columns: Sequence[Column]
     claims: list[dict]
     claim_columns: Sequence[Column]
+    claim_note: str
     charts: list
 
 
 def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     """Writes root/table.*, root/claims.* and root/figures/*, and returns what they hold.
 
-    results: the result.json of each finished run, at least one; the runs' directories lie in root.
+    results: finished runs, at least one, as `series` says.
     """
     group = getattr(experiment, "group", series.name_of)
     groups = series.groups(results, group)
     rows, columns = table.against_paper(*experiment.table(results))
     named = getattr(experiment, "claims", None)
-    claims, claim_columns = compare.claims(root, groups, named and named(list(groups)))
-    found = Findings(rows, columns, claims, claim_columns, charts.of(root, results, rows, columns, group))
+    claims, claim_columns = compare.claims(groups, named and named(list(groups)))
+    judged = compare.judged(results[0])
+    note = (f"{judged.title[0].upper()}{judged.title[1:]} of the first less the second's: "
+            f"{'negative' if judged.better < 0 else 'positive'} where the first is better.")
+    found = Findings(rows, columns, claims, claim_columns, note, charts.of(results, rows, columns, group))
     table.write(root, rows, columns)
     table.write(root, claims, claim_columns, "claims")
     for chart in found.charts:
@@ -66,7 +67,7 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
     """
     import jinja2
 
-    found = files(root, experiment, results) if results else Findings([], [], [], [], [])
+    found = files(root, experiment, results) if results else Findings([], [], [], [], "", [])
     question, _, recipe = (experiment.__doc__ or root.name).partition("\n\n")
     same, different = settings(results)
     topics = {}
@@ -80,14 +81,12 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
         found=found, topics=topics, same=same, different=different, runs=runs(results, different),
         intervals=[interval_plot(chart) for chart in found.charts if isinstance(chart, charts.Intervals)],
         heats=[chart for chart in found.charts if isinstance(chart, charts.Heat)],
-        run_columns=[column for column in RUN_COLUMNS
+        run_columns=[column for column in run_columns(results)
                      if any(measured(result, column.name) is not None for result in results)],
         data=embedded({topic: [drawn(chart) for chart in of] for topic, of in topics.items()}),
         palette=palette, text=table.text)
     root.mkdir(parents=True, exist_ok=True)
-    aside = root / f".report.html.{os.getpid()}"
-    aside.write_text(html, encoding="utf-8")
-    aside.rename(root / "report.html")
+    write_text(root / "report.html", html)
     return root / "report.html"
 
 
@@ -111,10 +110,18 @@ def shown(value) -> str:
 
 def runs(results: Sequence[dict], different: dict) -> list[dict]:
     """A row a run: its name, the config fields that differ (odd: from most runs' one value), and its numbers."""
+    columns = run_columns(results)
     return [{"name": Path(result["config"]["workdir"]).name,
              "fields": [{"text": text, "odd": name != "seed" and common is not None and text != common}
                         for name, common in different.items() for text in [shown(result["config"].get(name))]],
-             "numbers": {column.name: measured(result, column.name) for column in RUN_COLUMNS}} for result in results]
+             "numbers": {column.name: measured(result, column.name) for column in columns}} for result in results]
+
+
+def run_columns(results: Sequence[dict]) -> list[Column]:
+    """What the table of runs shows: the scores with curves, the first with its error, and what the run took."""
+    scores = [table.scored(score, ".4f") for score in charts.worth_a_curve(results)] if results else []
+    error = [Column(f"{column.name}_se", "its error", column.form) for column in scores[:1]]
+    return [*scores[:1], *error, *scores[1:], *SPENT]
 
 
 def measured(result: dict, name: str) -> float | None:
@@ -127,7 +134,7 @@ def interval_plot(chart: charts.Intervals) -> dict:
 
     ends = [x for _, value, paper in chart.rows for x in (*value, paper) if x is not None]
     low, high = min(ends), max(ends)
-    if chart.value in charts.SHARES:
+    if chart.share:
         low, high = max(low, 0), min(high, 1)
     ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     low, high = float(ticks[0]), float(ticks[-1])
@@ -153,7 +160,7 @@ def drawn(chart: charts.Lines) -> dict:
                 **palette.style(index)._asdict()}
 
     return {"name": chart.name, "x": chart.x, "y": chart.y, "band": chart.band, "bounds": chart.bounds,
-            "share": chart.value in charts.SHARES,
+            "share": chart.share,
             "series": [*(line(i, of, False) for i, of in enumerate(chart.series)),
                        *(line(i, of, True) for i, of in enumerate(chart.references))]}
 

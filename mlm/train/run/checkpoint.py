@@ -6,12 +6,27 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from mlm.base import config, errors, fields, types
+from mlm.train.run import directory
+from mlm.train.step.program import Program
 
 
-def manager(workdir: Path) -> ocp.CheckpointManager:
+def manager(workdir: Path | str) -> ocp.CheckpointManager:
     """The checkpoints of a run directory, of which the newest is kept."""
     options = ocp.CheckpointManagerOptions(max_to_keep=1, cleanup_tmp_directories=True)
-    return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+    return ocp.CheckpointManager(directory.checkpoints(workdir).absolute(), options=options)
+
+
+def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+           ) -> types.TrainState | None:
+    """The state of the newest checkpoint, numpy, or None where there is none; raises as `restore` does."""
+    return restore(checkpoints, cfg, data, jax.eval_shape(made.initial, knobs))
+
+
+def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+          ) -> types.TrainState:
+    """The state that a run goes on from, numpy: the newest checkpoint's, or the initial one."""
+    state = newest(checkpoints, cfg, data, made, knobs)
+    return jax.device_get(made.initial(knobs)) if state is None else state
 
 
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, state: types.TrainState) -> None:

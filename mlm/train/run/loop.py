@@ -1,26 +1,23 @@
 """One run from its config to its result: restore, step, evaluate, save, stop."""
 import contextlib
 import functools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import jax
 
 from mlm.base import config, fields, types
 from mlm.data.rows import loader, pack
-from mlm.judge import grammar
 from mlm.models import lm
 from mlm.train import recipe
 from mlm.train.run import checkpoint, directory
-from mlm.train.run.log import Log
+from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
-from mlm.train.step import cost, evaluation, parallel, program, references, update
+from mlm.train.step import cost, evaluation, parallel, references
+from mlm.train.step import program as programs
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
-    recipe.validate(cfg)
+    recipe.check(cfg)
     parallel.check(cfg)
 
 
@@ -31,67 +28,53 @@ def train(cfg: config.Config) -> dict:
     ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
     """
     check(cfg)
-    rows, held_out = pack.load(cfg, "train"), pack.load(cfg, "validation")
+    rows = pack.load(cfg)
     done = directory.finished(cfg, rows.manifest["inputs"])
     if done is not None:
         return done
-    with directory.claim(cfg) if jax.process_index() == 0 else open(os.devnull):
+    with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
         # Another process may have ended it since; of several processes of one run, all must see the same.
-        done = directory.finished(cfg, rows.manifest["inputs"]) if jax.process_count() == 1 else None
-        return done or _train(cfg, rows, held_out)
+        done = None if parallel.several() else directory.finished(cfg, rows.manifest["inputs"])
+        if done is not None:
+            return done
+        with opened(cfg, rows) as (run, state):
+            outcome = drive([run], Alone(run, state))[cfg.workdir]
+    if isinstance(outcome, Diverged):
+        raise outcome
+    return outcome
 
 
-def _train(cfg: config.Config, rows: pack.Rows, held_out: pack.Rows) -> dict:
-    made = program.build(cfg, rows)
-    with contextlib.closing(Run(cfg, rows, held_out, made)) as run, Asked() as asked:
-        state = made.run.put_state(run.restore())
-        for number in range(run.start + 1, cfg.train.steps + 1):
-            state, new = made.run.train_step(state, made.run.put_batch(next(run.batches)), run.knobs)
-            run.took(number, functools.partial(made.run.get_metrics, new))
-            stop = asked.now(run.checkpoints, number)
-            if run.rests(number, stop):
-                run.rest(number, state, stop)
-            if stop and number < cfg.train.steps:
-                raise Stopped(f"stopped at step {number:,} of {cfg.train.steps:,}, saved in {cfg.workdir}; "
-                              "the same command continues", asked.signal)
-        result = run.finish(state)
-    if asked.signal is not None:
-        raise Stopped(f"{cfg.workdir} is done; stopped after it", asked.signal)
-    return result
+@contextlib.contextmanager
+def opened(cfg: config.Config, rows: pack.Packed):
+    """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first."""
+    made = programs.build(cfg, rows.about)
+    with contextlib.closing(checkpoint.manager(cfg.workdir)) as checkpoints:
+        state = checkpoint.first(checkpoints, cfg, rows.manifest["inputs"], made, programs.knobs(cfg))
+        with contextlib.closing(Run(cfg, rows, made, checkpoints, int(state.step))) as run:
+            yield run, state
 
 
 class Run:
-    """One run beside its steps: where it starts, what feeds it, and what is written of it. Others make the steps."""
+    """One run beside its steps: what feeds it, and what is written of it. Others make the steps."""
 
-    def __init__(self, cfg: config.Config, rows: pack.Rows, held_out: pack.Rows, made: program.Program):
-        self.cfg, self.rows, self.held_out, self.made = cfg, rows, held_out, made
-        self.workdir, self.data = Path(cfg.workdir), rows.manifest["inputs"]
-        self.knobs = program.training_knobs(cfg)
-        self.abstract = jax.eval_shape(made.initial, self.knobs)
-        self.checkpoints = checkpoint.manager(self.workdir)
-        self.start = self.log = self.batches = None
-        self.late = self.judged = None  # metrics are read one step late, so that devices never wait for this process
-
-    def restore(self) -> types.TrainState:
-        """The state to go on from, numpy: the newest checkpoint's, or the initial one. Opens the run's files."""
-        cfg = self.cfg
-        state = checkpoint.restore(self.checkpoints, cfg, self.data, self.abstract)
-        state = jax.device_get(self.made.initial(self.knobs)) if state is None else state
-        self.start = int(state.step)
-        if jax.process_index() == 0:
-            directory.describe(cfg, self.data, self.start)
-        self.beside = references.measure(cfg, self.held_out)
-        self.log = Log(self.workdir, self.start, cfg)
-        self.batches = loader.train_batches(self.rows, seed=cfg.seed, batch_size=cfg.train.batch_size,
-                                            start_step=self.start, process=jax.process_index(),
-                                            processes=jax.process_count())
-        return state
+    def __init__(self, cfg: config.Config, rows: pack.Packed, made: programs.Program, checkpoints, start: int):
+        self.cfg, self.rows, self.made, self.checkpoints, self.start = cfg, rows, made, checkpoints, start
+        self.data = rows.manifest["inputs"]
+        if parallel.writes():
+            directory.describe(cfg, self.data, start)
+        self.references = references.measure(cfg, made, rows)
+        self.scores = (*made.objective.scores, *self.references.scores)
+        self.log = Log(cfg, made.objective, start)
+        self.batches = loader.train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
+                                            start_step=start, **parallel.share())
+        self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
+        self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
 
     def took(self, number: int, read: Callable) -> None:
         """Step `number` is under way; read() waits for its metrics."""
-        if self.late is not None:
-            self.log.add(number - 1, self.late(), self.checkpoints)
-        self.late = read
+        if self.late:
+            self.log.add(number - 1, self.late.pop()(), self.checkpoints)
+        self.late.append(read)
 
     def rests(self, number: int, stop: bool) -> bool:
         """Whether more than the next step follows step `number`: an evaluation, a checkpoint or the end."""
@@ -103,41 +86,86 @@ class Run:
 
     def rest(self, number: int, state, stop: bool) -> None:
         """Evaluates and saves what is due after step `number`; where the run is to stop there, waits for the disk."""
-        self.log.add(number, self.late(), self.checkpoints, flush=True)
-        self.late = None
+        self.log.add(number, self.late.pop()(), self.checkpoints, flush=True)
         last = number == self.cfg.train.steps
         if self.due(number):  # before the checkpoint, so that a run continued from it lacks no evaluation
-            self.judged = self.evaluation(state)
-            self.log.evaluation(number, self.judged[1])
+            self.evaluations = {number: self.evaluate(state)}
+            self.log.evaluation(number, self.evaluations[number][1], self.scores)
         if last or stop or number % self.cfg.train.checkpoint_every == 0:
             checkpoint.save(self.checkpoints, self.cfg, self.data, self.made.run.get_state(state))
         if stop and not last:
             self.checkpoints.wait_until_finished()
         self.log.pause()
 
-    def evaluation(self, state) -> tuple[types.Losses, dict]:
-        cfg, made, knobs = self.cfg, self.made, program.frozen_knobs(self.cfg)
-        batches = loader.eval_batches(self.held_out, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
-                                      process=jax.process_index(), processes=jax.process_count())
-        eval_step = made.run.per_row(update.eval_step, made.model, made.objective(cfg.eval.rate))
-        lost = evaluation.collect(eval_step, state, batches, made.run.put_batch, knobs)
-        return lost, evaluation.summarise(lost, knobs, self.beside)
+    def evaluate(self, state) -> tuple[evaluation.Columns, dict]:
+        columns = evaluation.collect(self.cfg, self.made, state, self.rows.validation)
+        columns = self.references.add(columns)
+        return columns, evaluation.summary(columns, self.scores)
 
     def finish(self, state) -> dict:
         """Writes what the finished run is, and returns it."""
-        cfg, vocab_size = self.cfg, self.rows.tokenizer.vocab_size
-        lost, summary = self.judged or self.evaluation(state)
+        cfg, vocab_size = self.cfg, self.rows.about.vocab_size
+        columns, found = self.evaluations.get(cfg.train.steps) or self.evaluate(state)
         flops = cost.per_step(cfg, vocab_size)
         result = {"fingerprint": fields.fingerprint(cfg), "config": fields.flatten(cfg), "data": self.data,
-                  "steps": cfg.train.steps, "vocab_size": vocab_size, **lm.count(self.abstract.params["model"]),
-                  "flops": flops and flops * cfg.train.steps, "evaluation": summary,
-                  **grammar.examine(cfg, self.made, self.held_out, state), **self.log.summary()}
+                  "steps": cfg.train.steps, "vocab_size": vocab_size,
+                  **lm.count(cost.abstract(programs.blank(cfg), vocab_size).params["model"]),
+                  "flops": flops and flops * cfg.train.steps, "evaluation": found,
+                  "scores": [score._asdict() for score in self.scores], **self.log.summary()}
         self.checkpoints.wait_until_finished()
-        if jax.process_index() == 0:
-            directory.finish(self.workdir, result, lost)
+        if parallel.writes():
+            directory.finish(Path(cfg.workdir), result, columns)
         return result
 
     def close(self) -> None:
-        if self.log is not None:
-            self.log.close()
-        self.checkpoints.close()
+        self.log.close()
+
+
+class Alone:
+    """The steps of a run that has its program to itself."""
+
+    def __init__(self, run: Run, state: types.TrainState):
+        self.run, self.knobs = run.made.run, programs.knobs(run.cfg)
+        self.now = self.run.put_state(state)
+
+    def take(self, batches: Mapping[int, types.Batch]) -> Callable:
+        """Makes one step; what it returns waits for the metrics of a run, by its number."""
+        self.now, metrics = self.run.train_step(self.now, self.run.put_batch(batches[0]), self.knobs)
+        return lambda m: self.run.get_metrics(metrics)
+
+    def state(self, m: int):
+        """The state of a run, on the devices."""
+        return self.now
+
+
+def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
+    """Takes runs of one length from where they stand to their end. Returns by workdir each one's result, or how it
+    diverged, which stops no other.
+
+    steps: what makes them, such as Alone. A run that is ahead of the others waits until they are where it is.
+    """
+    outcomes, last = {}, runs[0].cfg.train.steps
+    with Asked() as asked:
+        for number in range(min(run.start for run in runs) + 1, last + 1):
+            moving = [m for m, run in enumerate(runs) if run.start < number and run.cfg.workdir not in outcomes]
+            if not moving:  # those behind have diverged, and those ahead wait
+                continue
+            read = steps.take({m: next(runs[m].batches) for m in moving})
+            stop = asked.now(runs[0].checkpoints, number)
+            for m in moving:
+                try:
+                    runs[m].took(number, functools.partial(read, m))
+                    if runs[m].rests(number, stop):
+                        runs[m].rest(number, steps.state(m), stop)
+                except Diverged as diverged:
+                    outcomes[runs[m].cfg.workdir] = diverged
+            if stop and number < last:
+                saved = f"saved in {runs[0].cfg.workdir}" if len(runs) == 1 else f"{len(runs)} runs saved"
+                raise Stopped(f"stopped at step {number:,} of {last:,}, {saved}; the same command continues",
+                              asked.signal)
+        for m, run in enumerate(runs):
+            if run.cfg.workdir not in outcomes:
+                outcomes[run.cfg.workdir] = run.finish(steps.state(m))
+    if asked.signal is not None:
+        raise Stopped(f"{', '.join(run.cfg.workdir for run in runs)}: done; stopped after it", asked.signal)
+    return outcomes

@@ -4,16 +4,15 @@ Letters in array names: M members; others as in types.py.
 """
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, errors
+from mlm.base import config, errors, types
 from mlm.data.rows import pack
 from mlm.train.run import directory, log, loop
-from mlm.train.run.stop import Asked, Stopped
 from mlm.train.step import parallel, program
 
 
@@ -29,12 +28,11 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
         loop.check(cfg)
         errors.expect(program.blank(cfg) == program.blank(configs[0]), "config.workdir", cfg.workdir,
                       f"a run that shares its program with that of {configs[0].workdir}")
-    errors.expect(configs[0].parallel.mode == "jit" and jax.process_count() == 1, "config.parallel.mode",
+    errors.expect(configs[0].parallel.mode == "jit" and not parallel.several(), "config.parallel.mode",
                   configs[0].parallel.mode, "jit, in one process, for runs trained side by side")
-    rows, held_out = pack.load(configs[0], "train"), pack.load(configs[0], "validation")
-    outcomes = {}
+    rows, outcomes = pack.load(configs[0]), {}
     with contextlib.ExitStack() as held:
-        runs = []
+        runs, states = [], []
         for cfg in configs:
             with contextlib.suppress(directory.Taken):
                 held.enter_context(directory.claim(cfg))
@@ -42,54 +40,42 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
                 if done is not None:
                     outcomes[cfg.workdir] = done
                 else:
-                    run = loop.Run(cfg, rows, held_out, program.build(cfg, rows))
-                    runs.append(held.enter_context(contextlib.closing(run)))
-        return outcomes | (_train(runs) if runs else {})
+                    run, state = held.enter_context(loop.opened(cfg, rows))
+                    runs.append(run)
+                    states.append(state)
+        return outcomes | (loop.drive(runs, Together(runs, states)) if runs else {})
 
 
-def _train(runs: Sequence[loop.Run]) -> dict[str, dict | log.Diverged]:
-    steps, outcomes = runs[0].cfg.train.steps, {}
-    together = over_members(runs[0].made.train_step)
-    states = together.put_state(stack([run.restore() for run in runs]))
-    knobs_M = stack([run.knobs for run in runs])
-    with Asked() as asked:
-        for number in range(min(run.start for run in runs) + 1, steps + 1):
-            moves_M = np.array([run.start < number and run.cfg.workdir not in outcomes for run in runs])
-            if not moves_M.any():  # those behind have diverged, and those ahead wait
-                continue
-            batches = {m: next(runs[m].batches) for m in np.nonzero(moves_M)[0]}
-            spare = next(iter(batches.values()))  # for those that wait: what they make of it is dropped
-            batch_M = stack([batches.get(m, spare) for m in range(len(runs))])
-            states, new = together.train_step(states, together.put_batch(batch_M), (knobs_M, moves_M))
-            read = functools.cache(functools.partial(together.get_metrics, new))
-            stop = asked.now(runs[0].checkpoints, number)
-            for m in batches:
-                try:
-                    runs[m].took(number, functools.partial(_read, read, m))
-                    if runs[m].rests(number, stop):
-                        runs[m].rest(number, take(states, m), stop)
-                except log.Diverged as diverged:
-                    outcomes[runs[m].cfg.workdir] = diverged
-            if stop and number < steps:
-                raise Stopped(f"stopped at step {number:,} of {steps:,}, {len(runs)} runs saved; the same command "
-                                   "continues", asked.signal)
-        for m, run in enumerate(runs):
-            if run.cfg.workdir not in outcomes:
-                outcomes[run.cfg.workdir] = run.finish(take(states, m))
-    if asked.signal is not None:
-        raise Stopped(f"{len(runs)} runs are done; stopped after them", asked.signal)
-    return outcomes
+class Together:
+    """The steps of runs that share one program, made at once."""
+
+    def __init__(self, runs: Sequence[loop.Run], states: Sequence[types.TrainState]):
+        self.run = over_members(runs[0].made.train_step)
+        self.now, self.knobs_M = self.run.put_state(stack(states)), stack([program.knobs(run.cfg) for run in runs])
+        self.members = range(len(runs))
+
+    def take(self, batches: Mapping[int, types.Batch]) -> Callable:
+        """Makes one step of the members that have a batch; the others keep their state."""
+        moves_M = np.array([m in batches for m in self.members])
+        spare = next(iter(batches.values()))  # for those that wait: what they make of it is dropped
+        batch_M = stack([batches.get(m, spare) for m in self.members])
+        self.now, metrics = self.run.train_step(self.now, self.run.put_batch(batch_M), (self.knobs_M, moves_M))
+        read = functools.cache(functools.partial(self.run.get_metrics, metrics))
+        return lambda m: jax.tree.map(lambda x_M: x_M[m], read())
+
+    def state(self, m: int):
+        return member(self.now, m)
 
 
 @functools.lru_cache(maxsize=1)  # as programs are kept
 def over_members(train_step) -> parallel.Parallel:
     """The step for all members at once, its knobs_M beside moves_M: a member that does not move keeps its state."""
-    def step(state, batch, knobs_and_moves):
+    def step(total, state, batch, knobs_and_moves):
         knobs, moves = knobs_and_moves
-        new, metrics = train_step(state, batch, knobs)
+        new, metrics = train_step(total, state, batch, knobs)
         return jax.tree.map(lambda after, before: jnp.where(moves, after, before), new, state), metrics
 
-    return parallel.over_mesh(jax.vmap(step), members=True)
+    return parallel.over_mesh(lambda total, *each_M: jax.vmap(functools.partial(step, total))(*each_M), members=True)
 
 
 def stack(trees: Sequence):
@@ -98,10 +84,6 @@ def stack(trees: Sequence):
 
 
 @jax.jit
-def take(states, m):
+def member(states, m):
     """The state of one member, on the devices."""
     return jax.tree.map(lambda x_Mx: x_Mx[m], states)
-
-
-def _read(read, m):
-    return jax.tree.map(lambda x_M: x_M[m], read())

@@ -2,7 +2,7 @@
 import signal
 import threading
 
-import jax
+from mlm.train.step import parallel
 
 
 class Stopped(Exception):
@@ -25,7 +25,7 @@ class Asked:
         self.before = {}
 
     def __enter__(self):
-        if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
+        if not parallel.several() and threading.current_thread() is threading.main_thread():
             self.before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
@@ -38,6 +38,6 @@ class Asked:
         self.__exit__()
 
     def now(self, checkpoints, number: int) -> bool:
-        if jax.process_count() > 1 and checkpoints.reached_preemption(number):
+        if parallel.several() and checkpoints.reached_preemption(number):
             self.signal = signal.SIGTERM
         return self.signal is not None

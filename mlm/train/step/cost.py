@@ -1,14 +1,11 @@
-"""Training FLOPs by the compiler's own count."""
+"""What a step costs by the compiler's own count: floating-point operations, and bytes of memory."""
 import functools
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from mlm.base import config, fields, types
-from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES, masking
-from mlm.train.step import program
+from mlm.data.rows import pack
+from mlm.train.step import parallel, program, update
 
 
 def per_step(cfg: config.Config, vocab_size: int) -> float | None:
@@ -39,21 +36,36 @@ def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float |
 
 @functools.cache
 def _lowered(cfg, vocab_size):
-    model = MODELS[cfg.model.family](cfg.model, vocab_size)
-    objective = OBJECTIVES[cfg.objective](cfg.mask, masking.slots(cfg.mask.max_rate, cfg.pack.length),
-                                          np.ones(vocab_size, np.int64))
-    knobs, rows, length = program.training_knobs(cfg), cfg.train.batch_size * cfg.mask.views, cfg.pack.length
+    about = pack.shape(cfg, vocab_size)
+    model, objective = program.parts(cfg, about)
+    knobs, rows = program.knobs(cfg), cfg.train.batch_size * objective.views
 
     def loss(params, batch, key_B):
         losses = objective.loss(params, model, batch, key_B, knobs, train=True)
         return sum(x_B.sum() for x_B in losses.loss_B.values())
 
-    def init(key):
-        return {"model": model.init(key), "objective": objective.init(key, cfg.model.width)}
-
-    int_BxL, int_B = (jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows, length), (rows,)))
-    batch = types.Batch(int_BxL, int_BxL, int_BxL, int_BxL, int_B, int_B)
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    params = jax.eval_shape(init, jax.random.key(0))
-    cost = jax.jit(jax.grad(loss)).lower(params, batch, key_B).cost_analysis()
-    return cost["flops"] if cost else None
+    cost = jax.jit(jax.grad(loss)).lower(abstract(cfg, vocab_size).params, types.abstract(rows, about), key_B)
+    analysis = cost.cost_analysis()
+    return analysis["flops"] if analysis else None
+
+
+@functools.cache
+def abstract(cfg: config.Config, vocab_size: int) -> types.TrainState:
+    """The shapes of a blank config's state."""
+    return jax.eval_shape(functools.partial(update.init_state, cfg, *program.parts(cfg, pack.shape(cfg, vocab_size))),
+                          program.knobs(cfg))
+
+
+@functools.cache
+def memory(cfg: config.Config, vocab_size: int) -> int:
+    """Bytes on one device of a step of cfg.train.batch_size rows there, its layers rolled, which changes little."""
+    cfg = fields.override(cfg, {"model.unroll": 1, "model.fast": False})  # the fast paths are this CPU's
+    about = pack.shape(cfg, vocab_size)
+    run = parallel.one_device(functools.partial(update.train_step, cfg, *program.parts(cfg, about)))
+    batch = types.abstract(cfg.train.batch_size, about)
+    lowered = run.train_step.lower(abstract(cfg, vocab_size), batch, program.knobs(cfg))
+    # How well its machine code is optimised changes nothing in what memory is planned.
+    used = lowered.compile(compiler_options={"xla_backend_optimization_level": 0}).memory_analysis()
+    return (used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+            + used.temp_size_in_bytes)

@@ -5,7 +5,26 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mlm.base import config, types
+from mlm.base import config, errors, types
+
+SCHEDULES = ("linear", "cosine", "wsd", "constant")
+
+
+def check(optim: config.Optim) -> None:
+    """Raises ConfigError for a config.optim that no run could use."""
+    name = "config.optim"
+    errors.one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
+    for field in ("final_fraction", "warmup_fraction", "decay_fraction"):
+        errors.number(f"{name}.{field}", getattr(optim, field), 0, 1)
+    for field in ("b1", "b2"):
+        errors.number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
+    for field in ("weight_decay", "clip"):
+        errors.at_least(0, f"{name}.{field}", getattr(optim, field))
+    for field in ("learning_rate", "eps"):
+        errors.expect(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
+    if optim.schedule == "wsd":
+        parts = optim.warmup_fraction + optim.decay_fraction
+        errors.expect(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
 
 
 def schedule(optim: config.Optim, steps: int) -> Callable:

@@ -1,4 +1,4 @@
-"""How the per-device step runs on many devices: the only file that names them."""
+"""How the per-device step runs on many devices: the only file that names them, and the processes they belong to."""
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,6 +23,11 @@ class Parallel(NamedTuple):
     get_metrics: Callable  # metrics -> numpy scalars
 
 
+def check_mode(cfg: config.Config) -> None:
+    """Raises ConfigError unless config.parallel.mode is one of MODES."""
+    errors.one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
+
+
 def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the batches divide among the devices there are."""
     devices = jax.device_count()
@@ -39,14 +44,53 @@ def check_evaluation(cfg: config.Config) -> None:
                   f"a multiple of {devices}, the number of devices")
 
 
+def writes() -> bool:
+    """Whether this process keeps the run's files: the first of them does."""
+    return jax.process_index() == 0
+
+
+def several() -> bool:
+    """Whether the run has more processes than this one."""
+    return jax.process_count() > 1
+
+
+def share() -> dict[str, int]:
+    """Which of the run's processes this one is, as the loader asks."""
+    return {"process": jax.process_index(), "processes": jax.process_count()}
+
+
+def mine(rows: int) -> slice:
+    """This process's part of `rows` rows in order."""
+    part = rows // jax.process_count()
+    return slice(jax.process_index() * part, (jax.process_index() + 1) * part)
+
+
+def describe() -> dict:
+    """The devices of the run, for its provenance."""
+    return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
+
+
+def one_device(train_step: Callable) -> Parallel:
+    """The step on this process's first device alone, as measurements and plans want it."""
+    return over_mesh(train_step, jax.devices()[:1])
+
+
+def total_over(devices: int) -> Callable:
+    """Sums over the devices of what each has summed; those of one device are what they are, which XLA on CPU would copy
+    all the same."""
+    return (lambda tree: tree) if devices == 1 else functools.partial(jax.lax.psum, axis_name="data")
+
+
 def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> Parallel:
     """jax.jit over a mesh of all devices of all processes, or of those given.
 
-    members: every value of train_step has a leading axis of members, on every device, before that of rows.
+    train_step: (total, state, batch, knobs) -> (state, metrics), of which `total` sums over devices. members: every
+    value of it has a leading axis of members, on every device, before that of rows.
     """
     devices = devices or jax.devices()
     mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     same, rows = jax.P(), jax.P(None, "data") if members else jax.P("data")
+    step = functools.partial(train_step, total_over(len(devices)))
 
     def mapped(function, inputs, outputs):
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
@@ -61,7 +105,7 @@ def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> P
         get_state=lambda state: jax.tree.map(np.array, state),
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, rows), x), batch),
-        train_step=jax.jit(mapped(train_step, (same, rows, same), (same, same)), donate_argnums=0),
+        train_step=jax.jit(mapped(step, (same, rows, same), (same, same)), donate_argnums=0),
         per_row=per_row,
         get_metrics=jax.device_get,
     )
@@ -70,6 +114,7 @@ def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> P
 def over_pmap(train_step: Callable, devices=None) -> Parallel:
     """jax.pmap: every value carries a leading axis of this process's devices, or of those given."""
     count = len(devices or jax.local_devices())
+    step = functools.partial(train_step, total_over(len(devices or jax.devices())))
 
     @functools.cache
     def per_row(function, *fixed):
@@ -85,8 +130,7 @@ def over_pmap(train_step: Callable, devices=None) -> Parallel:
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), state),
         get_state=first,
         put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch),
-        train_step=jax.pmap(train_step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0,
-                            devices=devices),
+        train_step=jax.pmap(step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0, devices=devices),
         per_row=per_row,
         get_metrics=first,
     )

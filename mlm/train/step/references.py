@@ -1,67 +1,104 @@
-"""A model's gap: its loss less the least that any model could reach, on the very rows and masks of its evaluation.
+"""What is known of the held-out rows without the model: on the built-in language, the least loss that there can be.
 
 Letters in array names: N rows, L places.
 """
-import functools
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, estimates
-from mlm.base.special import MASK
+from mlm import objectives
+from mlm.base import config, types
+from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar
-from mlm.data.rows import pack, store
-from mlm.objectives import masking
-from mlm.train.step import program, update
+from mlm.data.rows import loader, pack, store
+from mlm.train.step import parallel, program, update
 
-FORMAT = 1  # of what is kept: a change of how floors are computed, or masks drawn, must change this number
-WINDOW = 5  # neighbours on each side: what configs/sizes.py gives the window models
+FORMAT = 2  # of what is kept: a change of how floors are computed must change this number
+WINDOW = 5  # neighbours on each side that is seen: what models/sizes.py gives the window models
 
 
-def measure(cfg: config.Config, held_out: pack.Rows) -> Callable[[np.ndarray, np.ndarray], dict] | None:
-    """What `beside` needs but the model's own losses, for a corpus whose floor is known; None for any other.
+class References(NamedTuple):
+    """Scores that stand beside the objective's own, and the columns that they are of."""
 
-    None on all processes but the first, which alone writes results. Floors take some seconds for each thousand rows and
-    are kept under config.data.cache, as what they are of is the same for every model.
+    scores: tuple[Score, ...] = ()
+    add: Callable = dict       # (columns of the model) -> those and the references'
+
+
+class Kind(NamedTuple):
+    """What a floor is of: the language, words_NxL, asked_NxL, and the most words that a document has."""
+
+    floor: Callable
+    others: Mapping[str, Callable]  # further floors by name: those of models that see less
+
+
+FLOORS = {  # by what the objective lets a model see of an asked word's row
+    "rest": Kind(lambda hmm, words_NxL, asked_NxL, most: floor.bayes_loss(hmm, words_NxL, asked_NxL), {
+        "window_floor": lambda hmm, words_NxL, asked_NxL, most: floor.window_loss(hmm, words_NxL, asked_NxL, WINDOW)}),
+    "left": Kind(lambda hmm, words_NxL, asked_NxL, most: floor.left_loss(hmm, words_NxL, most), {
+        "window_floor": lambda hmm, words_NxL, asked_NxL, most: floor.left_window_loss(hmm, words_NxL, most, WINDOW)}),
+}
+TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
+
+
+def measure(cfg: config.Config, made: program.Program, rows: pack.Packed) -> References:
+    """The floors of the evaluation's own questions, for a corpus whose floor is known; none for any other.
+
+    Floors take some seconds for each thousand rows and are kept under config.data.cache by what was asked, as they are
+    the same for every model. None on processes that write no results.
     """
-    if cfg.data.corpus != "language" or jax.process_index() != 0:
-        return None
+    if cfg.data.corpus != "language" or not parallel.writes():
+        return References()
+    language, seen = grammar.build(cfg.data.language), objectives.seen(cfg)
+    ids_NxL = np.asarray(rows.validation["ids"][:cfg.eval.max_rows or None], np.int32)
+    asked_NxL = asked(cfg, made, rows)
+    every = {"floor": FLOORS[seen].floor, **FLOORS[seen].others}
 
     def make(folder):
-        language = grammar.build(cfg.data.language)
-        ids_NxL = np.asarray(held_out.ids_NxL[:cfg.eval.max_rows or None], np.int32)
-        words_NxL, masked_NxL = grammar.words(language, held_out.tokenizer.pieces, ids_NxL), masked(cfg, ids_NxL)
-        for name, found in (("best", floor.bayes_loss(language.hmm, words_NxL, masked_NxL)),
-                            ("window", floor.window_loss(language.hmm, words_NxL, masked_NxL, WINDOW))):
+        words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
+        for name, compute in every.items():
+            found = compute(language.hmm, words_NxL, asked_NxL, cfg.data.language.words)
             np.savez(folder / f"{name}.npz", **found._asdict())
         return {}
 
-    inputs = {"format": FORMAT, "rows": held_out.manifest["inputs"], "rate": cfg.eval.rate, "seed": cfg.eval.seed,
-              "max_rows": cfg.eval.max_rows, "window": WINDOW}
+    inputs = {"format": FORMAT, "rows": rows.manifest["inputs"], "seen": seen, "window": WINDOW,
+              "asked": hashlib.sha256(np.packbits(asked_NxL, axis=1).tobytes()).hexdigest()}
     folder, _ = store.made(cfg.data.cache, "floor", inputs, make)
-    return functools.partial(beside, *(floor.Floor(**np.load(folder / f"{name}.npz")) for name in ("best", "window")))
+    floors = {name: floor.Floor(**np.load(folder / f"{name}.npz")) for name in every}
+    return beside(made.objective.scores[0], floors)
 
 
-def masked(cfg: config.Config, ids_NxL: np.ndarray) -> np.ndarray:
-    """masked_NxL: the words that evaluation hides, by the code that hides them there."""
-    knobs = program.frozen_knobs(cfg)
-    key_N = update.eval_keys(knobs, np.arange(len(ids_NxL)))
-    hidden, _ = masking.draw(key_N, ids_NxL, knobs, slots=masking.slots(cfg.eval.rate, ids_NxL.shape[1]),
-                             cdf_V=np.ones(1))  # no random tokens are drawn
-    return np.asarray(hidden.ids_BxL) == MASK
+def asked(cfg: config.Config, made: program.Program, rows: pack.Packed) -> np.ndarray:
+    """asked_NxL: the tokens that evaluation asks for, by the objective that asks."""
+    count = loader.judged_rows(rows.validation, cfg.eval.max_rows)
+    batch = loader.read(rows.validation, np.arange(count), np.arange(count, dtype=np.int32))
+    knobs, text = program.judged(cfg), types.Text(*map(jnp.asarray, batch.text))
+    return np.asarray(made.objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs))
 
 
-def beside(best: floor.Floor, window: floor.Floor, nats_N: np.ndarray, weight_N: np.ndarray) -> dict:
-    """The floors of all models and of those that see WINDOW neighbours, and a model's gap, all in nats per masked word.
+def beside(loss: Score, floors: Mapping[str, floor.Floor]) -> References:
+    """The floors beside a model's loss, and its gap to the first of them: all in the loss's unit.
 
-    nats_N: the model's loss summed over each row; weight_N: the words it predicted there. The gap's standard error is
-    that of the paired difference, which is far below the loss's own: hard rows are hard for the floor too. Raises
-    ValueError where the model was not asked for the words that the floor is of.
+    The gap's standard error is that of the paired difference, which is far below the loss's own: hard rows are hard for
+    the floor too. Adding columns raises ValueError where the model was not asked for the words that the floor is of.
     """
-    if not np.array_equal(weight_N, best.count_N):
-        raise ValueError("the floor was computed under other masks than the evaluation's")
-    gap, gap_se = estimates.ratio(nats_N - best.nats_N, weight_N)
-    return {"floor": float(best.loss), "floor_se": float(best.loss_error), "floor_accuracy": float(best.accuracy),
-            "gap": gap, "gap_se": gap_se, "window_floor": float(window.loss),
-            "window_floor_accuracy": float(window.accuracy)}
+    nats, weight = loss.columns
+    scores = [Score("gap", f"{loss.title} above the floor", ("excess_nats", weight), unit=loss.unit, better=-1,
+                    chart=True)]
+    for name in floors:
+        scores += [Score(name, f"{TITLES[name]}'s loss", (f"{name}_nats", weight), unit=loss.unit,
+                         reference=TITLES[name], beside="loss"),
+                   Score(f"{name}_accuracy", f"{TITLES[name]}'s accuracy", (f"{name}_correct", weight), share=True,
+                         reference=TITLES[name], beside="accuracy")]
+
+    def add(columns):
+        columns = dict(columns)
+        for name, found in floors.items():
+            if not np.array_equal(columns[weight], found.count_N):
+                raise ValueError("the floor was computed under other masks than the evaluation's")
+            columns |= {f"{name}_nats": found.nats_N, f"{name}_correct": found.right_N}
+        return columns | {"excess_nats": columns[nats] - floors["floor"].nats_N}
+
+    return References(tuple(scores), add)

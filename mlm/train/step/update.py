@@ -1,10 +1,11 @@
-"""The pure train step and evaluation step: per-device code, the devices joined by the axis name "data"."""
+"""The pure train step and evaluation step: code of one device, which is handed its sum over all of them."""
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from mlm.base import config, types
-from mlm.objectives import masking
 from mlm.train.step import optim
 
 
@@ -23,20 +24,18 @@ def init_state(cfg: config.Config, model: types.Model, objective: types.Objectiv
                knobs: types.Knobs) -> types.TrainState:
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
     key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
-    params = {"model": model.init(key_model), "objective": objective.init(key_objective, cfg.model.width)}
+    params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
     return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
 
 
-def over_devices(tree):
-    """Sums over the devices; those of one device are what they are, which XLA on CPU would copy all the same."""
-    return tree if jax.lax.axis_size("data") == 1 else jax.lax.psum(tree, "data")
-
-
-def train_step(cfg: config.Config, model: types.Model, objective: types.Objective,
+def train_step(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable,
                state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
-    """One update from this device's rows of the batch; metrics are those of the global batch."""
+    """One update from this device's rows of the batch; metrics are those of the global batch.
+
+    total: a tree of this device's sums -> the global batch's.
+    """
     key_B = row_keys(knobs.seed, state.step, batch.index_B)
-    knobs = masking.scheduled(knobs, state.step / cfg.train.steps)
+    knobs = objective.now(knobs, state.step / cfg.train.steps)
 
     def losses(params, batch, key_B, view):
         per_row = objective.loss(params, model, batch, key_B, knobs, train=True, view=view)
@@ -44,9 +43,9 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
 
     # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
     # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
-    views = cfg.mask.views
+    views = objective.views
     each = [losses(state.params, batch, key_B, view).weight_B for view in range(views)]
-    weight = over_devices(jax.tree.map(lambda *parts: sum(parts), *each))
+    weight = total(jax.tree.map(lambda *parts: sum(parts), *each))
 
     def objective_value(params, batch, key_B, view):
         sums = losses(params, batch, key_B, view)
@@ -64,7 +63,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
         gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params),
                                       jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
-    gradient, sums = over_devices((gradient, sums))
+    gradient, sums = total((gradient, sums))
 
     transform = optim.build(cfg.optim, cfg.train.steps, knobs)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)

@@ -1,0 +1,45 @@
+"""What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
+from mlm.base import config, fields
+from mlm.data.rows import pack
+from mlm.judge import grammar, judged, pairs, pll, rates
+from mlm.judge.judged import Part, Question
+from mlm.train.run import directory, trained
+
+QUESTIONS = {
+    "rates": Question(rates.can, rates.ask),
+    "probes": Question(grammar.can, grammar.ask),
+    "sentences": Question(pll.can, pll.ask, pll.work),
+    "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
+}
+
+
+def due(cfg: config.Config) -> list[Part]:
+    """What a run is asked at the end of its training: what its config names, and what its corpus has answers to."""
+    parts = [Part("rates", f"{rate:g}", rates.asked(cfg, rate)) for rate in cfg.eval.rates]
+    if not grammar.can(cfg):
+        parts += [Part("probes", name, grammar.asked(cfg)) for name in grammar.names(cfg)]
+    return parts
+
+
+def missing(cfg: config.Config) -> list[Part]:
+    """What of it a finished run has not answered yet."""
+    kept = directory.judged(cfg.workdir)
+    if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
+        return due(cfg)
+    return judged.unanswered(kept, due(cfg))
+
+
+def finish(cfg: config.Config) -> dict:
+    """Asks a finished run what it has not answered yet, and returns all its answers.
+
+    Raises ConfigError where a part cannot be asked of the run.
+    """
+    parts = missing(cfg)
+    if not parts:
+        return directory.judged(cfg.workdir)
+    return ask(trained.load(cfg.workdir, {}, pack.load(cfg)), parts)
+
+
+def ask(run: trained.Trained, parts: list[Part]) -> dict:
+    """`judged.ask` of these questions."""
+    return judged.ask(QUESTIONS, run, parts)

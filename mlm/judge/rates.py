@@ -1,0 +1,31 @@
+"""The evaluation of a trained run at further masking rates, on the same held-out rows."""
+from mlm import objectives
+from mlm.base import config, fields
+from mlm.data.rows import pack
+from mlm.judge.judged import Part
+from mlm.train.run.trained import Trained
+from mlm.train.step import evaluation, program, references
+
+
+def can(cfg: config.Config) -> str:
+    return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
+
+
+def asked(cfg: config.Config, rate: float) -> dict:
+    return {"rate": rate, "seed": cfg.eval.seed, "max_rows": cfg.eval.max_rows}
+
+
+def ask(run: Trained, part: Part, told) -> dict:
+    """"rate", and the scores of the evaluation there: one compiled step, made for the highest of config.eval.rates."""
+    rows, rate = run.rows(), part.asked["rate"]
+    made = program.build(fields.override(run.cfg, {"eval.rate": max(run.cfg.eval.rates)}), rows.about)
+    found = {"rate": rate, **measured(fields.override(run.cfg, {"eval.rate": rate}), made, run.state, rows)}
+    told()
+    return found
+
+
+def measured(cfg: config.Config, made: program.Program, state, rows: pack.Packed) -> dict:
+    """The scores of an evaluation at cfg.eval.rate, by a program with room for it."""
+    beside = references.measure(cfg, made, rows)
+    columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
+    return evaluation.summary(columns, (*made.objective.scores, *beside.scores))

@@ -1,0 +1,119 @@
+"""The house: which room may import which, who alone says what, and how long a file may be. Read from the sources."""
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(path.relative_to(ROOT) for top in ("mlm", "launch", "experiments", "configs")
+               for path in (ROOT / top).rglob("*.py"))
+ROOMS = {  # of mlm/, each with those that it may import
+    "base": set(),
+    "data": {"base"}, "models": {"base"}, "objectives": {"base"}, "report": {"base"},
+    "train": {"base", "data", "models", "objectives"},
+    "judge": {"base", "data", "models", "objectives", "train"},
+}
+SPELT = re.compile(r"""["'](?:\*/)?(?:config|provenance|result|judged)\.json["']|["'](?:\*/)?metrics\.jsonl["']|"""
+                   r"""held_out\.npz["']|["']error\.txt["']""")
+
+
+def source(path) -> str:
+    return (ROOT / path).read_text()
+
+
+def imports(path) -> set[str]:
+    """Dotted names of all modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def code(path) -> str:
+    """A file without its comments and strings that stand for themselves."""
+    tree = ast.parse(source(path))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [line for line in node.body if not (isinstance(line, ast.Expr)
+                                                            and isinstance(line.value, ast.Constant))] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def test_the_rooms_are_those_of_the_plan():
+    rooms = {path.name for path in (ROOT / "mlm").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert rooms == set(ROOMS) and len(rooms) <= 7
+    assert [path.name for path in (ROOT / "mlm").glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_import_runs_up(room):
+    for path in FILES:
+        if path.parts[:2] == ("mlm", room):
+            for name in imports(path):
+                parts = name.split(".")
+                assert parts[0] not in ("launch", "configs", "experiments"), f"{path}: {name}"
+                if parts[0] == "mlm":
+                    assert parts[1] == room or parts[1] in ROOMS[room], f"{path}: {name}"
+                assert parts[0] != "flax" or room == "models", f"{path}: {name}"
+    assert not any(name.startswith("experiments") for path in FILES if path.parts[0] in ("launch", "configs")
+                   for name in imports(path))
+
+
+def test_no_two_files_import_each_other_in_a_circle():
+    modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in FILES
+               if path.parts[0] == "mlm"}
+
+    def module(found):  # the longest part of a dotted name that is a module
+        while found and found not in modules:
+            found = found.rpartition(".")[0]
+        return found
+
+    edges = {name: {module(found) for found in imports(path)} - {name, "", "mlm"} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name, way):
+        assert name not in way, " -> ".join([*way, name])
+        if name not in done:
+            for other in edges[name]:
+                visit(other, [*way, name])
+            done.add(name)
+
+    for name in modules:
+        visit(name, [])
+
+
+@pytest.mark.parametrize(("words", "alone"), [
+    (r"process_index|process_count|device_count|local_devices|jax\.devices|make_mesh|Mesh\(",
+     {"mlm/train/step/parallel.py"}),
+    (r"\bMODELS\b", {"mlm/models/__init__.py", "mlm/train/step/program.py"}),
+    (r"\bOBJECTIVES\b", {"mlm/objectives/__init__.py", "mlm/train/step/program.py"}),
+    (r"\.rename\(", {"mlm/base/files.py", "mlm/data/rows/store.py"}),
+], ids=["devices", "models", "objectives", "renaming"])
+def test_one_place_alone_says_it(words, alone):
+    assert {str(path) for path in FILES if path.parts[0] == "mlm" and re.search(words, code(path))} <= alone
+
+
+def test_a_run_s_file_names_are_spelt_in_its_directory_alone():
+    assert {str(path) for path in FILES if path.parts[0] in ("mlm", "launch") and SPELT.search(code(path))} == {
+        "mlm/train/run/directory.py"}
+
+
+def test_no_objective_is_known_outside_its_room():
+    """Neither by its name nor by that of its columns."""
+    names = re.compile(r"""["'](?:(?:nsp|causal)|(?:mlm|nsp|causal)_(?:nats|weight|correct|accuracy))["']""")
+    for path in FILES:
+        if path.parts[0] == "mlm" and path.parts[1] not in ("objectives",) and path.name != "config.py":
+            assert not names.search(code(path)), path
+
+
+def test_no_file_is_long():
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.html", "*.js", "*.css", "*.sh"], cwd=ROOT,
+                            capture_output=True, text=True, check=False)
+    every = listed.stdout.split() if listed.returncode == 0 and listed.stdout else map(str, FILES)
+    long = {name: source(name).count("\n") for name in every if not name.startswith("tests/")}
+    assert {name: lines for name, lines in long.items() if lines > 300} == {}

@@ -1,0 +1,192 @@
+"""What holds for every objective with every member: the contract that a new one of either is held to.
+
+The cheap contracts cross all objectives with all members, whole runs all objectives with one member of each family.
+"""
+import functools
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import MEMBERS, ON_LANGUAGE, PLAIN, VOCAB, about, batch, drawn_config, small_config, with_text
+
+from mlm.base import errors, estimates, types
+from mlm.base.special import CLS, NUM_SPECIAL
+from mlm.judge import questions
+from mlm.objectives import OBJECTIVES
+from mlm.report import summary
+from mlm.report.table import Column, markdown
+from mlm.train import recipe
+from mlm.train.run import directory, loop, stop
+from mlm.train.step import evaluation, program, update
+
+ROWS = 8
+CROSS = [(objective, *member) for objective in OBJECTIVES for member in MEMBERS]
+FAMILIES = list({family: (family, cell) for family, cell in reversed(MEMBERS)}.values())
+cross = pytest.mark.parametrize(("objective", "family", "cell"), CROSS,
+                                ids=["-".join(filter(None, case)) for case in CROSS])
+runs = pytest.mark.parametrize(("objective", "family", "cell"), [
+    (objective, *member) for objective in ON_LANGUAGE for member in FAMILIES])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+class Judged:
+    """An objective on a member with parameters of no special values, its evaluation compiled for any parameters."""
+
+    def __init__(self, objective, family, cell):
+        self.cfg = small_config(family, cell, objective=objective, model__layers=1, mask__rate=0.3, eval__rate=0.3,
+                                train__batch_size=ROWS, **PLAIN)
+        self.made = program.build(self.cfg, about(self.cfg), jax.devices()[:1])
+        rng = np.random.default_rng(0)
+        drawn = jax.device_get(self.made.initial(program.knobs(self.cfg)).params)
+        self.params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), drawn)
+        self.knobs = program.judged(self.cfg)
+        self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
+        self.nats, self.weight = self.made.objective.scores[0].columns
+
+    def __call__(self, rows, params=None):
+        return jax.device_get(evaluation.named(self.step(params or self.params, rows, self.knobs)))
+
+
+@functools.lru_cache(maxsize=2)
+def judged(objective, family, cell):
+    return Judged(objective, family, cell)
+
+
+def labelled(rows=ROWS, **changes):
+    """Rows of which the last is padding alone, with every label there can be."""
+    full = batch(rows, labels=True, **changes)
+    real = (np.arange(rows) < rows - 1)[:, None]
+    return with_text(full, ids_BxL=full.text.ids_BxL * real, segments_BxL=full.text.segments_BxL * real)
+
+
+@cross
+def test_losses_are_sums_over_each_row_alone(objective, family, cell):
+    """Turned rows give turned sums; a row of padding adds nothing; weights count predictions."""
+    of, rows = judged(objective, family, cell), labelled()
+    found, turned = of(rows), of(jax.tree.map(lambda x: x[::-1], rows))
+    for name, value_B in found.items():
+        np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
+        assert value_B[-1] == 0 and value_B.shape == (ROWS,), name
+    assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() > ROWS
+    asked_BxL = np.asarray(of.made.objective.asked(rows.text, update.eval_keys(of.knobs, rows.index_B), of.knobs))
+    np.testing.assert_array_equal(asked_BxL.sum(1), found[of.weight])
+
+
+@cross
+def test_weights_depend_on_no_parameter(objective, family, cell):
+    of, rows = judged(objective, family, cell), labelled()
+    one, other = of(rows), of(rows, jax.tree.map(lambda x: 1.5 * x, of.params))
+    assert np.abs(one[of.nats] - other[of.nats]).max() > 1e-3
+    for name in one:
+        if name.endswith("_weight"):
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+@cross
+def test_nothing_leaks(objective, family, cell):
+    """What a model says of an asked token is a distribution: over all tokens that might stand there it sums to one.
+
+    Were any of it seen, the probability of each would be taken from another distribution.
+    """
+    of = judged(objective, family, cell)
+    places_L, length_B = np.arange(16), np.arange(2, 66) % 6 + 2
+    ids_BxL = np.random.default_rng(1).integers(NUM_SPECIAL, VOCAB, (64, 16)).astype(np.int32)
+    ids_BxL[:, 0] = CLS
+    there_BxL = (places_L < length_B[:, None]).astype(np.int32)
+    text = types.Text(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (64, 1)), 0 * ids_BxL)
+    index_B = np.arange(64, dtype=np.int32)
+    asked_BxL = np.asarray(of.made.objective.asked(text, update.eval_keys(of.knobs, index_B), of.knobs))
+    row = np.flatnonzero(asked_BxL.sum(1) == 1)[-1]
+    tokens_T = np.arange(NUM_SPECIAL, VOCAB, dtype=np.int32)
+    rows = jax.tree.map(lambda x: np.repeat(x[row:row + 1], len(tokens_T), 0), text)
+    rows.ids_BxL[:, asked_BxL[row].argmax()] = tokens_T
+    never = jnp.where(jnp.arange(VOCAB) < NUM_SPECIAL, -1e9, 0)  # special tokens, which cannot be tried, are ruled out
+    params = of.params | {"model": of.params["model"] | {"bias": of.params["model"]["bias"] + never}}
+    found = of(types.Batch(rows, {"next_B": 0 * tokens_T}, np.full(len(tokens_T), row, np.int32)), params)
+    assert np.exp(-found[of.nats]).sum() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_scores_are_of_columns_that_there_are(objective):
+    of = judged(objective, *FAMILIES[0])
+    found, scores = of(labelled()), of.made.objective.scores
+    result = evaluation.summary(found, scores)
+    assert scores[0].better and scores[0].chart and scores[0].columns[-1].endswith("_weight")
+    assert result["predictions"] == found[scores[0].columns[-1]].sum()
+    assert all(np.isfinite(result[score.name]) and result[f"{score.name}_se"] >= 0 for score in scores)
+    assert {*of.made.objective.counts} <= found.keys()
+    assert all(set(score.columns) <= found.keys() for score in of.made.objective.training)
+    assert [estimates.Score(**saved) for saved in json.loads(json.dumps([s._asdict() for s in scores]))] == [
+        score._replace(columns=list(score.columns)) for score in scores]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_it_cannot_use_is_refused(objective):
+    sees = OBJECTIVES[objective].sees
+    for way in {"both", "left"} - {*sees}:
+        cfg = small_config(objective=objective, model__sees=way, data__corpus="docstrings")
+        with pytest.raises(errors.ConfigError, match=rf"config.model.sees = '{way}': expected {sees[0]}"):
+            recipe.check(cfg)
+    assert small_config(objective=objective).model.sees == sees[0]
+
+
+def short(cache, workdir, objective, family, cell, **changes):
+    return drawn_config(cache, family, cell, objective=objective, workdir=str(workdir), **{
+        "model__layers": 1, "train__steps": 6, "train__batch_size": 8, "train__log_every": 1, "eval__batch_size": 16,
+        "data__language__train_documents": 60, "data__language__validation_documents": 16} | changes)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@runs
+def test_a_stopped_run_continues_bit_for_bit_and_reaches_the_table(cache, tmp_path, monkeypatch, objective, family,
+                                                                   cell):
+    whole, parted = (short(cache, tmp_path / name, objective, family, cell) for name in ("whole", "parted"))
+    expected = loop.train(whole)
+    with monkeypatch.context() as patch, pytest.raises(stop.Stopped):
+        asked = stop.Asked.now
+        patch.setattr(stop.Asked, "now", lambda self, checkpoints, number: (
+            number == 3 and os.kill(os.getpid(), signal.SIGTERM)) or asked(self, checkpoints, number))
+        loop.train(parted)
+    found = loop.train(parted)
+    for name in ("evaluation", "tokens", "predictions", "steps", "flops"):
+        assert found[name] == expected[name], name
+    one, other = ({record["step"]: record["loss"] for record in directory.reported(cfg.workdir)["history"]
+                   if "loss" in record} for cfg in (whole, parted))
+    assert one == other and list(one) == [1, 2, 3, 4, 5, 6]
+
+    questions.finish(whole)
+    assert questions.missing(whole) == []
+    rows, columns = summary.table([directory.reported(whole.workdir)], [Column("run", "run")],
+                                  lambda seeds: {"run": objective})
+    table = markdown(rows, columns)
+    assert objective in table and "exact optimum" in table and "unigram" in table and "above the floor" in table
+    assert expected["evaluation"]["gap"] > 0
+
+
+@pytest.mark.parametrize("objective", ON_LANGUAGE)
+def test_two_devices_give_the_numbers_of_one(cache, objective):
+    cfg = short(cache, "none", objective, *FAMILIES[0], model__dropout=0.2)
+    seen = []
+    for devices in (1, 2):
+        made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
+        state = made.run.put_state(jax.device_get(made.initial(knobs)))
+        losses = []
+        for number in range(4):
+            state, metrics = made.run.train_step(state, made.run.put_batch(batch(8, 32, number, labels=False)), knobs)
+            losses.append(float(made.run.get_metrics(metrics)["loss"]))
+        seen.append(losses)
+    np.testing.assert_allclose(*seen, rtol=1e-5)
