@@ -14,6 +14,7 @@ from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.judge import cloze, pairs, pll, questions
 from mlm.judge.judged import Part
+from mlm.train import recipe
 from mlm.train.run import directory, loop, trained
 from mlm.train.step import evaluation
 
@@ -100,6 +101,16 @@ def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     before = Path(cfg.workdir, "judged.json").stat().st_mtime_ns
     assert questions.finish(cfg)["answers"] == answers
     assert Path(cfg.workdir, "judged.json").stat().st_mtime_ns == before
+
+
+def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
+    cfg, _ = run
+    causal = fields.override(cfg, {"objective": "causal", "model.sees": "left"})
+    loaded = trained.load(cfg.workdir, {})._replace(cfg=causal)
+    with pytest.raises(errors.ConfigError, match=r"cannot be asked for sentences: config.objective is causal"):
+        questions.ask(loaded, parts(["a b."], []))
+    with pytest.raises(errors.ConfigError, match=r"config.eval.rates = .*expected none, since config.objective"):
+        recipe.check(causal)
 
 
 def test_what_cannot_be_judged_is_told(run, tmp_path):

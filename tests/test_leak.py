@@ -66,3 +66,14 @@ def test_a_model_that_sees_the_words_is_caught(cache):
 
     result = trained(cache, change=sees, prepare=lambda batch: with_text(batch, types_BxL=batch.text.ids_BxL))
     assert leaks(result), result
+
+
+def test_a_causal_model_that_sees_the_next_word_is_caught(cache):
+    """The rows reach the planted model one place to the left: each token's state has seen the one it predicts."""
+    def sees(model):
+        def hidden(params, text, source=None, *, key_B=None):
+            return model.hidden(params, text._replace(ids_BxL=jnp.roll(text.ids_BxL, -1, 1)), source, key_B=key_B)
+        return model._replace(hidden=hidden)
+
+    result = trained(cache, change=sees, objective="causal")
+    assert leaks(result), result

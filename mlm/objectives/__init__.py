@@ -2,9 +2,9 @@
 import dataclasses
 
 from mlm.base import config, errors
-from mlm.objectives import masking, mlm, nsp
+from mlm.objectives import causal, masking, mlm, nsp
 
-OBJECTIVES = {"mlm": mlm.GOAL, "nsp": nsp.GOAL}
+OBJECTIVES = {"mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL}
 
 
 def resolve(cfg: config.Config) -> config.Config:
