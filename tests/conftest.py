@@ -6,3 +6,12 @@ from launch import environ
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ |= environ.compiled() | dict(os.environ)
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first, those with most of them before the others: no worker is left with one at the
+    end."""
+    slow = {}
+    for item in items:
+        slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: -slow[item.path])

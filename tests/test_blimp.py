@@ -6,6 +6,7 @@ import pytest
 
 from mlm.base import errors
 from mlm.data.tasks import blimp
+from mlm.judge import pairs
 
 
 def lines(*pairs, **more):
@@ -74,10 +75,10 @@ def test_a_phenomenon_is_the_mean_of_its_paradigms_with_the_error_of_their_pairs
 
     def once():
         found = {}
-        for name, (phenomenon, share, pairs) in truth.items():
-            right = rng.random(pairs) < share
-            found[name] = {"phenomenon": phenomenon, "pairs": pairs, "pll_accuracy": right.mean(),
-                           "pll_accuracy_se": right.std(ddof=1) / pairs**0.5}
+        for name, (phenomenon, share, count) in truth.items():
+            right = rng.random(count) < share
+            found[name] = {"phenomenon": phenomenon, "pairs": count, "pll_accuracy": right.mean(),
+                           "pll_accuracy_se": right.std(ddof=1) / count**0.5}
         return pairs.summary(found)
 
     many = [once() for _ in range(2000)]

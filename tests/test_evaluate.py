@@ -42,7 +42,7 @@ def test_masks_are_the_same_for_every_model_and_pure():
     assert one["loss"] != other["loss"]
     assert one["perplexity"] == pytest.approx(np.exp(one["loss"]))
     assert one["perplexity_se"] == pytest.approx(one["perplexity"] * one["loss_se"])
-    knobs = program.judged(small_config()).objective
+    knobs = program.frozen(small_config()).objective
     assert knobs["mask_share"] == 1 and knobs["random_share"] == 0
 
 

@@ -61,6 +61,14 @@ def test_the_experiment_of_the_readme_is_one():
     assert made[0]["window"] == "5 on each side"
 
 
+def test_the_objective_of_the_readme_is_the_file():
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    row, file = re.split(r"--- mlm/objectives/causal.py\n", diff)
+    assert "".join(line[1:] for line in file.splitlines(keepends=True)) == (
+        ROOT / "mlm/objectives/causal.py").read_text()
+    assert row.splitlines()[-1][1:] in (ROOT / "mlm/objectives/__init__.py").read_text().splitlines()
+
+
 FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
 
 

@@ -50,7 +50,7 @@ def test_a_run_is_loaded_as_it_was_trained(run):
     loaded = trained.load(cfg.workdir, {"eval.batch_size": 20})
     assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
     assert loaded.step == 30
-    columns = evaluation.collect(loaded.cfg, loaded.program, loaded.state, loaded.rows().validation)
+    columns = evaluation.collect(loaded.cfg, loaded.program, loaded.state, loaded.packed().validation)
     again = evaluation.summary(columns, loaded.program.objective.scores)
     assert again["loss"] == pytest.approx(result["evaluation"]["loss"], rel=1e-6)
 

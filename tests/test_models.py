@@ -33,7 +33,7 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__rate=0.3)
     model, params, _ = build(cfg)
     _, objective = program.parts(cfg, about(cfg))
-    knobs = program.judged(cfg)
+    knobs = program.frozen(cfg)
     rows = batch()
     keys = update.row_keys(np.uint32(0), 0, rows.index_B)
 

@@ -49,7 +49,7 @@ class Judged:
         rng = np.random.default_rng(0)
         drawn = jax.device_get(self.made.initial(program.knobs(self.cfg)).params)
         self.params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), drawn)
-        self.knobs = program.judged(self.cfg)
+        self.knobs = program.frozen(self.cfg)
         self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
         self.nats, self.weight = self.made.objective.scores[0].columns
 

@@ -13,7 +13,7 @@ import pytest
 from experiments import architectures
 from mlm.base import config, estimates, fields
 from mlm.objectives import mlm
-from mlm.report import charts, figures, palette, series, table
+from mlm.report import charts, figures, series, table
 from mlm.report.pages import sweep as page
 from mlm.train.step import references
 
@@ -139,46 +139,6 @@ def test_the_legend_of_twelve_series_covers_nothing():
     assert not axes.get_tightbbox().overlaps(box)
     assert figure.bbox.contains(*box.min) and figure.bbox.contains(*box.max)
     assert len(legend.get_texts()) == 12
-
-
-# To what eyes of each kind of colour blindness see, in linear RGB (Machado et al. 2009, severity 1).
-SIGHT = {"normal": np.eye(3),
-         "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-         "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-         "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]}
-
-
-def linear(colour: str) -> np.ndarray:
-    share_3 = np.array([int(colour[i:i + 2], 16) for i in (1, 3, 5)]) / 255
-    return np.where(share_3 <= 0.04045, share_3 / 12.92, ((share_3 + 0.055) / 1.055) ** 2.4)
-
-
-def oklab(linear_3) -> np.ndarray:
-    """Ottosson 2020, "A perceptual color space for image processing"."""
-    lms_3 = np.cbrt(np.clip(linear_3, 0, 1) @ np.array([[0.4122214708, 0.2119034982, 0.0883024619],
-                                                        [0.5363325363, 0.6806995451, 0.2817188376],
-                                                        [0.0514459929, 0.1073969566, 0.6299787005]]))
-    return lms_3 @ np.array([[0.2104542553, 1.9779984951, 0.0259040371], [0.7936177850, -2.4285922050, 0.7827717662],
-                             [-0.0040720468, 0.4505937099, -0.8086757660]])
-
-
-@pytest.mark.parametrize("colours, ground", [(palette.LIGHT, "#ffffff"), (palette.DARK, palette.DARK_GROUND)])
-def test_colours_are_apart_for_every_eye_and_stand_out(colours, ground):
-    def luminance(colour):
-        return linear(colour) @ (0.2126, 0.7152, 0.0722) + 0.05
-
-    for colour in colours:
-        contrast = luminance(colour) / luminance(ground)
-        assert max(contrast, 1 / contrast) >= 3, colour
-    for matrix in SIGHT.values():
-        seen = [oklab(np.array(matrix) @ linear(colour)) for colour in colours]
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.12
-
-
-def test_series_differ_by_more_than_colour():
-    looks = [palette.style(i) for i in range(12)]
-    assert len({look.marker for look in looks}) == 12 and len({look.colour for look in looks[:8]}) == 8
-    assert all(one.dashes != other.dashes for one, other in itertools.pairwise(looks))
 
 
 def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):

@@ -3,6 +3,7 @@ import re
 
 import jax
 import pytest
+from jax._src import xla_bridge
 from small import small_config
 
 from launch.cluster import kinds
@@ -35,6 +36,17 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
     assert row["tokens"] == tokens and row["parameters"] == pytest.approx(110e6, rel=0.01)
     assert row["flops"] == pytest.approx(by_hand, rel=0.05)
     assert row["hours"] == pytest.approx(row["flops"] / (0.5 * 989e12) / 3600)
+
+
+def test_flops_are_counted_where_a_plugin_counts_none(monkeypatch):
+    """As GPUs' and TPUs' plugins do, which JAX asks by this function; what is lowered for the CPU is counted."""
+    cfg = small_config(pack__length=16)
+    expected = cost.per_step(cfg, 50)
+    monkeypatch.setattr(xla_bridge, "using_pjrt_c_api", lambda backend=None: jax.config.jax_default_device is None)
+    cost._lowered.cache_clear()
+    jax.clear_caches()
+    assert jax.jit(lambda x: x + 1).lower(1.0).cost_analysis() is None
+    assert cost.per_step(cfg, 50) == expected > 0
 
 
 def test_more_devices_take_less_time_and_memory_each():

@@ -33,7 +33,7 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
         state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
         seen.append(float(made.run.get_metrics(metrics)["loss"]))
     rows = made.run.per_row(update.eval_step, made.model, made.objective)(
-        state, made.run.put_batch(uneven(8)), program.judged(cfg))
+        state, made.run.put_batch(uneven(8)), program.frozen(cfg))
     return np.array(seen), made.run.get_state(state), evaluation.named(rows)
 
 
@@ -91,7 +91,7 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
 
 def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN, **LAYER)
-    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.judged(cfg), batch(4, labels=True)
+    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.frozen(cfg), batch(4, labels=True)
     params = made.initial(knobs).params
 
     @jax.jit

@@ -71,7 +71,7 @@ def test_saved_is_the_same(trained, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_is_deterministic_across_processes(kind):
     code = ("import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
-            "from mlm import config; from mlm.data import tokenizer; from test_tokenizer import sentences\n"
+            "from mlm.base import config; from mlm.data.tokenizers import kinds; from test_tokenizer import sentences\n"
             f"knobs = config.Tokenizer(kind={kind!r}, vocab_size=150)\n"
             "print(hashlib.sha256(kinds.train(knobs, sentences()).model).hexdigest())")
     root = pathlib.Path(__file__).parents[1]
@@ -106,11 +106,11 @@ def test_words_come_most_frequent_first():
 
 
 def test_a_large_corpus_is_sampled_evenly(monkeypatch):
-    assert max(map(len, tokenizer._sample(["a" * 5500]))) == tokenizer.SENTENCE
-    monkeypatch.setattr(tokenizer, "SAMPLE", 800)
-    sample = tokenizer._sample(str(i) for i in range(10_000))
+    assert max(map(len, kinds._sample(["a" * 5500]))) == tokenizer.SENTENCE
+    monkeypatch.setattr(kinds, "SAMPLE", 800)
+    sample = kinds._sample(str(i) for i in range(10_000))
     assert 300 < len("".join(sample)) <= 800 and 3500 < np.mean([int(s) for s in sample]) < 6500
-    assert sample == tokenizer._sample(str(i) for i in range(10_000))
+    assert sample == kinds._sample(str(i) for i in range(10_000))
 
 
 @pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")

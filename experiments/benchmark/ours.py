@@ -123,7 +123,7 @@ def operations(cfg: config.Config) -> float | None:
 
 def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, masking.Masked]:
     """The loss of params on a batch without dropout, and the masked rows that it was taken on."""
-    knobs = program.judged(cfg)
+    knobs = program.frozen(cfg)
     losses = jax.jit(functools.partial(update.eval_step, *program.parts(cfg, about(cfg))))(
         {"model": params, "objective": {}}, batch, knobs)
     rows = masked(cfg, cfg.eval.rate, batch, update.eval_keys(knobs, batch.index_B), knobs)

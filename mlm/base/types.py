@@ -125,5 +125,5 @@ class Goal(NamedTuple):
     sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
     seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left"
     knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
-    judged: Callable = lambda cfg: {}  # the same of evaluation
+    frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone

@@ -16,7 +16,7 @@ from mlm.data.rows import loader
 from mlm.judge.judged import Part
 from mlm.train.run.trained import Trained
 from mlm.train.step import parallel
-from mlm.train.step.program import judged
+from mlm.train.step.program import frozen
 
 ITEMS = 200  # of each distance, at most
 BINS = {"recall": {"distance": probes.SENTENCES},
@@ -43,17 +43,17 @@ def ask(run: Trained, part: Part, told) -> dict:
 
     {} where the held-out rows hold no item.
     """
-    cfg, rows, language = run.cfg, run.rows(), grammar.build(run.cfg.data.language)
-    ids_NxL = np.asarray(rows.validation["ids"][:cfg.eval.max_rows or None], np.int32)
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
+    cfg, packed, language = run.cfg, run.packed(), grammar.build(run.cfg.data.language)
+    ids_NxL = np.asarray(packed.validation["ids"][:cfg.eval.max_rows or None], np.int32)
+    words_NxL = grammar.words(language, packed.tokenizer.pieces, ids_NxL)
     every = {"recall": probes.recall, "agreement": probes.agreement}[part.name](language, words_NxL)
     items, weight_I = probes.sample(every, BINS[part.name]["distance"], ITEMS, cfg.eval.seed)
     if not len(weight_I):
         return {}
-    entry_W = np.array([rows.tokenizer.pieces.index(word) for word in language.words])
+    entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
     answer = run.program.run.per_row(alone, run.program.model)
-    log_prob_IxV = np.concatenate([answer(run.state, run.program.run.put_batch(batch), judged(cfg))
-                                   for batch in masked_alone(cfg, rows.validation, items)])[:len(weight_I)]
+    log_prob_IxV = np.concatenate([answer(run.state, run.program.run.put_batch(batch), frozen(cfg))
+                                   for batch in masked_alone(cfg, packed.validation, items)])[:len(weight_I)]
     right_I, best_I = probes.correct(items, log_prob_IxV[:, entry_W]), probes.optimum(language, words_NxL, items)
     told()
 

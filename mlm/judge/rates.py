@@ -17,15 +17,15 @@ def asked(cfg: config.Config, rate: float) -> dict:
 
 def ask(run: Trained, part: Part, told) -> dict:
     """"rate", and the scores of the evaluation there: one compiled step, made for the highest of config.eval.rates."""
-    rows, rate = run.rows(), part.asked["rate"]
-    made = program.build(fields.override(run.cfg, {"eval.rate": max(run.cfg.eval.rates)}), rows.about)
-    found = {"rate": rate, **measured(fields.override(run.cfg, {"eval.rate": rate}), made, run.state, rows)}
+    packed, rate = run.packed(), part.asked["rate"]
+    made = program.build(fields.override(run.cfg, {"eval.rate": max(run.cfg.eval.rates)}), packed.about)
+    found = {"rate": rate, **measured(fields.override(run.cfg, {"eval.rate": rate}), made, run.state, packed)}
     told()
     return found
 
 
-def measured(cfg: config.Config, made: program.Program, state, rows: pack.Packed) -> dict:
+def measured(cfg: config.Config, made: program.Program, state, packed: pack.Packed) -> dict:
     """The scores of an evaluation at cfg.eval.rate, by a program with room for it."""
-    beside = references.measure(cfg, made, rows)
-    columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
+    beside = references.measure(cfg, made, packed)
+    columns = beside.add(evaluation.collect(cfg, made, state, packed.validation))
     return evaluation.summary(columns, (*made.objective.scores, *beside.scores))

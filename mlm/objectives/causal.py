@@ -17,7 +17,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         text = batch.text
         h_BxLxD, = model.hidden(params["model"], text, batch.source, key_B=key_B if train else None)
         target_BxK, weight_BxK = text.ids_BxL[:, 1:], asked(text, key_B, knobs)[:, 1:].astype(jnp.float32)
-        predict = tokens.trained if train else tokens.judged
+        predict = tokens.predict_fast if train else tokens.predict
         nats_BxK, right_BxK = predict(params["model"], model, h_BxLxD[:, :-1], target_BxK)
         sums = {"correct": (right_BxK * weight_BxK).sum(-1),
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}

@@ -81,7 +81,7 @@ def knobs(cfg: config.Config) -> dict[str, np.generic]:
             "random_share": np.float32(mask.random_share)}
 
 
-def judged(cfg: config.Config) -> dict[str, np.generic]:
+def frozen(cfg: config.Config) -> dict[str, np.generic]:
     """Pure [MASK] at config.eval.rate: the same masks for every model."""
     return knobs(config.Config(mask=config.Mask(rate=cfg.eval.rate, mask_share=1.0, random_share=0.0)))
 

@@ -49,7 +49,7 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
         h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
                                 key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        predict = tokens.trained if train else tokens.judged
+        predict = tokens.predict_fast if train else tokens.predict
         nats_BxK, right_BxK = predict(params["model"], model, h_BxKxD, masked.targets_BxK)
 
         def over_row(x_BxK):
@@ -68,4 +68,4 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
 
 
 GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left"), "rest",
-                  masking.knobs, masking.judged, masking.TRACED)
+                  masking.knobs, masking.frozen, masking.TRACED)

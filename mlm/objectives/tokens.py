@@ -17,15 +17,15 @@ def log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
         return jnp.asarray(np.log(smooth_V / smooth_V.sum()), jnp.float32)
 
 
-def judged(params, model, h_BxKxD, target_BxK):
+def predict(params, model, h_BxKxD, target_BxK):
     """nats_BxK of the targets, and whether each has the largest logit, of equal ones the first in the vocabulary."""
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
 
 
-def trained(params, model, h_BxKxD, target_BxK):
-    """As `judged`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand already."""
+def predict_fast(params, model, h_BxKxD, target_BxK):
+    """As `predict`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand."""
     if model.head is not None:
         h_BxKxD, table_VxD, bias_V = model.head(params, h_BxKxD)
         found = cross_entropy(h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), table_VxD, bias_V, target_BxK.reshape(-1))

@@ -14,7 +14,8 @@ from mlm.base.special import PAD
 from mlm.data.rows import store
 from mlm.data.rows.fill import MODES, Document
 from mlm.data.text import corpus
-from mlm.data.tokenizers import kinds, tokenizer
+from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 2            # of the files: a change of what they hold must change this number
 BLOCK = 4096          # rows written at a time
@@ -38,7 +39,7 @@ class Packed(NamedTuple):
 
     train: dict[str, np.ndarray]
     validation: dict[str, np.ndarray]
-    tokenizer: tokenizer.Tokenizer
+    tokenizer: Tokenizer
     about: types.About
     manifest: dict             # "inputs", "sha256" of each file, and counts of each split
 
@@ -81,17 +82,17 @@ def load(cfg: config.Config) -> Packed:
     again. Raises ConfigError as corpus.documents and kinds.train do.
     """
     content = corpus.fingerprint(cfg.data)
-    words = vocabulary(cfg, content)
+    tokenizer = vocabulary(cfg, content)
     isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"  # elsewhere rows hold one document or pair
-    inputs = {"format": FORMAT, "corpus": content, "kind": words.kind,
-              "tokenizer": hashlib.sha256(words.model).hexdigest(),
+    inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind,
+              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
               "mode": cfg.pack.mode, "length": cfg.pack.length, "isolate": isolate}
 
     def make(folder):
         counts = {}
         for split in corpus.SPLITS:
-            unigram_V = np.zeros(words.vocab_size, np.int64)
-            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, words), cfg.pack.length)
+            unigram_V = np.zeros(tokenizer.vocab_size, np.int64)
+            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, tokenizer), cfg.pack.length)
             counts[split] = _write(folder, split, rows, cfg.pack, isolate, unigram_V)
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")
@@ -108,10 +109,10 @@ def load(cfg: config.Config) -> Packed:
         size = {"N": manifest[split]["rows"], "L": cfg.pack.length}
         return {name: np.memmap(folder / f"{split}.{name}.bin", column.dtype, "r",
                                 shape=tuple(size[letter] for letter in column.letters.split("x")))
-                for name, column in _columns(cfg.pack.mode, words.vocab_size).items()}
+                for name, column in _columns(cfg.pack.mode, tokenizer.vocab_size).items()}
 
-    about = shape(cfg, words.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    return Packed(*map(split_of, corpus.SPLITS), words, about, manifest)
+    about = shape(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
+    return Packed(*map(split_of, corpus.SPLITS), tokenizer, about, manifest)
 
 
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
@@ -121,7 +122,7 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
                        unigram_V.tobytes())
 
 
-def vocabulary(cfg: config.Config, content: str) -> tokenizer.Tokenizer:
+def vocabulary(cfg: config.Config, content: str) -> Tokenizer:
     """The tokenizer learnt from the corpus of this content (`corpus.fingerprint`), made where the cache lacks it.
 
     Raises ConfigError where it would have to be made and the corpus holds something else by now.
@@ -130,8 +131,8 @@ def vocabulary(cfg: config.Config, content: str) -> tokenizer.Tokenizer:
         if corpus.fingerprint(cfg.data) != content:
             raise errors.ConfigError(f"config.data.cache = {cfg.data.cache!r}: expected the folder that holds the "
                                      "tokenizer, since the corpus that it was learnt from has changed")
-        words = kinds.train(cfg.tokenizer, _progress(corpus.to_learn(cfg.data), "reading for the vocabulary"))
-        return {"file": words.save(folder).name}
+        tokenizer = kinds.train(cfg.tokenizer, _progress(corpus.to_learn(cfg.data), "reading for the vocabulary"))
+        return {"file": tokenizer.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
     folder, manifest = store.made(cfg.data.cache, "tokenizer", inputs, make)
@@ -149,7 +150,7 @@ def _progress(texts, what):
             logging.info("%s: %.1f million characters, %.2f a second", what, done / 1e6, done / 1e6 / (now - start))
 
 
-def _tokenize(data, split, words) -> Iterator[Document]:
+def _tokenize(data, split, tokenizer) -> Iterator[Document]:
     """The split's documents as token ids, many sentences at a time: that is faster than one by one."""
     batch, ends, size = [], [], 0
     for text in _progress(corpus.documents(data, split), f"packing {split}"):
@@ -157,13 +158,13 @@ def _tokenize(data, split, words) -> Iterator[Document]:
         ends.append(len(batch))
         size += len(text)
         if size > BATCH:
-            yield from _encode(words, batch, ends)
+            yield from _encode(tokenizer, batch, ends)
             batch, ends, size = [], [], 0
-    yield from _encode(words, batch, ends)
+    yield from _encode(tokenizer, batch, ends)
 
 
-def _encode(words, batch, ends):
-    ids = words.encode_batch(batch)
+def _encode(tokenizer, batch, ends):
+    ids = tokenizer.encode_batch(batch)
     for first, last in zip([0, *ends], ends, strict=False):
         if document := [sentence for sentence in ids[first:last] if sentence]:
             yield document

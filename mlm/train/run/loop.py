@@ -28,16 +28,16 @@ def train(cfg: config.Config) -> dict:
     ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
     """
     check(cfg)
-    rows = pack.load(cfg)
-    done = directory.finished(cfg, rows.manifest["inputs"])
+    packed = pack.load(cfg)
+    done = directory.finished(cfg, packed.manifest["inputs"])
     if done is not None:
         return done
     with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
         # Another process may have ended it since; of several processes of one run, all must see the same.
-        done = None if parallel.several() else directory.finished(cfg, rows.manifest["inputs"])
+        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"])
         if done is not None:
             return done
-        with opened(cfg, rows) as (run, state):
+        with opened(cfg, packed) as (run, state):
             outcome = drive([run], Alone(run, state))[cfg.workdir]
     if isinstance(outcome, Diverged):
         raise outcome
@@ -45,27 +45,27 @@ def train(cfg: config.Config) -> dict:
 
 
 @contextlib.contextmanager
-def opened(cfg: config.Config, rows: pack.Packed):
+def opened(cfg: config.Config, packed: pack.Packed):
     """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first."""
-    made = programs.build(cfg, rows.about)
+    made = programs.build(cfg, packed.about)
     with contextlib.closing(checkpoint.manager(cfg.workdir)) as checkpoints:
-        state = checkpoint.first(checkpoints, cfg, rows.manifest["inputs"], made, programs.knobs(cfg))
-        with contextlib.closing(Run(cfg, rows, made, checkpoints, int(state.step))) as run:
+        state = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
+        with contextlib.closing(Run(cfg, packed, made, checkpoints, int(state.step))) as run:
             yield run, state
 
 
 class Run:
     """One run beside its steps: what feeds it, and what is written of it. Others make the steps."""
 
-    def __init__(self, cfg: config.Config, rows: pack.Packed, made: programs.Program, checkpoints, start: int):
-        self.cfg, self.rows, self.made, self.checkpoints, self.start = cfg, rows, made, checkpoints, start
-        self.data = rows.manifest["inputs"]
+    def __init__(self, cfg: config.Config, packed: pack.Packed, made: programs.Program, checkpoints, start: int):
+        self.cfg, self.packed, self.made, self.checkpoints, self.start = cfg, packed, made, checkpoints, start
+        self.data = packed.manifest["inputs"]
         if parallel.writes():
             directory.describe(cfg, self.data, start)
-        self.references = references.measure(cfg, made, rows)
+        self.references = references.measure(cfg, made, packed)
         self.scores = (*made.objective.scores, *self.references.scores)
         self.log = Log(cfg, made.objective, start)
-        self.batches = loader.train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
+        self.batches = loader.train_batches(packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
                                             start_step=start, **parallel.share())
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
@@ -98,13 +98,13 @@ class Run:
         self.log.pause()
 
     def evaluate(self, state) -> tuple[evaluation.Columns, dict]:
-        columns = evaluation.collect(self.cfg, self.made, state, self.rows.validation)
+        columns = evaluation.collect(self.cfg, self.made, state, self.packed.validation)
         columns = self.references.add(columns)
         return columns, evaluation.summary(columns, self.scores)
 
     def finish(self, state) -> dict:
         """Writes what the finished run is, and returns it."""
-        cfg, vocab_size = self.cfg, self.rows.about.vocab_size
+        cfg, vocab_size = self.cfg, self.packed.about.vocab_size
         columns, found = self.evaluations.get(cfg.train.steps) or self.evaluate(state)
         flops = cost.per_step(cfg, vocab_size)
         result = {"fingerprint": fields.fingerprint(cfg), "config": fields.flatten(cfg), "data": self.data,

@@ -30,17 +30,17 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
                       f"a run that shares its program with that of {configs[0].workdir}")
     errors.expect(configs[0].parallel.mode == "jit" and not parallel.several(), "config.parallel.mode",
                   configs[0].parallel.mode, "jit, in one process, for runs trained side by side")
-    rows, outcomes = pack.load(configs[0]), {}
+    packed, outcomes = pack.load(configs[0]), {}
     with contextlib.ExitStack() as held:
         runs, states = [], []
         for cfg in configs:
             with contextlib.suppress(directory.Taken):
                 held.enter_context(directory.claim(cfg))
-                done = directory.finished(cfg, rows.manifest["inputs"])
+                done = directory.finished(cfg, packed.manifest["inputs"])
                 if done is not None:
                     outcomes[cfg.workdir] = done
                 else:
-                    run, state = held.enter_context(loop.opened(cfg, rows))
+                    run, state = held.enter_context(loop.opened(cfg, packed))
                     runs.append(run)
                     states.append(state)
         return outcomes | (loop.drive(runs, Together(runs, states)) if runs else {})

@@ -22,23 +22,23 @@ class Trained(NamedTuple):
     tokenizer: Tokenizer
     program: program.Program
     state: types.TrainState     # on the devices, without the optimizer's
-    packed: pack.Packed | None = None
+    at_hand: pack.Packed | None = None
 
-    def rows(self) -> pack.Packed:
+    def packed(self) -> pack.Packed:
         """What the run was trained on, made again where it is not at hand. Raises ConfigError where that changed."""
-        if self.packed is not None:
-            return self.packed
-        rows = pack.load(self.cfg)
-        fields.check_same(self.cfg, rows.manifest["inputs"], directory.origin(self.cfg.workdir), self.cfg.workdir)
-        return rows
+        if self.at_hand is not None:
+            return self.at_hand
+        packed = pack.load(self.cfg)
+        fields.check_same(self.cfg, packed.manifest["inputs"], directory.origin(self.cfg.workdir), self.cfg.workdir)
+        return packed
 
 
-def load(workdir: str, settings: Mapping[str, Any], rows: pack.Packed | None = None) -> Trained:
+def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None = None) -> Trained:
     """The run in a directory. settings: fields, by dotted name, that cannot change a result, to take instead of its.
 
-    rows: what it was trained on, where that is at hand; its program is then the trainer's own. Raises ConfigError where
-    there is no run or no checkpoint, where a process is training there, and where the tokenizer is not the one that the
-    run was trained with.
+    packed: what it was trained on, where that is at hand; its program is then the trainer's own. Raises ConfigError
+    where there is no run or no checkpoint, where a process is training there, and where the tokenizer is not the one
+    that the run was trained with.
     """
     saved = directory.origin(workdir)
     if saved is None:
@@ -52,10 +52,10 @@ def load(workdir: str, settings: Mapping[str, Any], rows: pack.Packed | None = N
     cfg = fields.override(config.Config(), kept | dict(settings) | {"workdir": workdir})
     recipe.check(cfg)
     parallel.check_evaluation(cfg)
-    words = rows.tokenizer if rows else pack.vocabulary(cfg, saved["data"]["corpus"])
-    errors.expect(hashlib.sha256(words.model).hexdigest() == saved["data"]["tokenizer"], "config.data.cache",
+    tokenizer = packed.tokenizer if packed else pack.vocabulary(cfg, saved["data"]["corpus"])
+    errors.expect(hashlib.sha256(tokenizer.model).hexdigest() == saved["data"]["tokenizer"], "config.data.cache",
                   cfg.data.cache, f"the folder that holds the tokenizer that {workdir} was trained with")
-    made = program.build(cfg, rows.about if rows else pack.shape(cfg, words.vocab_size))
+    made = program.build(cfg, packed.about if packed else pack.shape(cfg, tokenizer.vocab_size))
     with contextlib.ExitStack() as stack:
         if parallel.writes():  # to open the checkpoints sweeps unfinished ones away, which a trainer may be writing
             stack.enter_context(directory.claim(cfg))
@@ -63,4 +63,4 @@ def load(workdir: str, settings: Mapping[str, Any], rows: pack.Packed | None = N
         state = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
     if state is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
-    return Trained(cfg, int(state.step), words, made, made.run.put_state(state._replace(opt_state=())), rows)
+    return Trained(cfg, int(state.step), tokenizer, made, made.run.put_state(state._replace(opt_state=())), packed)

@@ -45,8 +45,9 @@ def _lowered(cfg, vocab_size):
         return sum(x_B.sum() for x_B in losses.loss_B.values())
 
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    cost = jax.jit(jax.grad(loss)).lower(abstract(cfg, vocab_size).params, types.abstract(rows, about), key_B)
-    analysis = cost.cost_analysis()
+    with parallel.counting():
+        cost = jax.jit(jax.grad(loss)).lower(abstract(cfg, vocab_size).params, types.abstract(rows, about), key_B)
+        analysis = cost.cost_analysis()
     return analysis["flops"] if analysis else None
 
 

@@ -7,7 +7,7 @@ from mlm.base import config, errors, types
 from mlm.base.estimates import Score, measure
 from mlm.data.rows import loader
 from mlm.train.step import parallel, update
-from mlm.train.step.program import Program, judged
+from mlm.train.step.program import Program, frozen
 
 Columns = dict[str, np.ndarray]  # a number for each row
 
@@ -20,7 +20,7 @@ def named(losses: types.Losses) -> dict:
 
 def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> Columns:
     """What each row of a split gives under the evaluation's knobs, as numpy arrays over the rows."""
-    eval_step, knobs = program.run.per_row(update.eval_step, program.model, program.objective), judged(cfg)
+    eval_step, knobs = program.run.per_row(update.eval_step, program.model, program.objective), frozen(cfg)
     batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows, **parallel.share())
     parts = [named(eval_step(state, program.run.put_batch(batch), knobs)) for batch in batches]
     count = loader.judged_rows(rows, cfg.eval.max_rows)  # the rest fills up the last batch

@@ -1,4 +1,5 @@
 """How the per-device step runs on many devices: the only file that names them, and the processes they belong to."""
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -68,6 +69,14 @@ def mine(rows: int) -> slice:
 def describe() -> dict:
     """The devices of the run, for its provenance."""
     return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
+
+
+def counting():
+    """A context that lowers for the CPU: the plugins of GPUs and TPUs count no FLOPs before they compile."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+        return contextlib.nullcontext()
 
 
 def one_device(train_step: Callable) -> Parallel:

@@ -34,10 +34,10 @@ def knobs(cfg: config.Config) -> types.Knobs:
                        OBJECTIVES[cfg.objective].knobs(cfg))
 
 
-def judged(cfg: config.Config) -> types.Knobs:
+def frozen(cfg: config.Config) -> types.Knobs:
     """Those of its evaluation, drawn from config.eval.seed: the same for every model."""
     zero = np.float32(0)
-    return types.Knobs(np.uint32(cfg.eval.seed), zero, zero, OBJECTIVES[cfg.objective].judged(cfg))
+    return types.Knobs(np.uint32(cfg.eval.seed), zero, zero, OBJECTIVES[cfg.objective].frozen(cfg))
 
 
 def blank(cfg: config.Config) -> config.Config:

@@ -43,7 +43,7 @@ FLOORS = {  # by what the objective lets a model see of an asked word's row
 TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
 
 
-def measure(cfg: config.Config, made: program.Program, rows: pack.Packed) -> References:
+def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
     """The floors of the evaluation's own questions, for a corpus whose floor is known; none for any other.
 
     Floors take some seconds for each thousand rows and are kept under config.data.cache by what was asked, as they are
@@ -52,29 +52,29 @@ def measure(cfg: config.Config, made: program.Program, rows: pack.Packed) -> Ref
     if cfg.data.corpus != "language" or not parallel.writes():
         return References()
     language, seen = grammar.build(cfg.data.language), objectives.seen(cfg)
-    ids_NxL = np.asarray(rows.validation["ids"][:cfg.eval.max_rows or None], np.int32)
-    asked_NxL = asked(cfg, made, rows)
+    ids_NxL = np.asarray(packed.validation["ids"][:cfg.eval.max_rows or None], np.int32)
+    asked_NxL = asked(cfg, made, packed)
     every = {"floor": FLOORS[seen].floor, **FLOORS[seen].others}
 
     def make(folder):
-        words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
+        words_NxL = grammar.words(language, packed.tokenizer.pieces, ids_NxL)
         for name, compute in every.items():
             found = compute(language.hmm, words_NxL, asked_NxL, cfg.data.language.words)
             np.savez(folder / f"{name}.npz", **found._asdict())
         return {}
 
-    inputs = {"format": FORMAT, "rows": rows.manifest["inputs"], "seen": seen, "window": WINDOW,
+    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "seen": seen, "window": WINDOW,
               "asked": hashlib.sha256(np.packbits(asked_NxL, axis=1).tobytes()).hexdigest()}
     folder, _ = store.made(cfg.data.cache, "floor", inputs, make)
     floors = {name: floor.Floor(**np.load(folder / f"{name}.npz")) for name in every}
     return beside(made.objective.scores[0], floors)
 
 
-def asked(cfg: config.Config, made: program.Program, rows: pack.Packed) -> np.ndarray:
+def asked(cfg: config.Config, made: program.Program, packed: pack.Packed) -> np.ndarray:
     """asked_NxL: the tokens that evaluation asks for, by the objective that asks."""
-    count = loader.judged_rows(rows.validation, cfg.eval.max_rows)
-    batch = loader.read(rows.validation, np.arange(count), np.arange(count, dtype=np.int32))
-    knobs, text = program.judged(cfg), types.Text(*map(jnp.asarray, batch.text))
+    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    batch = loader.read(packed.validation, np.arange(count), np.arange(count, dtype=np.int32))
+    knobs, text = program.frozen(cfg), types.Text(*map(jnp.asarray, batch.text))
     return np.asarray(made.objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs))
 
 
