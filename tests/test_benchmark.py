@@ -13,6 +13,8 @@ from experiments.benchmark import flax_rnn, growth, limit, ours, peers, timing
 from mlm.models import MODELS, lm
 from mlm.report import table
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CELLS = ("elman", "gru", "lstm")
 

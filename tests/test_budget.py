@@ -12,6 +12,8 @@ from mlm.data.rows import pack
 from mlm.train.run import loop
 from mlm.train.step import cost
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):

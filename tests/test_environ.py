@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from launch import environ
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PRINT = ("import json, os; from launch import environ; "

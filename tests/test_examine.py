@@ -14,6 +14,8 @@ from mlm.judge.questions import QUESTIONS
 from mlm.train.run.trained import Trained
 from mlm.train.step import parallel, program
 
+pytestmark = pytest.mark.slow
+
 RATES = (0.1, 0.4, 0.8)
 
 

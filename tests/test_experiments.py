@@ -167,6 +167,7 @@ def test_what_every_seed_was_asked_since_has_a_column():
     assert {"pseudo_perplexity", "blimp"} & summary.table(results, OWN, about)[0][0].keys() == {"blimp"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     """Every point on shorter rows and for fewer steps than the scale's own, on the devices of this process."""
@@ -189,6 +190,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     assert {"loss", "accuracy"} <= filled and all(any(column in row for row in made) for column in filled)
 
 
+@pytest.mark.slow
 def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]

@@ -11,6 +11,8 @@ from mlm.models import MEMBERS, MODELS, fast
 from mlm.objectives import tokens
 from mlm.objectives.cross_entropy import cross_entropy
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 50
 
 

@@ -197,6 +197,7 @@ def worst_deviation(model: HMM, samples: np.ndarray) -> float:
     return worst
 
 
+@pytest.mark.slow
 def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
     samples = draw(TINY, LENGTH, 0, 0, 100_000)
     assert worst_deviation(TINY, samples) < 4

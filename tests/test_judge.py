@@ -142,6 +142,7 @@ def command(*words):
                           text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
     cfg, _ = run
     texts, (_, paradigm) = suite

@@ -9,6 +9,8 @@ from small import MEMBERS, ON_LANGUAGE, drawn_config, with_text
 from mlm.data.rows import loader, pack
 from mlm.train.step import evaluation, parallel, program, references, update
 
+pytestmark = pytest.mark.slow
+
 # An easy language, so that some hundred steps bring a model near the floor, where a small leak shows.
 EASY = {"data__language__topics": 1, "data__language__names": 2, "data__language__zipf": 2.5,
         "data__language__train_documents": 4000, "data__language__validation_documents": 400}

@@ -128,6 +128,7 @@ def test_a_constant_rate_is_not_touched_at_all():
         assert masking.scheduled(knobs, done).objective["rate"] == knobs.objective["rate"]
 
 
+@pytest.mark.slow
 def test_the_log_says_the_rates_that_were(tmp_path):
     cfg = drawn_config(tmp_path / "cache", model__layers=1, train__steps=12, train__batch_size=8, train__log_every=4,
                        eval__batch_size=8, eval__max_rows=8, mask__rate=0.7, mask__schedule="linear",

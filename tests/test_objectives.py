@@ -151,6 +151,7 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 @runs
 def test_a_stopped_run_continues_bit_for_bit_and_reaches_the_table(cache, tmp_path, monkeypatch, objective, family,
                                                                    cell):
@@ -177,6 +178,7 @@ def test_a_stopped_run_continues_bit_for_bit_and_reaches_the_table(cache, tmp_pa
     assert expected["evaluation"]["gap"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ON_LANGUAGE)
 def test_two_devices_give_the_numbers_of_one(cache, objective):
     cfg = short(cache, "none", objective, *FAMILIES[0], model__dropout=0.2)

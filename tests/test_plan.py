@@ -13,6 +13,8 @@ from mlm.objectives import masking
 from mlm.train import recipe
 from mlm.train.step import cost, program
 
+pytestmark = pytest.mark.slow
+
 RATES = (0.15, 0.15)
 
 

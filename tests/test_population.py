@@ -12,6 +12,8 @@ from launch.sweep import worker
 from mlm.base import errors, fields, files
 from mlm.train.run import directory, log, loop, population, stop
 
+pytestmark = pytest.mark.slow
+
 STEPS = 30
 MEMBERS = {"a": {}, "b": {"seed": 1, "optim.learning_rate": 3e-3}, "c": {"seed": 2, "mask.rate": 0.4}}
 

@@ -10,6 +10,8 @@ from mlm.objectives import masking
 from mlm.train.run import loop
 from mlm.train.step import program
 
+pytestmark = pytest.mark.slow
+
 OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_share": 0.5, "optim__learning_rate": 3e-3,
          "optim__weight_decay": 0.1}
 COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -18,6 +18,8 @@ from mlm.base import config, errors, fields, files
 from mlm.train import recipe
 from mlm.train.run import checkpoint, log, loop
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 STEPS = 200
 

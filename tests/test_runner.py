@@ -13,6 +13,8 @@ import pytest
 from launch.sweep import runner
 from mlm.base import config, fields, files
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 STEPS = 400
 EXPERIMENT = '''

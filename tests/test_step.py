@@ -8,6 +8,8 @@ from small import PLAIN, about, batch, small_config, with_text
 from mlm.objectives import OBJECTIVES
 from mlm.train.step import evaluation, parallel, program, update
 
+pytestmark = pytest.mark.slow
+
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 LAYER = {"model__layers": 1}
 OWN = {"causal": {"model__sees": "left"}}  # what an objective asks for where it is not small_config's

@@ -113,6 +113,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
     assert sample == kinds._sample(str(i) for i in range(10_000))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))

@@ -81,7 +81,7 @@ class Mask:
 class Model:
     family: str = "transformer"         # feedforward | rnn | transformer
     cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; empty: the family's first
-    size: str = "tiny"                  # row of configs/sizes.py that fills the zeros below
+    size: str = "tiny"                  # row of mlm/models/sizes.py that fills the zeros below
     layers: int = 0
     width: int = 0                      # of the embeddings and of the stream between layers
     hidden: int = 0                     # inside a layer: MLP units, or recurrent units of one direction
@@ -146,7 +146,7 @@ class Parallel:
 class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
-    objective: str = "mlm"              # mlm | nsp (masked tokens and next sentence)
+    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)
