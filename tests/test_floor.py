@@ -3,6 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tiny import TINY, documents
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
@@ -11,36 +12,12 @@ from mlm.data.language.grammar import build
 from mlm.data.language.hmm import HMM, draw, unigram
 
 LENGTH = 6
-# Classes: the stop and a word like it; two words by topic; two words by name. Every state shares a class with another.
-TINY = HMM(
-    end=np.array(0),
-    trans_SxS=np.array([[0.1, 0.6, 0.3], [0.3, 0.2, 0.5], [0.45, 0.4, 0.15]]),
-    class_SxC=np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]]),
-    class_W=np.array([0, 1, 1, 2, 2]),
-    topic_T=np.array([0.4, 0.6]),
-    by_topic_TxW=np.array([[1, 0.9, 0.1, 1, 1], [1, 0.3, 0.7, 1, 1]]),
-    name_M=np.array([0.3, 0.7]),
-    by_name_MxW=np.array([[1, 1, 1, 0.8, 0.2], [1, 1, 1, 0.1, 0.9]]),
-)
 WORDS = len(TINY.class_W)
 
 
 @pytest.fixture(scope="module")
 def tables():
-    """P(words, length) as an array with an axis for each word, by length: all paths of LENGTH states, all latents."""
-    tables = {length: np.zeros((WORDS,) * length) for length in range(1, LENGTH + 1)}
-    for states in itertools.product(range(3), repeat=LENGTH):
-        share = np.prod([TINY.trans_SxS[a, b] for a, b in itertools.pairwise((0, *states))])
-        length = max((i + 1 for i, state in enumerate(states) if state == TINY.end), default=0)
-        if length:
-            for (topic, by_topic_W), (name, by_name_W) in itertools.product(
-                    zip(TINY.topic_T, TINY.by_topic_TxW, strict=True), zip(TINY.name_M, TINY.by_name_MxW, strict=True)):
-                word_SxW = TINY.class_SxC[:, TINY.class_W] * by_topic_W * by_name_W
-                joint = np.array(share * topic * name)
-                for state in states[:length]:
-                    joint = joint[..., None] * word_SxW[state]
-                tables[length] += joint
-    return tables
+    return documents(TINY, LENGTH)
 
 
 def rows_and_masks(count=60, seed=0):

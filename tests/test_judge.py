@@ -129,6 +129,10 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(saved))
     with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
         trained.load(str(tmp_path), {})
+    of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
+    (tmp_path / "config.json").write_text(json.dumps(of_another))
+    with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
+        trained.load(str(tmp_path), {})
     for name, message in (("corpus", "the corpus that it was learnt from has changed"),
                           ("tokenizer", "expected the folder that holds the tokenizer that .* was trained with")):
         changed = saved | {"data": saved["data"] | {name: "0" * 64}}

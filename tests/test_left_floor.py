@@ -3,47 +3,28 @@ import itertools
 
 import numpy as np
 import pytest
+import tiny
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
 from mlm.data.language import floor, left, posterior
 from mlm.data.language.grammar import build
-from mlm.data.language.hmm import HMM, draw, fitting
+from mlm.data.language.hmm import draw, fitting
 
 LENGTH = 5
-# Classes: the stop and a word like it; two words by topic; two words by name. No sentence is shorter than two words, so
-# that many a first one does not fit.
-TINY = HMM(
-    end=np.array(1),
-    trans_SxS=np.array([[0.3, 0.2, 0.5], [0.6, 0.0, 0.4], [0.45, 0.35, 0.2]]),
-    class_SxC=np.array([[0.1, 0.7, 0.2], [0.8, 0.2, 0.0], [0.0, 0.3, 0.7]]),
-    class_W=np.array([0, 1, 1, 2, 2]),
-    topic_T=np.array([0.4, 0.6]),
-    by_topic_TxW=np.array([[1, 0.9, 0.1, 1, 1], [1, 0.3, 0.7, 1, 1]]),
-    name_M=np.array([0.3, 0.7]),
-    by_name_MxW=np.array([[1, 1, 1, 0.8, 0.2], [1, 1, 1, 0.1, 0.9]]),
-)
+# No sentence is shorter than two words, so that many a first one does not fit.
+TINY = tiny.TINY._replace(end=np.array(1), class_SxC=np.array([[0.1, 0.7, 0.2], [0.8, 0.2, 0.0], [0.0, 0.3, 0.7]]),
+                          trans_SxS=np.array([[0.3, 0.2, 0.5], [0.6, 0.0, 0.4], [0.45, 0.35, 0.2]]))
 WORDS = len(TINY.class_W)
 
 
 @pytest.fixture(scope="module")
 def tables():
-    """P(document) as an array with an axis for each word, by the number of words: as `draw` says, path by path."""
-    tables = {count: np.zeros((WORDS,) * count) for count in range(1, LENGTH + 1)}
-    for states in itertools.product(range(3), repeat=LENGTH):
-        share = np.prod([TINY.trans_SxS[a, b] for a, b in itertools.pairwise((int(TINY.end), *states))])
-        count = max((i + 1 for i, state in enumerate(states) if state == TINY.end), default=0)
-        if count:   # else the first sentence does not fit and is drawn anew
-            for (topic, by_topic_W), (name, by_name_W) in itertools.product(
-                    zip(TINY.topic_T, TINY.by_topic_TxW, strict=True), zip(TINY.name_M, TINY.by_name_MxW, strict=True)):
-                word_SxW = TINY.class_SxC[:, TINY.class_W] * by_topic_W * by_name_W
-                joint = np.array(share * topic * name)
-                for state in states[:count]:
-                    joint = joint[..., None] * word_SxW[state]
-                tables[count] += joint
-    total = sum(joint.sum() for joint in tables.values())
+    """P(document), the first sentence drawn anew where it does not fit."""
+    joints = tiny.documents(TINY, LENGTH)
+    total = sum(joint.sum() for joint in joints.values())
     assert 0.05 < 1 - total < 0.95
-    return {count: joint / total for count, joint in tables.items()}
+    return {count: joint / total for count, joint in joints.items()}
 
 
 @pytest.fixture(scope="module")

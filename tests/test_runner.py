@@ -96,7 +96,9 @@ def undisturbed(folder):
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_table(folder, undisturbed):
-    rng, root = random.Random(time.time_ns()), folder / "killed"
+    seed, root = time.time_ns(), folder / "killed"
+    print(f"seed {seed}")
+    rng = random.Random(seed)
     for count in sorted(rng.sample(range(10, 4 * STEPS - 200), 2)):
         process = start(folder, "killed")
         wait_for(root, process, count)

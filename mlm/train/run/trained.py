@@ -48,6 +48,10 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     fixed = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
         errors.expect(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
+    unknown = saved["config"].keys() - fields.flatten(config.Config()).keys()
+    if unknown:
+        raise errors.ConfigError(f"run {workdir!r}: made by another version, whose config has "
+                                 f"{', '.join(sorted(unknown))}")
     kept = {name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()}
     cfg = fields.override(config.Config(), kept | dict(settings) | {"workdir": workdir})
     recipe.check(cfg)
