@@ -5,6 +5,7 @@
 On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
 SLURM), else with --coordinator, --processes and --process.
 """
+import signal
 import sys
 
 from absl import flags
@@ -39,7 +40,10 @@ def main(argv):
         jax.distributed.initialize()
     try:
         result = loop.train(cfg)
-        questions.finish(cfg)
+        try:
+            questions.finish(cfg)
+        except KeyboardInterrupt:
+            raise Stopped(f"{cfg.workdir} is trained; the same command asks what is left", signal.SIGINT) from None
     except Stopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)

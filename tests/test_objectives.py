@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,8 @@ from mlm.base.special import CLS, NUM_SPECIAL
 from mlm.judge import questions
 from mlm.objectives import OBJECTIVES
 from mlm.report import summary
-from mlm.report.table import Column, markdown
+from mlm.report.pages import sweep
+from mlm.report.table import Column
 from mlm.train import recipe
 from mlm.train.run import directory, loop, stop
 from mlm.train.step import evaluation, program, update
@@ -152,16 +154,29 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.slow
+class Killed(BaseException):
+    """The end of a run that nothing is told of."""
+
+
 @runs
-def test_a_stopped_run_continues_bit_for_bit_and_reaches_the_table(cache, tmp_path, monkeypatch, objective, family,
-                                                                   cell):
-    whole, parted = (short(cache, tmp_path / name, objective, family, cell) for name in ("whole", "parted"))
+def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(cache, tmp_path, monkeypatch, objective,
+                                                                         family, cell):
+    """Ended after step 3, a step behind its newest checkpoint, then asked to stop at step 4, which it saves."""
+    whole, parted = (short(cache, tmp_path / name, objective, family, cell, train__checkpoint_every=2)
+                     for name in ("whole", "parted"))
     expected = loop.train(whole)
-    with monkeypatch.context() as patch, pytest.raises(stop.Stopped):
-        asked = stop.Asked.now
-        patch.setattr(stop.Asked, "now", lambda self, checkpoints, number: (
-            number == 3 and os.kill(os.getpid(), signal.SIGTERM)) or asked(self, checkpoints, number))
-        loop.train(parted)
+
+    def at(step, end):
+        now = stop.Asked.now
+        return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
+
+    def kill():
+        raise Killed
+
+    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), stop.Stopped, 4)):
+        with monkeypatch.context() as patch, pytest.raises(seen):
+            patch.setattr(stop.Asked, "now", at(step, end))
+            loop.train(parted)
     found = loop.train(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):
         assert found[name] == expected[name], name
@@ -171,10 +186,12 @@ def test_a_stopped_run_continues_bit_for_bit_and_reaches_the_table(cache, tmp_pa
 
     questions.finish(whole)
     assert questions.missing(whole) == []
-    rows, columns = summary.table([directory.reported(whole.workdir)], [Column("run", "run")],
-                                  lambda seeds: {"run": objective})
-    table = markdown(rows, columns)
-    assert objective in table and "exact optimum" in table and "unigram" in table and "above the floor" in table
+    experiment = SimpleNamespace(__doc__="What?", table=lambda results: summary.table(
+        results, [Column("run", "run")], lambda seeds: {"run": objective}))
+    page = sweep.write(tmp_path, experiment, [directory.reported(whole.workdir)], 1).read_text()
+    table = (tmp_path / "table.md").read_text()
+    for words in (objective, "exact optimum", "unigram", "above the floor"):
+        assert words in table and words in page
     assert expected["evaluation"]["gap"] > 0
 
 
