@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from mlm.base import errors, fields
+from mlm.base import errors, fields, files
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.judge import cloze, pairs, pll, questions
@@ -66,7 +67,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     path.unlink(missing_ok=True)
     loaded = trained.load(cfg.workdir, {})
     first = questions.ask(loaded, parts(texts, paradigms[:1]))
-    assert json.loads(path.read_text()) == first and (first["step"], first["fingerprint"]) == (
+    assert directory.judged(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
         30, fields.fingerprint(cfg))
     score = cloze.scorer(loaded.program.model, loaded.program.run, loaded.state)
     by_hand = pll.scores(score, pll.clozes(loaded.tokenizer, paradigms[0].sentences, 32), 8)
@@ -77,7 +78,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     assert questions.ask(loaded, parts(texts, paradigms[:1])) == first and path.stat().st_mtime_ns == before
 
     first["answers"]["sentences"]["all"]["mark"] = 1
-    path.write_text(json.dumps(first))  # kept: not done again
+    directory.keep_judged(cfg.workdir, first)  # kept: not done again
     more = questions.ask(loaded, parts(texts, paradigms))
     assert more["answers"]["sentences"]["all"]["mark"] == 1
     assert more["answers"]["pairs"].keys() == {"order_1", "order_2"}
@@ -125,20 +126,18 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
         trained.load(cfg.workdir, {"eval.batch_size": -4})
     with directory.claim(cfg), pytest.raises(errors.ConfigError, match="another process"):
         trained.load(cfg.workdir, {})
-    saved = json.loads((Path(cfg.workdir) / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(saved))
+    shutil.copy(Path(cfg.workdir, "config.json"), tmp_path)
+    shutil.copytree(Path(cfg.workdir, "tokenizer"), tmp_path / "tokenizer")
     with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
         trained.load(str(tmp_path), {})
+    saved = directory.origin(tmp_path)
     of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
-    (tmp_path / "config.json").write_text(json.dumps(of_another))
+    files.write_sealed(tmp_path / "config.json", of_another)
     with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
         trained.load(str(tmp_path), {})
-    for name, message in (("corpus", "the corpus that it was learnt from has changed"),
-                          ("tokenizer", "expected the folder that holds the tokenizer that .* was trained with")):
-        changed = saved | {"data": saved["data"] | {name: "0" * 64}}
-        (tmp_path / "config.json").write_text(json.dumps(changed))
-        with pytest.raises(errors.ConfigError, match=message):
-            trained.load(str(tmp_path), {})
+    files.write_sealed(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
+    with pytest.raises(errors.ConfigError, match=r"tokenizer/words.txt is damaged: it is not what the run wrote$"):
+        trained.load(str(tmp_path), {})
 
 
 def command(*words):
@@ -159,7 +158,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
                    "--max_sentences=7", "--max_pairs=30")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
-    kept = json.loads((Path(cfg.workdir) / "judged.json").read_text())
+    kept = directory.judged(cfg.workdir)
     held, overall = kept["answers"]["sentences"]["all"], kept["summary"]["pairs"]["overall"]
     assert held["sentences"] == 7 and overall["pairs"] == 30
     shown = f"{100 * overall['pll_accuracy']:.1f} ± "

@@ -16,13 +16,17 @@ from mlm.train.run import directory, log
 from mlm.train.step import cost, references
 
 
-def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_an_error(tmp_path):
+def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert [record["step"] for record in files.read_lines(path)] == [1, 2]
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(ValueError, match="line 2"):
-        files.read_lines(path)
+    files.write_lines(path, [{"step": 1, "loss": 2.5}, {"step": 2}, {"step": 3}])
+    whole = path.read_text()
+    path.write_text(whole[:-5])
+    assert files.read_lines(path) == [{"step": 1, "loss": 2.5}, {"step": 2}]
+    for spoilt in (whole.replace("2.5", "2.6"), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
+        path.write_text(spoilt)
+        with pytest.raises(files.Damaged, match="line 1"):
+            files.read_lines(path)
+        assert files.whole_lines(path)[0][-2:] == [{"step": 2}, {"step": 3}]
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 from mlm.base import config, errors, fields, files
 from mlm.train import recipe
-from mlm.train.run import checkpoint, log, loop
+from mlm.train.run import checkpoint, directory, log, loop
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base
         loop.train(other)
     (tmp_path / "a" / "config.json").unlink()
     (tmp_path / "a" / "result.json").unlink()
-    with pytest.raises(errors.ConfigError, match=r"checkpoint of step 10 .*config.mask.rate = 0.4, there 0.15"):
+    with pytest.raises(errors.ConfigError, match=r"checkpoint 10 .*config.mask.rate = 0.4, there 0.15"):
         loop.train(other)
     again = loop.train(resolved(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
@@ -170,12 +170,12 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     cfg = config.Config()
     checkpoints = checkpoint.manager(tmp_path)
     state = loop.types.TrainState(np.int32(3), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
-    checkpoint.save(checkpoints, cfg, {}, state)
+    checkpoint.save(checkpoints, cfg, {}, checkpoint.Saved(state, {"tokens": 7.0}))
     checkpoints.wait_until_finished()
-    restored = checkpoint.restore(checkpoints, cfg, {}, state)
-    assert restored.params["w"].dtype == np.float16
+    found = checkpoint.read(checkpoints, 3, cfg, {}, state)
+    assert found.state.params["w"].dtype == np.float16 and found.totals == {"tokens": 7.0}
     with pytest.raises(errors.ConfigError, match=r"float16.*expected the type float32"):
-        checkpoint.restore(checkpoints, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
+        checkpoint.read(checkpoints, 3, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
@@ -216,7 +216,7 @@ def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
 
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
-    (provenance,) = json.loads((tmp_path / "c" / "provenance.json").read_text())
+    (provenance,) = directory.provenance(tmp_path / "c")
     assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
     assert provenance["versions"]["jax"] == jax.__version__
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)

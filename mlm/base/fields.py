@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlm.base.config import Config
+from mlm.base.drawn import DRAWN
 from mlm.base.errors import ConfigError, expect
 
 
@@ -54,21 +55,28 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def fingerprint(config: Config) -> str:
-    """Twelve hexadecimal digits that name a resolved config by the fields that can change its result."""
+    """Twelve hexadecimal digits that name a resolved config by the fields and the draws that can change its result."""
     flat = flatten(config, results_only=True)
-    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([flat, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's files keep to be known by; data: the identity of the packed rows."""
+    return {"config": flatten(config), "data": data, "drawn": DRAWN}
 
 
 def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError, naming what differs, unless `saved` would give the same result.
-
-    data: the identity of the packed rows; saved: what a run kept of itself as "config" (flattened) and "data".
-    """
+    """Raises ConfigError, naming what differs, unless `saved`, an `identity`, would give the same result."""
     want, have = json.loads(json.dumps(flatten(cfg, results_only=True))), saved["config"]  # tuples are lists there
     differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
                  for name, value in want.items() if have.get(name) != value]
     if differing:
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
+    drawn = saved.get("drawn", {})
+    other = [f"{name} {drawn.get(name)}, now {now}" for name, now in DRAWN.items() if drawn.get(name) != now]
+    if other:
+        raise ConfigError(f"{where} is another version's, which drew otherwise ({'; '.join(other)}): keep it and "
+                          "choose another config.workdir, or remove it to have it made again")
     changed = [name for name in data if saved["data"].get(name) != data[name]]
     if changed:
         raise ConfigError(f"{where} was trained on other rows: {', '.join(changed)} changed since; "

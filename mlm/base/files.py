@@ -1,9 +1,20 @@
-"""Files that are whole or not there: text, JSON and JSON lines."""
+"""Files that are whole or not there, and say so when they are no longer what was written: text, JSON, JSON lines."""
 import contextlib
+import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from mlm.base.errors import ConfigError
+
+SEAL = "sha256_of_the_rest"  # in a JSON object: of all that stands beside it
+CHECK = "crc32"              # the same in a line
+
+
+class Damaged(ConfigError):
+    """A file is not what was written: torn, emptied or changed since."""
 
 
 @contextlib.contextmanager
@@ -30,29 +41,88 @@ def write_json(path: Path, value) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def read_json(path: Path):
-    """The value of a JSON file, or None where there is no file."""
-    return json.loads(Path(path).read_text()) if Path(path).exists() else None
+def sha256(value) -> str:
+    """Of a JSON value, however it is laid out."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def seal(value: dict) -> dict:
+    """A JSON object with the digest of what it holds."""
+    return {**value, SEAL: sha256(json.loads(json.dumps(value)))}
+
+
+def unseal(value, name: Path | str) -> dict:
+    """The object that was sealed. Raises Damaged, by the name of what holds it, where it is another."""
+    if not isinstance(value, dict) or SEAL not in value:
+        raise Damaged(f"{name} is damaged: it lacks its digest, or an older version wrote it")
+    rest = {key: one for key, one in value.items() if key != SEAL}
+    if value[SEAL] != sha256(rest):
+        raise Damaged(f"{name} is damaged: it is not what its digest is of")
+    return rest
+
+
+def write_sealed(path: Path, value: dict) -> None:
+    write_json(path, seal(value))
+
+
+def read_sealed(path: Path) -> dict | None:
+    """The object that `write_sealed` wrote, or None where there is no file. Raises Damaged where it is another."""
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path} is damaged: {brief(error)}") from None
+    return unseal(value, path)
+
+
+def brief(error: Exception) -> str:
+    """An error's first line, or its name where it says nothing; without the path where it has one."""
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    return (said or type(error).__name__).splitlines()[0]
+
+
+def line(record: dict) -> str:
+    """A record as a line of JSON that carries its own checksum."""
+    text = json.dumps(record)
+    return json.dumps({**record, CHECK: _crc32(json.loads(text))}) + "\n"
+
+
+def _crc32(record) -> str:
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 
 def write_lines(path: Path, records: Iterable[dict]) -> None:
-    """JSON lines: one object a line."""
-    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+    write_text(path, "".join(map(line, records)))
+
+
+def whole_lines(path: Path) -> tuple[list[dict], list[str]]:
+    """The records of the lines that are as they were written, and for each other line what is wrong with it.
+
+    No file: none. A last line without its end, torn by a kill, is left out without a word.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [f"{path} is damaged: {brief(error)}"]
+    records, faults = [], []
+    for number, text in enumerate(lines, 1):
+        try:
+            record = json.loads(text)
+            if record.pop(CHECK) != _crc32(record):
+                raise ValueError("it is not what its checksum is of")
+            records.append(record)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            faults.append(f"{path} is damaged: line {number}: "
+                          + (brief(error) if isinstance(error, ValueError) else "it lacks its checksum"))
+    return records, faults
 
 
 def read_lines(path: Path) -> list[dict]:
-    """The objects of a file of JSON lines; a last line torn by a kill is left out. No file: none.
-
-    Raises ValueError for any other line that is not JSON.
-    """
-    if not path.exists():
-        return []
-    records = []
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}: not JSON, yet not the last line: {line[:60]!r}") from None
+    """As `whole_lines`; raises Damaged for a line that is not as it was written."""
+    records, faults = whole_lines(path)
+    if faults:
+        raise Damaged(faults[0])
     return records

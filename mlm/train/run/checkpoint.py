@@ -1,62 +1,109 @@
-"""Checkpoints of the training state: asynchronous, atomic, and refused to a run of another config (orbax)."""
+"""Checkpoints of a run: asynchronous, atomic, checked against their digest, and refused to another run (orbax)."""
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, fields, files, types
 from mlm.train.run import directory
 from mlm.train.step.program import Program
 
+KEPT = 2  # the newest, and one to go back to where that is damaged
+
+
+class Saved(NamedTuple):
+    """Where a run stands."""
+
+    state: types.TrainState          # numpy
+    totals: Mapping[str, float]      # what the run has counted up to there
+
 
 def manager(workdir: Path | str) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory, of which the newest is kept."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, cleanup_tmp_directories=True)
+    """The checkpoints of a run directory."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
     return ocp.CheckpointManager(directory.checkpoints(workdir).absolute(), options=options)
 
 
-def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
-           ) -> types.TrainState | None:
-    """The state of the newest checkpoint, numpy, or None where there is none; raises as `restore` does."""
-    return restore(checkpoints, cfg, data, jax.eval_shape(made.initial, knobs))
-
-
 def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
-          ) -> types.TrainState:
-    """The state that a run goes on from, numpy: the newest checkpoint's, or the initial one."""
-    state = newest(checkpoints, cfg, data, made, knobs)
-    return jax.device_get(made.initial(knobs)) if state is None else state
+          ) -> Saved:
+    """What a run goes on from: its newest whole checkpoint, or the initial state. What is damaged is removed.
+
+    Raises ConfigError as `read` does, and Damaged where no checkpoint is whole.
+    """
+    like, faults = jax.eval_shape(made.initial, knobs), {}
+    for step in sorted(checkpoints.all_steps(), reverse=True):
+        try:
+            found = read(checkpoints, step, cfg, data, like)
+        except files.Damaged as damaged:
+            faults[step] = damaged
+            continue
+        for damaged_step, damaged in faults.items():
+            logging.warning("%s; continuing from step %d, where the checkpoint is whole", damaged, step)
+            checkpoints.delete(damaged_step)
+        return found
+    if faults:
+        raise files.Damaged(f"{'; '.join(map(str, faults.values()))}; none is whole: remove "
+                            f"{checkpoints.directory} to start again")
+    return Saved(jax.device_get(made.initial(knobs)), {})
 
 
-def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, state: types.TrainState) -> None:
-    """Starts saving a state of numpy arrays under its step, with the config and the identity of the rows (`data`).
+def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+           ) -> Saved | None:
+    """The newest checkpoint, or None where there is none; raises as `read` does."""
+    step = checkpoints.latest_step()
+    return None if step is None else read(checkpoints, step, cfg, data, jax.eval_shape(made.initial, knobs))
+
+
+def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, saved: Saved) -> None:
+    """Starts saving under the state's step, with the run's identity (`data`: the rows') and digests of it all.
 
     Returns before it is on disk.
     """
-    checkpoints.save(int(state.step), args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state._asdict()),
-        origin=ocp.args.JsonSave({"config": fields.flatten(cfg), "data": data}),
+    origin = fields.identity(cfg, data) | {"totals": dict(saved.totals), "state": digest(saved.state)}
+    checkpoints.save(int(saved.state.step), args=ocp.args.Composite(
+        state=ocp.args.StandardSave(saved.state._asdict()),
+        origin=ocp.args.JsonSave(files.seal(origin)),
     ), force=True)
 
 
-def restore(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict,
-            like: types.TrainState) -> types.TrainState | None:
-    """The newest state as numpy arrays, or None where there is none yet. `like` gives the shapes and types.
+def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict,
+         like: types.TrainState) -> Saved:
+    """The checkpoint of a step. `like` gives the shapes and types of its state.
 
-    Raises ConfigError where the checkpoint's config differs in a field that can change results, where it was trained on
-    other rows, or where an array has another type.
+    Raises Damaged where it is not what was saved, and ConfigError where the run differs in what can change results,
+    where it was trained on other rows, or where an array has another type.
     """
-    step = checkpoints.latest_step()
-    if step is None:
-        return None
-    saved = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
-    fields.check_same(cfg, data, saved, f"the checkpoint of step {step} in {checkpoints.directory.parent}")
-    abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like._asdict())
-    restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))["state"]
-    # Orbax casts silently to the type asked for; what is on disk says what was saved.
-    stored = checkpoints.item_metadata(step)["state"]
-    for (path, want), have in zip(jax.tree_util.tree_leaves_with_path(abstract), jax.tree.leaves(stored), strict=True):
-        errors.expect(np.dtype(have.dtype) == want.dtype, f"checkpoint{jax.tree_util.keystr(path)}", str(have.dtype),
-                      f"the type {want.dtype}")
-    return types.TrainState(**restored)
+    name = f"{checkpoints.directory.parent}: checkpoint {step}"
+    try:
+        origin = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+        origin = files.unseal(origin, name)
+        fields.check_same(cfg, data, origin, name)
+        abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like._asdict())
+        restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
+        state = types.TrainState(**restored["state"])
+        # Orbax casts silently to the type asked for; what is on disk says what was saved.
+        stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
+        for (path, want), have in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
+            errors.expect(np.dtype(have.dtype) == want.dtype, f"checkpoint{jax.tree_util.keystr(path)}",
+                          str(have.dtype), f"the type {want.dtype}")
+    except errors.ConfigError:
+        raise
+    except Exception as error:  # orbax and its parts raise all there is
+        raise files.Damaged(f"{name} is damaged: {files.brief(error)}") from None
+    if digest(state) != origin["state"]:
+        raise files.Damaged(f"{name} is damaged: its arrays are not what was saved")
+    return Saved(state, origin["totals"])
+
+
+def digest(state: types.TrainState) -> str:
+    """The SHA-256 of a state of numpy arrays, with their names and types."""
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        found.update(np.ascontiguousarray(leaf))
+    return found.hexdigest()

@@ -1,10 +1,15 @@
 """A run's directory, the one place that knows what its files are called and what they hold.
 
-config.json, the resolved config and the rows' identity; provenance.json, a record of each start; metrics.jsonl, what
-the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave; result.json, written
-last; judged.json, what the trained model was asked since; error.txt, how a sweep's point failed.
+config.json, the resolved config and the rows' identity; tokenizer/; provenance.json, a record of each start;
+metrics.jsonl, what the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave;
+result.json, written last; judged.json, what the trained model was asked since; error.txt, how a sweep's point failed.
+
+Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.
 """
+import contextlib
 import fcntl
+import hashlib
+import io
 import subprocess
 import sys
 import time
@@ -12,8 +17,11 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from mlm.base import config, errors, fields, files
+from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
 
@@ -42,8 +50,8 @@ def failure(workdir: Path | str) -> Path:
 
 
 def origin(workdir: Path | str) -> dict | None:
-    """The "config" and "data" that a run was begun with, or None where no run was."""
-    return files.read_json(Path(workdir, "config.json"))
+    """The identity (base/fields.py) that a run was begun with, or None where no run was."""
+    return files.read_sealed(Path(workdir, "config.json"))
 
 
 def beside(workdir: Path | str) -> list[str]:
@@ -53,44 +61,101 @@ def beside(workdir: Path | str) -> list[str]:
 
 def result(workdir: Path | str) -> dict | None:
     """The result of a run that is done, or None."""
-    return files.read_json(Path(workdir, "result.json"))
+    return files.read_sealed(Path(workdir, "result.json"))
 
 
 def judged(workdir: Path | str) -> dict:
     """What a run's model was asked, with the "fingerprint" and "step" that it had then; {} where it was not."""
-    return files.read_json(Path(workdir, "judged.json")) or {}
+    return files.read_sealed(Path(workdir, "judged.json")) or {}
 
 
-def held_out(workdir: Path | str) -> Columns | None:
-    """The columns of the evaluation that a result is of, or None where they are missing."""
+def provenance(workdir: Path | str) -> list[dict]:
+    """A record of each start of a run."""
+    return (files.read_sealed(Path(workdir, "provenance.json")) or {"starts": []})["starts"]
+
+
+def held_out(workdir: Path | str, found: dict) -> Columns:
+    """The columns of the evaluation that a result is of."""
     path = Path(workdir, "held_out.npz")
-    if not path.exists():
-        return None
-    with np.load(path) as file:
+    content = _content(path, found["held_out"])
+    with np.load(io.BytesIO(content)) as file:
         return dict(file)
+
+
+def history(workdir: Path | str, found: dict) -> list[dict]:
+    """What the run of a result logged."""
+    path = metrics(workdir)
+    records = files.read_lines(path)
+    last = records[-1]["step"] if records else 0
+    if last != found["steps"]:
+        raise files.Damaged(f"{path} is damaged: it ends at step {last:,} of {found['steps']:,}")
+    return records
+
+
+def tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
+    """The tokenizer of a run of this identity."""
+    found = sorted(Path(workdir, "tokenizer").glob("*.*"))
+    path = found[0] if found else Path(workdir, "tokenizer")
+    _content(path, saved["data"]["tokenizer"])
+    return kinds.load(path)
+
+
+def _content(path: Path, sha256: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise files.Damaged(f"{path} is damaged: {files.brief(error)}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise files.Damaged(f"{path} is damaged: it is not what the run wrote")
+    return content
 
 
 def reported(workdir: Path | str) -> dict | None:
     """A finished run as reports read it, or None: its result, with the directory that it is in now, and beside that
 
-    "answers", "summary": what it was asked at that step; "history": the records of metrics.jsonl; "held_out": columns.
+    "answers", "summary": what it was asked at that step; "history": the records of metrics.jsonl; "held_out": columns;
+    "provenance": a record of each start.
     """
     found = result(workdir)
     if found is None:
         return None
     kept = judged(workdir)
     asked = (kept.get("fingerprint"), kept.get("step")) == (found["fingerprint"], found["steps"])
-    return found | {"config": found["config"] | {"workdir": str(workdir)},
+    return found | {"config": found["config"] | {"workdir": str(workdir)}, "provenance": provenance(workdir),
                     "answers": kept["answers"] if asked else {}, "summary": kept["summary"] if asked else {},
-                    "history": files.read_lines(metrics(workdir)), "held_out": held_out(workdir)}
+                    "history": history(workdir, found), "held_out": held_out(workdir, found)}
 
 
-def finished(cfg: config.Config, data: dict) -> dict | None:
-    """The result of a run that is done, or None. Raises ConfigError where it is another config's, or of other rows."""
-    kept = origin(cfg.workdir)
-    if kept is not None:
-        fields.check_same(cfg, data, kept, cfg.workdir)
-    return result(cfg.workdir)
+def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | None:
+    """The result of a run that is done and whole, or None. Raises ConfigError where it is another's.
+
+    What of it is damaged is named in a warning. Its identity and tokenizer are written again here, all else follows
+    from the newest checkpoint once the run is taken up again.
+    """
+    kept = {}
+    for read in (origin, result):
+        with mended():
+            kept[read] = read(cfg.workdir)
+            if kept[read] is not None:
+                fields.check_same(cfg, data, kept[read], cfg.workdir)
+    found = kept.get(result)
+    with mended():
+        if found is not None:
+            held_out(cfg.workdir, found)
+            history(cfg.workdir, found)
+            if parallel.writes():
+                keep(cfg, data, vocabulary)
+        return found
+    return None
+
+
+@contextlib.contextmanager
+def mended():
+    """Names what is damaged, which is then as if it were not there."""
+    try:
+        yield
+    except files.Damaged as damaged:
+        logging.warning("%s; it is made again", damaged)
 
 
 def claim(cfg: config.Config):
@@ -124,11 +189,12 @@ def finish(workdir: Path, found: dict, columns: Columns) -> None:
     """Writes what each held-out row gave, and at last the result."""
     with files.whole(workdir / "held_out.npz") as aside:
         np.savez(aside, **columns)
-    files.write_json(workdir / "result.json", found)
+        digest = hashlib.sha256(aside.read_bytes()).hexdigest()
+    files.write_sealed(workdir / "result.json", {**found, "held_out": digest})
 
 
 def keep_judged(workdir: Path | str, found: dict) -> None:
-    files.write_json(Path(workdir, "judged.json"), found)
+    files.write_sealed(Path(workdir, "judged.json"), found)
 
 
 def fail(workdir: Path | str, error: str) -> None:
@@ -137,17 +203,29 @@ def fail(workdir: Path | str, error: str) -> None:
     files.write_text(failure(workdir), error + "\n")
 
 
-def describe(cfg: config.Config, data: dict, step: int) -> None:
-    """Writes the config, and adds this start at `step` to the provenance: what one needs to get the numbers again."""
+def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
+    """Writes what a run is known by, and its tokenizer, where they are not there as they are to be."""
+    folder = Path(cfg.workdir, "tokenizer")
+    try:
+        tokenizer(cfg.workdir, origin(cfg.workdir) or {"data": data})
+    except files.Damaged:
+        folder.mkdir(exist_ok=True)
+        vocabulary.save(folder)
+    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data))
+
+
+def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -> None:
+    """Keeps the identity, and adds this start at `step` to the provenance: what one needs to get the numbers again."""
     def git(*words):
         done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    path = Path(cfg.workdir, "provenance.json")
-    starts = files.read_json(path) or []
-    files.write_json(Path(cfg.workdir, "config.json"), {"config": fields.flatten(cfg), "data": data})
-    files.write_json(path, [*starts, {
+    keep(cfg, data, vocabulary)
+    starts = []
+    with mended():
+        starts = provenance(cfg.workdir)
+    files.write_sealed(Path(cfg.workdir, "provenance.json"), {"starts": [*starts, {
         "step": step, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": sys.argv,
         "commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"),
         "python": sys.version.split()[0], "versions": {name: metadata.version(name) for name in PACKAGES},
-        **parallel.describe()}])
+        **parallel.describe()}]})

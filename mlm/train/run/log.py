@@ -1,11 +1,12 @@
 """A run's metrics on their way from the devices to metrics.jsonl and to a person's eye."""
-import json
 import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from absl import logging
 
 from mlm.base import config, files, types
 from mlm.base.estimates import FUNCTIONS, Score
@@ -44,19 +45,18 @@ def brief(evaluation: dict, scores: Sequence[Score]) -> str:
 class Log:
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
-    Records carry running totals, which a continued run takes up again: tokens, predictions (the weight of what the
-    objective is judged by) and what else it counts.
+    Records carry running totals: tokens, predictions (the weight of what the objective is judged by) and what else it
+    counts. totals: those of a run that is continued, {} of a new one.
     """
 
-    def __init__(self, cfg: config.Config, objective: types.Objective, step_now: int):
+    def __init__(self, cfg: config.Config, objective: types.Objective, step_now: int, totals: Mapping[str, float]):
         self.cfg, self.objective, self.workdir = cfg, objective, Path(cfg.workdir)
         self.weight = objective.scores[0].columns[-1]
         first = parallel.writes()
         self.writer = Writer(self.workdir, step_now) if first else None
         self.progress = Progress(step_now, cfg.train.steps, self.workdir.name) if first else None
         names = ("predictions", *objective.counts, *TIMED)
-        past = [one for one in files.read_lines(directory.metrics(self.workdir)) if "tokens" in one] if first else []
-        self.totals = {name: past[-1][name] if past else 0.0 for name in names}
+        self.totals = {name: totals.get(name, 0.0) for name in names}
         self.recorded, self.pending, self.clock = dict(self.totals), [], None
         if first:
             self.progress.say(f"results in {self.workdir}"
@@ -132,12 +132,15 @@ class Writer:
         from tensorboardX import SummaryWriter
 
         path = directory.metrics(workdir)
-        files.write_lines(path, [record for record in files.read_lines(path) if record["step"] <= step])
+        records, faults = files.whole_lines(path)
+        for fault in faults:
+            logging.warning("%s; it is left out", fault)
+        files.write_lines(path, [record for record in records if record["step"] <= step])
         self.file = path.open("a")
         self.events = SummaryWriter(str(directory.events(workdir)), purge_step=step + 1)
 
     def write(self, step: int, values: dict) -> None:
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.write(files.line({"step": step, **values}))
         self.file.flush()
         for name, value in values.items():
             if isinstance(value, int | float):

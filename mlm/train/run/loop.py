@@ -29,12 +29,13 @@ def train(cfg: config.Config) -> dict:
     """
     check(cfg)
     packed = pack.load(cfg)
-    done = directory.finished(cfg, packed.manifest["inputs"])
+    done = directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
     if done is not None:
         return done
     with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
         # Another process may have ended it since; of several processes of one run, all must see the same.
-        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"])
+        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"],
+                                                                         packed.tokenizer)
         if done is not None:
             return done
         with opened(cfg, packed) as (run, state):
@@ -49,22 +50,24 @@ def opened(cfg: config.Config, packed: pack.Packed):
     """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first."""
     made = programs.build(cfg, packed.about)
     with contextlib.closing(checkpoint.manager(cfg.workdir)) as checkpoints:
-        state = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
-        with contextlib.closing(Run(cfg, packed, made, checkpoints, int(state.step))) as run:
-            yield run, state
+        saved = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
+        with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
+            yield run, saved.state
 
 
 class Run:
     """One run beside its steps: what feeds it, and what is written of it. Others make the steps."""
 
-    def __init__(self, cfg: config.Config, packed: pack.Packed, made: programs.Program, checkpoints, start: int):
-        self.cfg, self.packed, self.made, self.checkpoints, self.start = cfg, packed, made, checkpoints, start
+    def __init__(self, cfg: config.Config, packed: pack.Packed, made: programs.Program, checkpoints,
+                 saved: checkpoint.Saved):
+        self.cfg, self.packed, self.made, self.checkpoints = cfg, packed, made, checkpoints
+        self.start = start = int(saved.state.step)
         self.data = packed.manifest["inputs"]
         if parallel.writes():
-            directory.describe(cfg, self.data, start)
+            directory.describe(cfg, self.data, packed.tokenizer, start)
         self.references = references.measure(cfg, made, packed)
         self.scores = (*made.objective.scores, *self.references.scores)
-        self.log = Log(cfg, made.objective, start)
+        self.log = Log(cfg, made.objective, start, saved.totals)
         self.batches = loader.train_batches(packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
                                             start_step=start, **parallel.share())
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
@@ -92,7 +95,8 @@ class Run:
             self.evaluations = {number: self.evaluate(state)}
             self.log.evaluation(number, self.evaluations[number][1], self.scores)
         if last or stop or number % self.cfg.train.checkpoint_every == 0:
-            checkpoint.save(self.checkpoints, self.cfg, self.data, self.made.run.get_state(state))
+            saved = checkpoint.Saved(self.made.run.get_state(state), self.log.totals)
+            checkpoint.save(self.checkpoints, self.cfg, self.data, saved)
         if stop and not last:
             self.checkpoints.wait_until_finished()
         self.log.pause()
@@ -105,9 +109,12 @@ class Run:
     def finish(self, state) -> dict:
         """Writes what the finished run is, and returns it."""
         cfg, vocab_size = self.cfg, self.packed.about.vocab_size
-        columns, found = self.evaluations.get(cfg.train.steps) or self.evaluate(state)
+        if cfg.train.steps not in self.evaluations:  # the run was trained before, and its result was lost
+            self.evaluations = {cfg.train.steps: self.evaluate(state)}
+            self.log.evaluation(cfg.train.steps, self.evaluations[cfg.train.steps][1], self.scores)
+        columns, found = self.evaluations[cfg.train.steps]
         flops = cost.per_step(cfg, vocab_size)
-        result = {"fingerprint": fields.fingerprint(cfg), "config": fields.flatten(cfg), "data": self.data,
+        result = {"fingerprint": fields.fingerprint(cfg), **fields.identity(cfg, self.data),
                   "steps": cfg.train.steps, "vocab_size": vocab_size,
                   **lm.count(cost.abstract(programs.blank(cfg), vocab_size).params["model"]),
                   "flops": flops and flops * cfg.train.steps, "evaluation": found,

@@ -36,7 +36,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
         for cfg in configs:
             with contextlib.suppress(directory.Taken):
                 held.enter_context(directory.claim(cfg))
-                done = directory.finished(cfg, packed.manifest["inputs"])
+                done = directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
                 if done is not None:
                     outcomes[cfg.workdir] = done
                 else:

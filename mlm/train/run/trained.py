@@ -1,7 +1,6 @@
 """A trained run as a model to use: its newest checkpoint, its tokenizer and its config."""
 import contextlib
 import difflib
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     """The run in a directory. settings: fields, by dotted name, that cannot change a result, to take instead of its.
 
     packed: what it was trained on, where that is at hand; its program is then the trainer's own. Raises ConfigError
-    where there is no run or no checkpoint, where a process is training there, and where the tokenizer is not the one
-    that the run was trained with.
+    where there is no run or no checkpoint, where a process is training there, and Damaged where a file of the run is.
     """
     saved = directory.origin(workdir)
     if saved is None:
@@ -56,15 +54,14 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     cfg = fields.override(config.Config(), kept | dict(settings) | {"workdir": workdir})
     recipe.check(cfg)
     parallel.check_evaluation(cfg)
-    tokenizer = packed.tokenizer if packed else pack.vocabulary(cfg, saved["data"]["corpus"])
-    errors.expect(hashlib.sha256(tokenizer.model).hexdigest() == saved["data"]["tokenizer"], "config.data.cache",
-                  cfg.data.cache, f"the folder that holds the tokenizer that {workdir} was trained with")
+    tokenizer = directory.tokenizer(workdir, saved)
     made = program.build(cfg, packed.about if packed else pack.shape(cfg, tokenizer.vocab_size))
     with contextlib.ExitStack() as stack:
         if parallel.writes():  # to open the checkpoints sweeps unfinished ones away, which a trainer may be writing
             stack.enter_context(directory.claim(cfg))
         checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir)))
-        state = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
-    if state is None:
+        found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
+    if found is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
-    return Trained(cfg, int(state.step), tokenizer, made, made.run.put_state(state._replace(opt_state=())), packed)
+    return Trained(cfg, int(found.state.step), tokenizer, made,
+                   made.run.put_state(found.state._replace(opt_state=())), packed)
