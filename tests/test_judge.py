@@ -136,7 +136,7 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
     with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
         trained.load(str(tmp_path), {})
     files.write_sealed(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
-    with pytest.raises(errors.ConfigError, match=r"tokenizer/words.txt is damaged: it is not what the run wrote$"):
+    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what the run wrote$"):
         trained.load(str(tmp_path), {})
 
 

@@ -77,9 +77,10 @@ def read_sealed(path: Path) -> dict | None:
 
 
 def brief(error: Exception) -> str:
-    """An error's first line, or its name where it says nothing; without the path where it has one."""
+    """The beginning of an error's first line, or its name where it says nothing; without the path where it has one."""
     said = error.strerror if isinstance(error, OSError) else str(error)
-    return (said or type(error).__name__).splitlines()[0]
+    first = (said or type(error).__name__).splitlines()[0]
+    return first if len(first) <= 200 else f"{first[:200]}..."
 
 
 def line(record: dict) -> str:

@@ -55,7 +55,9 @@ def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) 
         if why:
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: cannot be asked for {name}: {why}")
     found = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "answers": {}, "summary": {}}
-    kept = directory.judged(run.cfg.workdir)
+    kept = {}
+    with directory.mended():
+        kept = directory.judged(run.cfg.workdir)
     if all(kept.get(name) == found[name] for name in ("fingerprint", "step")):
         found = kept
     todo = unanswered(found, parts)

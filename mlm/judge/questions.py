@@ -22,7 +22,7 @@ def due(cfg: config.Config) -> list[Part]:
 
 
 def missing(cfg: config.Config) -> list[Part]:
-    """What of it a finished run has not answered yet."""
+    """What of it a finished run has not answered yet. Raises Damaged where its answers are."""
     kept = directory.judged(cfg.workdir)
     if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
         return due(cfg)
@@ -34,7 +34,9 @@ def finish(cfg: config.Config) -> dict:
 
     Raises ConfigError where a part cannot be asked of the run.
     """
-    parts = missing(cfg)
+    parts = due(cfg)
+    with directory.mended():
+        parts = missing(cfg)
     if not parts:
         return directory.judged(cfg.workdir)
     return ask(trained.load(cfg.workdir, {}, pack.load(cfg)), parts)

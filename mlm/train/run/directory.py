@@ -8,6 +8,7 @@ Each carries a digest, or another file has it: what is read is what was written,
 """
 import contextlib
 import fcntl
+import functools
 import hashlib
 import io
 import subprocess
@@ -143,6 +144,7 @@ def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | No
         if found is not None:
             held_out(cfg.workdir, found)
             history(cfg.workdir, found)
+            provenance(cfg.workdir)
             if parallel.writes():
                 keep(cfg, data, vocabulary)
         return found
@@ -155,7 +157,12 @@ def mended():
     try:
         yield
     except files.Damaged as damaged:
-        logging.warning("%s; it is made again", damaged)
+        _tell(f"{damaged}; it is made again")
+
+
+@functools.cache  # a run looks before and after it has its directory to itself
+def _tell(text: str) -> None:
+    logging.warning(text)
 
 
 def claim(cfg: config.Config):
