@@ -2,6 +2,7 @@
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +27,11 @@ def overrides(argv: Sequence[str]) -> dict[str, Any]:
     return {name: flat[name] for name in names}
 
 
-def run(main: Callable) -> None:
-    """Calls main(argv). What the user can mend ends in one line on stderr and exit code 2, a stop in 128 + signal."""
+def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
+    """Calls main(argv). What the user can mend ends in one line on stderr and exit code 2, a stop in 128 + signal.
+
+    ending: is told the exit code and the line of an error before the process ends.
+    """
     def parse(argv):
         for word in argv:
             if match := re.match(r"--?(?:no)?config\.([\w.]+)", word):
@@ -51,4 +55,9 @@ def run(main: Callable) -> None:
         app.run(checked, flags_parser=parse)
     except (errors.ConfigError, flags.Error) as error:
         print(f"error: {error}", file=sys.stderr)
+        ending(2, str(error))
         sys.exit(2)
+    except Exception as error:
+        traceback.print_exc()
+        ending(1, f"{type(error).__name__}: {error}".splitlines()[0])
+        sys.exit(1)

@@ -10,7 +10,7 @@ import sys
 
 from absl import flags
 
-from launch import command
+from launch import command, peers, supervise
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
@@ -24,34 +24,43 @@ def main(argv):
 
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
-    import jax
-
+    from mlm.base import fields
     from mlm.base.estimates import scores_of
+    from mlm.data.rows import pack
     from mlm.judge import questions
     from mlm.train.run import log, loop
     from mlm.train.run.stop import Stopped
+    from mlm.train.step import parallel
 
-    cfg = recipe.resolve(command.CONFIG.value)
     if not _COORDINATOR.value and (_PROCESSES.value, _PROCESS.value) != (1, 0):
         raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
-    if _COORDINATOR.value:
-        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-    elif _DISTRIBUTED.value:
-        jax.distributed.initialize()
-    try:
-        result = loop.train(cfg)
+    if _COORDINATOR.value or _DISTRIBUTED.value:
+        peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, timeout=300)
+    with peers.bound():
+        cfg = recipe.resolve(command.CONFIG.value)
+        recipe.check(cfg)
+        own = ("data.cache", "data.path", "data.validation_path", "data.tfds_dir")  # a host's; what they hold is "rows"
+        peers.agree("config", {f"config.{name}": value for name, value in fields.flatten(cfg).items()
+                               if name not in own} | peers.program())
+        peers.agree("devices", parallel.local())
+        loop.check(cfg)
+        packed = pack.load(cfg)
+        peers.agree("rows", packed.manifest["inputs"])
         try:
-            questions.finish(cfg)
-        except KeyboardInterrupt:
-            raise Stopped(f"{cfg.workdir} is trained; the same command asks what is left", signal.SIGINT) from None
-    except Stopped as stop:
-        print(stop)
-        sys.exit(128 + stop.signal)
-    except log.Diverged as diverged:
-        print(f"error: {diverged}", file=sys.stderr)
-        sys.exit(1)
+            result = loop.train(cfg, packed)
+            try:
+                questions.finish(cfg, packed)
+            except KeyboardInterrupt:
+                raise Stopped(f"{cfg.workdir} is trained; the same command asks what is left", signal.SIGINT) from None
+        except Stopped as stop:
+            print(stop)
+            sys.exit(128 + stop.signal)
+        except log.Diverged as diverged:
+            print(f"error: {diverged}", file=sys.stderr)
+            sys.exit(1)
     print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
 
 
 if __name__ == "__main__":
-    command.run(main)
+    supervise.supervise()
+    command.run(main, peers.tell)

@@ -29,8 +29,8 @@ def missing(cfg: config.Config) -> list[Part]:
     return judged.unanswered(kept, due(cfg))
 
 
-def finish(cfg: config.Config) -> dict:
-    """Asks a finished run what it has not answered yet, and returns all its answers.
+def finish(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
+    """Asks a finished run what it has not answered yet, and returns all its answers. packed: its rows, if at hand.
 
     Raises ConfigError where a part cannot be asked of the run.
     """
@@ -39,7 +39,7 @@ def finish(cfg: config.Config) -> dict:
         parts = missing(cfg)
     if not parts:
         return directory.judged(cfg.workdir)
-    return ask(trained.load(cfg.workdir, {}, pack.load(cfg)), parts)
+    return ask(trained.load(cfg.workdir, {}, packed or pack.load(cfg)), parts)
 
 
 def ask(run: trained.Trained, parts: list[Part]) -> dict:

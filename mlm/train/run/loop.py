@@ -21,14 +21,15 @@ def check(cfg: config.Config) -> None:
     parallel.check(cfg)
 
 
-def train(cfg: config.Config) -> dict:
+def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
     """Trains the run of a resolved config to its end, from its newest checkpoint if it has one, and returns its result.
 
-    Of runs one after the other that differ in traced values alone, only the first compiles (step/program.py). Raises
-    ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT, Diverged for a loss that is not finite.
+    packed: its rows, where they are at hand. Of runs one after the other that differ in traced values alone, only the
+    first compiles (step/program.py). Raises ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT,
+    Diverged for a loss that is not finite.
     """
     check(cfg)
-    packed = pack.load(cfg)
+    packed = packed or pack.load(cfg)
     done = directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
     if done is not None:
         return done

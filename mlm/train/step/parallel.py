@@ -71,6 +71,11 @@ def describe() -> dict:
     return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
 
 
+def local() -> dict:
+    """This process's own devices, which all processes of a run have alike."""
+    return {"the number of devices": jax.local_device_count(), "the kind of device": jax.devices()[0].device_kind}
+
+
 def counting():
     """A context that lowers for the CPU: the plugins of GPUs and TPUs count no FLOPs before they compile."""
     try:
