@@ -14,7 +14,7 @@ Corpus     But for paper: the built-in language, where the least loss that any m
 """
 from collections.abc import Sequence
 
-from configs.recipes import BEST, SMALL
+from configs.recipes import BEST, OWN, SMALL
 from launch.sweep.grid import axis, chain, named, product
 from mlm.base.estimates import Estimate, estimate
 from mlm.report import series, summary
@@ -35,15 +35,16 @@ CHOSEN = {member: (rate,) for member, rate in BEST.items()}
 SHORT = SMALL | {"mask.rate": 0.3}
 SCALES = {
     "quick": {"members": ("window", "bag", "lstm", "transformer"), "sizes": ("micro",), "seeds": 1, "rates": CHOSEN,
+              "own": OWN,
               "fields": SHORT | {"train.batch_size": 32, "train.steps": 1000, "train.eval_every": 100,
                                  "eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8), "data.language.train_documents": 32_000,
                                  "data.language.validation_documents": 500}},
     "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": 1, "rates": dict.fromkeys(MEMBERS, TRIALS),
-               "fields": SHORT | {"train.steps": 300, "train.eval_every": 100}},
+               "own": OWN, "fields": SHORT | {"train.steps": 300, "train.eval_every": 100}},
     "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 2, "rates": CHOSEN,
-               "fields": SHORT | {"train.steps": 1200, "train.eval_every": 200}},
+               "own": OWN, "fields": SHORT | {"train.steps": 1200, "train.eval_every": 200}},
     "paper": {"members": tuple(MEMBERS), "sizes": ("base",), "seeds": 3, "rates": dict.fromkeys(MEMBERS, (1e-4,)),
-              "fields": {"train.steps": 100_000, "train.batch_size": 256, "data.corpus": "tfds",
+              "own": {}, "fields": {"train.steps": 100_000, "train.batch_size": 256, "data.corpus": "tfds",
                          "data.tfds_name": "wiki40b/en", "tokenizer.vocab_size": 30_522, "model.dtype": "bfloat16",
                          "train.checkpoint_every": 5000}},
 }
@@ -66,7 +67,8 @@ def sweep(scale: str) -> dict[str, dict]:
         model = {"name": f"{member}-{size}", "model.family": MEMBERS[member],
                  "model.cell": "" if member == "transformer" else member, "model.size": size}
         rates = plan["rates"][member]
-        return product([model], axis("optim.learning_rate", *rates, name="lr{}" if len(rates) > 1 else ""), seeds)
+        return product([model | plan["own"].get(member, {})],
+                       axis("optim.learning_rate", *rates, name="lr{}" if len(rates) > 1 else ""), seeds)
 
     every = chain(*(points(size, member) for size in plan["sizes"] for member in plan["members"]))
     return {name: plan["fields"] | point for name, point in named(every).items()}

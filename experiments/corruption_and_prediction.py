@@ -13,7 +13,7 @@ Expected   no number of the paper's is at hand for this table; it was of scores 
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, QUICK, WETTIG
+from configs.recipes import LAPTOP, OWN, QUICK, WETTIG
 from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
 from mlm.report import summary
@@ -23,8 +23,8 @@ PURE = {"mask.mask_share": 1.0, "mask.random_share": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
 
 SCALES = {
-    "quick": {"fields": QUICK, "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)), "seeds": 1},
-    "laptop": {"fields": LAPTOP, "rates": RATES, "seeds": 3},
+    "quick": {"fields": QUICK | OWN["transformer"], "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)), "seeds": 1},
+    "laptop": {"fields": LAPTOP | OWN["transformer"], "rates": RATES, "seeds": 3},
     "paper": {"fields": WETTIG | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
 

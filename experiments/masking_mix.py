@@ -18,7 +18,7 @@ Expected   paper, development sets:     MNLI  NER   NER from features
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, QUICK
+from configs.recipes import BERT, LAPTOP, OWN, QUICK
 from launch.sweep.grid import axis, named, product
 from mlm.report import summary
 from mlm.report.table import Column
@@ -28,8 +28,8 @@ MIXES = [{"name": f"mask{mask}-same{same}-random{random}", "mask.mask_share": ma
          for mask, same, random in ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))]
 
 SCALES = {
-    "quick": {"fields": QUICK, "seeds": 1},
-    "laptop": {"fields": LAPTOP, "seeds": 3},
+    "quick": {"fields": QUICK | OWN["transformer"], "seeds": 1},
+    "laptop": {"fields": LAPTOP | OWN["transformer"], "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "base"}, "seeds": 1},
 }
 

@@ -18,7 +18,7 @@ Expected   paper, large, accuracy on the development sets after fine-tuning (the
 """
 from collections.abc import Sequence
 
-from configs.recipes import BEST, LAPTOP, QUICK, WETTIG
+from configs.recipes import BEST, LAPTOP, OWN, QUICK, WETTIG
 from launch.sweep.grid import axis, chain, named, product
 from mlm.report import summary
 from mlm.report.table import Column
@@ -38,16 +38,17 @@ LEARNING_RATES = {("transformer", "tiny"): {"optim.learning_rate": 2e-3}}
 # rate; in longer ones a program for each rate costs less: 216 ms a step at 15%, where one with that room takes 315.
 SCALES = {
     "quick": {"fields": QUICK | {"mask.max_rate": 0.8, "eval.rates": (0.15, 0.4, 0.8)}, "seeds": 1,
+              "own": OWN,
               "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
                         ("transformer", "micro", "80-10-10"): (0.4,)}},
     "laptop": {"fields": LAPTOP | {"train.steps": 700, "eval.rates": JUDGED,
                                   "data.language.validation_documents": 300},
-               "seeds": 3,
+               "seeds": 3, "own": OWN,
                "rates": {("transformer", "micro", "mask"): RATES,
                          ("transformer", "micro", "80-10-10"): (0.15, 0.4),
                          ("transformer", "tiny", "mask"): (0.15, 0.4),
                          ("lstm", "micro", "mask"): (0.15, 0.4)}},
-    "paper": {"fields": WETTIG | {"eval.rates": JUDGED}, "seeds": 3,
+    "paper": {"fields": WETTIG | {"eval.rates": JUDGED}, "seeds": 3, "own": {},
               "rates": {("transformer", size, mix): rates for size in ("base", "large")
                         for mix, rates in (("mask", RATES), ("80-10-10", (0.15, 0.4)))}},
 }
@@ -59,8 +60,9 @@ def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
     seeds = axis("seed", *range(plan["seeds"]), name="seed{}")
-    points = chain(*(product([MEMBERS[member]], axis("model.size", size, name="{}"), [MIXES[mix]],
-                             [LEARNING_RATES.get((member, size), {})], axis("mask.rate", *rates, name="{}"), seeds)
+    points = chain(*(product([MEMBERS[member]], [plan["own"].get(member, {})], axis("model.size", size, name="{}"),
+                             [MIXES[mix]], [LEARNING_RATES.get((member, size), {})],
+                             axis("mask.rate", *rates, name="{}"), seeds)
                      for (member, size, mix), rates in plan["rates"].items()))
     return {name: plan["fields"] | point for name, point in named(points).items()}
 

@@ -19,7 +19,7 @@ Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, QUICK
+from configs.recipes import BERT, LAPTOP, OWN, QUICK
 from launch.sweep.grid import axis, named, product
 from mlm.report import summary
 from mlm.report.table import Column
@@ -29,8 +29,8 @@ PAPER = {(3, 768, 12): 5.84, (6, 768, 3): 5.24, (6, 768, 12): 4.68, (12, 768, 12
 SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6))
 
 SCALES = {
-    "quick": {"fields": QUICK, "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
-    "laptop": {"fields": LAPTOP, "shapes": SHAPES, "seeds": 3},
+    "quick": {"fields": QUICK | OWN["transformer"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
+    "laptop": {"fields": LAPTOP | OWN["transformer"], "shapes": SHAPES, "seeds": 3},
     "paper": {"fields": BERT, "shapes": tuple(PAPER), "seeds": 1},
 }
 

@@ -22,8 +22,8 @@ Expected   BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, QUICK
-from launch.sweep.grid import axis, named, product
+from configs.recipes import BERT, LAPTOP, OWN, QUICK
+from launch.sweep.grid import axis, named, product, without
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -32,12 +32,12 @@ TASKS = [{"name": "segment-pairs-nsp", "pack.mode": "segment_pair", "objective":
          {"name": "full-sentences", "pack.mode": "full_sentences", "pack.isolate": False, "objective": "mlm"},
          {"name": "doc-sentences", "pack.mode": "doc_sentences", "objective": "mlm"}]
 # Its rows, some three thousand, are seen a few times each, so that dropout is as in the papers.
-TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500, "model.dropout": 0.1,
-        "model.attention_dropout": 0.1, "train.batch_size": 16}
+TEXT = OWN["transformer"] | {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500,
+                             "model.dropout": 0.1, "model.attention_dropout": 0.1, "train.batch_size": 16}
 
 SCALES = {
-    "quick": {"fields": QUICK | TEXT, "seeds": 1},
-    "laptop": {"fields": LAPTOP | TEXT, "seeds": 3},
+    "quick": {"fields": without(QUICK, "data.language") | TEXT, "seeds": 1},
+    "laptop": {"fields": without(LAPTOP, "data.language") | TEXT, "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "base"}, "seeds": 1},
 }
 

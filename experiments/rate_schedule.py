@@ -12,7 +12,7 @@ Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at 
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, QUICK, WETTIG
+from configs.recipes import LAPTOP, OWN, QUICK, WETTIG
 from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
 from mlm.report import summary
@@ -29,8 +29,8 @@ SCHEDULES = [
 ALL = {"mask.max_rate": 0.3, "eval.rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
-    "quick": {"fields": QUICK | ALL, "sizes": ("micro",), "seeds": 1},
-    "laptop": {"fields": LAPTOP | ALL, "sizes": ("micro",), "seeds": 3},
+    "quick": {"fields": QUICK | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 1},
+    "laptop": {"fields": LAPTOP | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 3},
     "paper": {"fields": WETTIG | ALL, "sizes": ("base", "large"), "seeds": 3},
 }
 

@@ -17,17 +17,21 @@ PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 
 def small_config(family="transformer", cell="", **changes) -> config.Config:
-    """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots."""
+    """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots.
+
+    What the member does not read of them is left out, so that one set of changes serves all.
+    """
     base = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
-            "model.max_positions": 32, "model.family": family, "model.cell": cell}
+            "model.family": family, "model.cell": cell}
     if family == "transformer":
-        base["model.heads"] = 2
+        base |= {"model.heads": 2, "model.max_positions": 32}
     if family == "feedforward":
         base["model.window"] = 3
     if changes.get("objective") == "nsp":
         base["pack.mode"] = "segment_pair"
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return recipe.resolve(fields.override(config.Config(), base | changes))
+    cfg = fields.override(config.Config(), base | changes)
+    return recipe.resolve(fields.override(cfg, {name: recipe.DEFAULT[name] for name in recipe.unread(cfg)}))
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:

@@ -24,9 +24,12 @@ def checked(changes):
     ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
     ({"mask.schedule": "lineer", "mask.final_rate": 0.3}, ["'lineer'", "did you mean 'linear'"]),
     ({"mask.schedule": "linear"}, ["config.mask.final_rate = 0.0", "schedule is linear"]),
-    ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is constant"]),
+    ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is 'constant'"]),
     ({"mask.schedule": "linear", "mask.final_rate": 1.2}, ["config.mask", "1.2", "< 1"]),
     ({"mask.schedule": "linear", "mask.final_rate": 0.3, "mask.max_rate": 0.2}, ["final_rate = 0.3", "max_rate = 0.2"]),
+    ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
+    ({"pack.length": 2**16, "model.max_positions": 2**17}, ["config.pack.length = 65536", "<= 65535"]),
+    ({"model.unroll": 3}, ["config.model.unroll = 3", "<= 2"]),
     ({"mask.copies": -1}, ["config.mask.copies = -1", "at least 0"]),
     ({"mask.predict": 1.5}, ["config.mask", "1.5", "<= 1"]),
     ({"mask.rate": 0.4, "mask.predict": 0.9}, ["config.mask.views = 3", "at most 1 / 0.4"]),
@@ -93,9 +96,9 @@ def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
 
 
 def test_flatten_and_override_are_inverse():
-    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__validation_fraction=0.2)
+    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__language__zipf=0.5)
     assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
-    assert cfg.data.language.topic == 1 and cfg.data.validation_fraction == 0.2 and cfg.data.language.recall == 0.9
+    assert cfg.data.language.topic == 1 and cfg.data.language.zipf == 0.5 and cfg.data.language.recall == 0.9
 
 
 def test_the_command_line_reaches_every_depth():

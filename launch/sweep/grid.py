@@ -36,6 +36,12 @@ def chain(*parts: Points) -> Points:
     return list(itertools.chain(*parts))
 
 
+def without(point: dict[str, Any], *fields: str) -> dict[str, Any]:
+    """A point without what it sets of these fields, or of all below one, as a recipe of another corpus needs it."""
+    return {name: value for name, value in point.items()
+            if not any(name == field or name.startswith(f"{field}.") for field in fields)}
+
+
 def merged(points: Iterable[dict]) -> dict:
     """One point that sets what all of them set. Raises ConfigError where two set a field to different values."""
     result, names = {}, []

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mlm.base.config import Config
 from mlm.base.drawn import DRAWN
 from mlm.base.errors import ConfigError, expect
@@ -52,6 +54,33 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
             value = dataclasses.replace(owner, **{field: value})
         config = value
     return config
+
+
+def check_values(config: Config) -> None:
+    """Raises ConfigError for a value that no array, file or random draw could take, whatever its field is.
+
+    Numbers: those of float32 and int32, which they reach; seeds: uint32. Text: one line.
+    """
+    def number(name, value):
+        if type(value) is float:
+            least, most = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+            expect(value == 0 or least <= abs(value) <= most, name, value,
+                   f"a finite number that float32 holds (0, or {least:.2g} to {most:.2g} in size)")
+        elif type(value) is int:
+            seed = name.rpartition(".")[2] == "seed"
+            least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
+            expect(least <= value <= most, name, value, f"{least} <= value <= {most}")
+
+    for name, value in flatten(config).items():
+        if type(value) is tuple:
+            for part in value:
+                expect(type(part) is float, f"config.{name}", value, "numbers with a decimal point")
+                number(f"config.{name}", part)
+        elif type(value) is str:
+            control = any(ord(letter) < 32 and letter != "\t" for letter in value)
+            expect(not control, f"config.{name}", value, "text without line ends and control characters")
+        else:
+            number(f"config.{name}", value)
 
 
 def fingerprint(config: Config) -> str:

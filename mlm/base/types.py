@@ -2,7 +2,8 @@
 
 B rows of a batch, L tokens of a row, K masked slots of a row, D width, V vocabulary, N rows of a split.
 """
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -89,6 +90,8 @@ class Family(NamedTuple):
     build: Callable           # (config.Model, vocab_size) -> Model
     check: Callable           # (config.Config) -> None; raises ConfigError for what the family cannot be
     cells: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # fields of config.model that not every family reads
+    of_cells: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # those that some cells alone read, with the cells
 
 
 class Losses(NamedTuple):
@@ -127,3 +130,4 @@ class Goal(NamedTuple):
     knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
     frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone
+    reads: tuple[str, ...] = ()        # fields, or all below one, that not every objective reads

@@ -2,10 +2,14 @@
 import dataclasses
 
 from mlm.base import config, errors
+from mlm.base.reads import Rule
 from mlm.models import feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY}
+READ = [rule for name, family in MODELS.items() for rule in (
+    Rule(tuple(f"model.{field}" for field in (*family.reads, *family.of_cells)), "model.family", (name,)),
+    *(Rule((f"model.{field}",), "model.cell", cells) for field, cells in family.of_cells.items()))]
 MEMBERS = [(family, cell) for family, row in MODELS.items() for cell in row.cells or ("",)]
 
 
@@ -35,8 +39,9 @@ def check(cfg: config.Config) -> None:
         errors.number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
     for field in ("layers", "width", "hidden", "max_positions"):
         errors.at_least(1, f"{name}.{field}", getattr(model, field))
-    for field in ("segment_types", "unroll", "init_std"):
-        errors.at_least(0, f"{name}.{field}", getattr(model, field))
+    errors.number(f"{name}.unroll", model.unroll, 0, model.layers)
+    errors.number(f"{name}.segment_types", model.segment_types, 0, 2)
+    errors.number(f"{name}.init_std", model.init_std, 0, 100)
     if cfg.pack.mode == "segment_pair":
         errors.expect(model.segment_types != 1, f"{name}.segment_types", 1, "2 (or 0), since rows hold pairs")
     MODELS[model.family].check(cfg)

@@ -57,7 +57,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no feedforward net can be."""
-    errors.at_least(1, "config.model.window", cfg.model.window)
+    errors.number("config.model.window", cfg.model.window, 1, cfg.pack.length)
 
 
-FAMILY = types.Family(build, check, ("window", "bag"))
+FAMILY = types.Family(build, check, ("window", "bag"), reads=("window",))

@@ -117,9 +117,10 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no recurrent net can be."""
-    errors.at_least(1, "config.model.time_unroll", cfg.model.time_unroll)
+    errors.number("config.model.time_unroll", cfg.model.time_unroll, 1, cfg.pack.length)
     errors.expect(cfg.model.timescale == 0 or cfg.model.timescale > 2, "config.model.timescale", cfg.model.timescale,
                   "0, or at least 3 tokens")
 
 
-FAMILY = types.Family(build, check, ("lstm", "gru", "elman"))
+FAMILY = types.Family(build, check, ("lstm", "gru", "elman"), reads=("time_unroll",),
+                      of_cells={"timescale": ("lstm", "gru")})

@@ -52,4 +52,4 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     return lm.build(model, vocab_size, Encoder, model.positions)
 
 
-FAMILY = types.Family(build, check)
+FAMILY = types.Family(build, check, reads=("heads", "norm", "positions", "max_positions", "attention_dropout"))

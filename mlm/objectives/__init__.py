@@ -2,9 +2,12 @@
 import dataclasses
 
 from mlm.base import config, errors
+from mlm.base.reads import Rule
 from mlm.objectives import causal, masking, mlm, nsp
 
 OBJECTIVES = {"mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL}
+READ = [*masking.READ, *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
+                         for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
 
 
 def resolve(cfg: config.Config) -> config.Config:
@@ -30,6 +33,4 @@ def check(cfg: config.Config) -> None:
     errors.one_of("config.model.sees", cfg.model.sees, ("both", "left"))
     errors.expect(cfg.model.sees in sees, "config.model.sees", cfg.model.sees,
                   f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
-    errors.expect(seen(cfg) == "rest" or not cfg.eval.rates, "config.eval.rates", cfg.eval.rates,
-                  f"none, since config.objective is {cfg.objective}, which masks nothing")
     OBJECTIVES[cfg.objective].check(cfg)

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.base.reads import Rule
 from mlm.base.special import MASK, NUM_SPECIAL
 
 SCHEDULES = ("constant", "linear", "cosine")
+READ = (Rule(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
 TRACED = ("mask.rate", "mask.final_rate", "mask.schedule", "mask.predict", "mask.copies", "mask.mask_share",
           "mask.random_share")  # fields that reach the compiled step as `knobs` alone
 
@@ -47,10 +49,7 @@ def check(cfg: config.Config) -> None:
     for field in ("rate", "final_rate"):
         errors.expect(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field),
                       f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step")
-    if mask.schedule == "constant":
-        errors.expect(mask.final_rate == 0, f"{name}.final_rate", mask.final_rate,
-                      f"0, since {name}.schedule is constant; linear and cosine lead there")
-    else:
+    if mask.schedule != "constant":
         errors.expect(mask.final_rate > 0, f"{name}.final_rate", mask.final_rate,
                       f"a rate to end at, since {name}.schedule is {mask.schedule}")
     for field in ("predict", "mask_share", "random_share"):

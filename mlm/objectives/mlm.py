@@ -68,4 +68,4 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
 
 
 GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left"), "rest",
-                  masking.knobs, masking.frozen, masking.TRACED)
+                  masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.rate", "eval.rates"))

@@ -1,20 +1,61 @@
 """A config on its way to a run: what follows from other fields is filled, and each room checks what it will read."""
+from collections.abc import Mapping
+from typing import Any
+
 from mlm import models, objectives
-from mlm.base import errors
+from mlm.base import errors, fields, reads
 from mlm.base.config import Config
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.train.step import optim, parallel
 
+READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ)
+DEFAULT = fields.flatten(Config())
 
-def resolve(cfg: Config) -> Config:
-    """Fills what follows from other fields, room by room. What is set is never changed."""
+
+def resolve(cfg: Config, *above: Mapping[str, Any]) -> Config:
+    """Fills what follows from other fields, room by room. What is set and read is never changed.
+
+    above: fields by dotted name that win over cfg's, each mapping over those before it. Where one of them leaves a
+    field that was set below it without a reader, that returns to its default: `--config.data.path` over a recipe for
+    the built-in language. Raises ConfigError for a field that is set though nothing reads it beside what it was set
+    with.
+    """
+    upto = [cfg]
+    for changes in above:
+        upto.append(fields.override(upto[-1], changes))
+    moot = {}
+    for name, why in unread(upto[-1]).items():
+        level = max((i for i, changes in enumerate(above, 1) if name in changes), default=0)
+        if name in unread(upto[level]):
+            check(_filled(upto[-1]))  # where the reader's own field is wrong, it is that which is to be mended
+            value = fields.flatten(upto[level])[name]
+            raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
+        moot[name] = DEFAULT[name]
+    return _filled(fields.override(upto[-1], moot))
+
+
+def unread(cfg: Config) -> dict[str, str]:
+    """The fields that cfg sets, to other than follows from the rest, though nothing reads them; each with why."""
+    fields.check_values(cfg)
+    found = {}
+    said, filled = fields.flatten(cfg), _filled(cfg)
+    for name, why in reads.unread(READ, fields.flatten(filled)).items():
+        if said[name] != DEFAULT[name]:
+            without = _filled(fields.override(cfg, {name: DEFAULT[name]}))
+            if said[name] != fields.flatten(without)[name]:
+                found[name] = why
+    return found
+
+
+def _filled(cfg):
     return objectives.resolve(models.resolve(pack.resolve(cfg)))
 
 
 def check(cfg: Config) -> None:
     """Raises ConfigError for the first value of a resolved config that no run could use; compiles nothing."""
+    fields.check_values(cfg)
     corpus.check(cfg.data)
     pack.check(cfg)
     grammar.check(cfg.data.language)
@@ -22,8 +63,6 @@ def check(cfg: Config) -> None:
     objectives.check(cfg)
     optim.check(cfg.optim)
     parallel.check_mode(cfg)
-    for name, value in (("seed", cfg.seed), ("eval.seed", cfg.eval.seed)):
-        errors.number(f"config.{name}", value, 0, 2**32 - 1)
     for name in ("steps", "batch_size", "accumulate", "checkpoint_every", "log_every"):
         errors.at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.at_least(0, "config.train.eval_every", cfg.train.eval_every)
@@ -33,5 +72,4 @@ def check(cfg: Config) -> None:
     errors.at_least(0, "config.eval.max_rows", cfg.eval.max_rows)
     errors.number("config.eval.rate", cfg.eval.rate, 0, 1, low_open=True, high_open=True)
     for rate in cfg.eval.rates:
-        errors.expect(isinstance(rate, float) and 0 < rate < 1, "config.eval.rates", cfg.eval.rates,
-                      "each 0 < rate < 1")
+        errors.number("config.eval.rates", rate, 0, 1, low_open=True, high_open=True)

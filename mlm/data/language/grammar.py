@@ -87,14 +87,13 @@ def check(language: Language) -> None:
     for field in ("train_documents", "validation_documents"):
         errors.at_least(1, f"{name}.{field}", getattr(language, field))
     for field in ("zipf", "topic"):
-        errors.at_least(0, f"{name}.{field}", getattr(language, field))
+        errors.number(f"{name}.{field}", getattr(language, field), 0, 100)
     errors.number(f"{name}.topics", language.topics, 1, len(TOPICS))
     errors.number(f"{name}.names", language.names, 1, len(NAMES.split()))
     for field in ("order", "agreement", "attractors", "recall"):
         errors.number(f"{name}.{field}", getattr(language, field), 0, 1)
     for field in ("modifiers", "continues", "protagonist"):
         errors.number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
-    errors.number(f"{name}.seed", language.seed, 0, 2**32 - 1)
 
 
 def arcs(language: Language) -> dict[State, dict[State, float]]:

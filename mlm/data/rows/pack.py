@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from mlm.base import config, errors, types
+from mlm.base.reads import Rule
 from mlm.base.special import PAD
 from mlm.data.rows import store
 from mlm.data.rows.fill import MODES, Document
@@ -18,6 +19,7 @@ from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 2            # of the files: a change of what they hold must change this number
+READ = (Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),)  # elsewhere rows hold one document or pair
 BLOCK = 4096          # rows written at a time
 BATCH = 2 ** 20       # characters tokenized at a time
 
@@ -63,7 +65,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
     errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
-    errors.at_least(8, "config.pack.length", cfg.pack.length)
+    errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
     if cfg.data.corpus != "language":
         errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
@@ -83,7 +85,7 @@ def load(cfg: config.Config) -> Packed:
     """
     content = corpus.fingerprint(cfg.data)
     tokenizer = vocabulary(cfg, content)
-    isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"  # elsewhere rows hold one document or pair
+    isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
               "mode": cfg.pack.mode, "length": cfg.pack.length, "isolate": isolate}

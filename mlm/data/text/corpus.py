@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
+from mlm.base.reads import Rule
 from mlm.data.language import grammar as drawn
 from mlm.data.text import files, trouble
 
 SPLITS = ("train", "validation")
+READ = (Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
+        Rule(("data.tfds_name", "data.tfds_dir", "data.tfds_field"), "data.corpus", ("tfds",)),
+        Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
+        Rule(("data.validation_fraction",), "data.validation_path", ("",)),
+        Rule(("data.language",), "data.corpus", ("language",)),
+        Rule(("data.language.continues", "data.language.attractors"), "data.language.modifiers", unless=(0.0,)),
+        Rule(("data.language.recall",), "data.language.protagonist", unless=(0.0,)))
 HELD_OUT = 2 ** 32      # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, errors, types
+from mlm.base.reads import Rule
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
+READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
+        Rule(("optim.final_fraction",), "optim.schedule", unless=("constant",)))
 
 
 def check(optim: config.Optim) -> None:
