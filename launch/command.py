@@ -1,6 +1,9 @@
 """What the commands share: the --config flag with its overrides, and how errors reach a person."""
+import errno
 import logging
+import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -10,7 +13,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from launch import environ
+from launch import environ, loaded
 from mlm.base import config, errors, fields
 
 DEFAULT = "configs/base.py"
@@ -18,6 +21,10 @@ CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_conf
                                          "given); --config.mask.rate=0.4 and the like change one field of it.")
 _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Hold memory as launch/environ.py says: faster, and memory that was "
                                "used once is not given back.")
+# What libraries say, in an error of their own, of a machine that has no more.
+FULL = {"No space left on device": "the disk is full; the same command continues when there is room",
+        "Disk quota exceeded": "the disk quota is used up; the same command continues when there is room",
+        "RESOURCE_EXHAUSTED: Out of memory": "out of memory; python -m launch.sweep plan says what a step takes"}
 
 
 def overrides(argv: Sequence[str]) -> dict[str, Any]:
@@ -27,17 +34,42 @@ def overrides(argv: Sequence[str]) -> dict[str, Any]:
     return {name: flat[name] for name in names}
 
 
+def base() -> config.Config:
+    """The --config file's own config, without what the command line changes of it."""
+    return recipe(config_flags.get_config_filename(flags.FLAGS["config"]))
+
+
+def recipe(path: str) -> config.Config:
+    """What get_config() of a file returns. Raises ConfigError, naming file and line, where that is no Config."""
+    file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
+    module = loaded.load("--config", file, ("get_config",))
+    with loaded.blamed("--config", file):
+        found = module.get_config(argument) if argument else module.get_config()
+    errors.expect(isinstance(found, config.Config), "--config", path, "a file whose get_config() returns an "
+                  f"mlm.base.config.Config, such as {DEFAULT}, not {type(found).__name__}")
+    fields.check_values(found)
+    return found
+
+
 def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
-    """Calls main(argv). What the user can mend ends in one line on stderr and exit code 2, a stop in 128 + signal.
+    """Calls main(argv). What the user can mend ends in one line on stderr and exit code 2, what the machine lacks in
+    one and 1, a stop in one and 128 + signal; a reader of stdout that is gone, in 141 and silence.
 
     ending: is told the exit code and the line of an error before the process ends.
     """
     def parse(argv):
         for word in argv:
-            if match := re.match(r"--?(?:no)?config\.([\w.]+)", word):
+            if match := re.match(r"--?(?:no)?config\.([^=]+)", word):
                 fields.check_name(match[1])
-        given = any(re.match(r"--?config(=|$)", word) for word in argv)
-        return flags.FLAGS(argv if given else [argv[0], f"--config={DEFAULT}", *argv[1:]])
+        given = re.findall(r"(?:^|\n)--?config(?:=|\n)([^\n]*)", "\n".join(argv))
+        argv = argv if given else [argv[0], f"--config={DEFAULT}", *argv[1:]]
+        recipe(given[-1] if given else DEFAULT)
+        try:
+            return flags.FLAGS(argv)
+        except flags.Error:
+            raise
+        except Exception as error:  # whatever the flags' own code makes of a value
+            raise errors.ConfigError(f"the command's flags: {errors.line(error)}") from None
 
     def ours_or_serious(record):
         return record.levelno >= logging.WARNING or "mlm" in record.pathname.split("/")
@@ -45,19 +77,51 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
     def checked(argv):
         environ.restart(environ.compiled() | (environ.ALLOCATOR if _ALLOCATOR.value else {}))
         absl_logging.get_absl_handler().addFilter(ours_or_serious)
-        if not isinstance(CONFIG.value, config.Config):
-            path = config_flags.get_config_filename(flags.FLAGS["config"])
-            raise errors.ConfigError(f"--config = {path!r}: expected a file whose get_config() returns an "
-                                     f"mlm.base.config.Config, such as {DEFAULT}")
-        return main(argv)
+        try:
+            return main(argv)
+        finally:
+            sys.stdout.flush()
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app.run(checked, flags_parser=parse)
     except (errors.ConfigError, flags.Error) as error:
-        print(f"error: {error}", file=sys.stderr)
-        ending(2, str(error))
-        sys.exit(2)
+        leave(2, f"error: {error}", ending)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one waits for nothing
+        leave(128 + signal.SIGINT, "stopped")
     except Exception as error:
-        traceback.print_exc()
-        ending(1, f"{type(error).__name__}: {error}".splitlines()[0])
-        sys.exit(1)
+        said = outside(error)
+        if said is None:
+            traceback.print_exc()
+            ending(1, f"{type(error).__name__}: {errors.line(error)}")
+            sys.exit(1)
+        leave(*said, ending)
+
+
+def outside(error: Exception) -> tuple[int, str] | None:
+    """Exit code and line for what the machine, not the program, is at fault for; None for anything else."""
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE, ""
+    for words, told in FULL.items():
+        if words in str(error):
+            where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+            return 1, f"error: {told}{where}"
+    if isinstance(error, MemoryError):
+        return 1, f"error: {FULL['RESOURCE_EXHAUSTED: Out of memory']}"
+    if isinstance(error, OSError) and error.errno in errno.errorcode:
+        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
+        return 1, f"error: {error.strerror or type(error).__name__}" + (f": {names}" if names else "")
+    return None
+
+
+def leave(code: int, said: str, ending: Callable = lambda code, line: None) -> None:
+    """Ends the process with a line on stderr; what cannot be written to a stdout that is gone is dropped."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if said:
+        print(" ".join(said.split("\n")), file=sys.stderr)
+    ending(code, said.removeprefix("error: "))
+    sys.exit(code)

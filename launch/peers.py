@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from launch import supervise
+from launch import join, supervise
 from mlm.base import errors
 
 ENDED = "mlm/ended"
-HEARTBEAT = 20  # seconds without a sign after which a process is taken for dead
 SOON = 10       # seconds that one which failed before it joined waits for the others
 LINGER = 3  # seconds that process 0 stays for the others to hear how it ended
 LOST = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
@@ -119,24 +118,18 @@ def tell(code: int, line: str) -> None:
     """
     if not joined() and supervise.several(sys.argv[1:]):
         with contextlib.suppress(Exception):
-            join(*asked(sys.argv[1:]), timeout=SOON)
+            asked = join.Asked(**given(sys.argv[1:]), timeout=SOON)
+            join.check(asked)
+            join.join(asked)
     if joined():
         leave(code, line)
 
 
-def asked(argv: Sequence[str]) -> tuple[str, int, int]:
-    """Coordinator, processes and process of a command line that may be wrong elsewhere."""
-    found = dict(re.match(r"--?(coordinator|processes|process)=(.*)", word).groups() for word in argv
-                 if re.match(r"--?(coordinator|processes|process)=", word))
-    return found.get("coordinator", ""), int(found.get("processes", 1)), int(found.get("process", 0))
-
-
-def join(coordinator: str, processes: int, process: int, *, timeout: int) -> None:
-    """Joins the other processes of the run; without a coordinator, those that the cluster describes."""
-    import jax
-
-    where = (coordinator, processes, process) if coordinator else ()
-    jax.distributed.initialize(*where, initialization_timeout=timeout, heartbeat_timeout_seconds=HEARTBEAT)
+def given(argv: Sequence[str]) -> dict:
+    """The flags that say which of several processes this is, of a command line that may be wrong elsewhere."""
+    found = dict(word.lstrip("-").split("=", 1) for word in argv if "=" in word)
+    return {"coordinator": found.get("coordinator", ""), "processes": int(found.get("processes", 1)),
+            "process": int(found.get("process", 0)), "distributed": "--distributed" in argv}
 
 
 def leave(code: int, line: str) -> None:

@@ -14,8 +14,12 @@ from launch import command, peers, supervise
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
-_PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator.", lower_bound=1)
-_PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coordinator.", lower_bound=0)
+_PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator.", lower_bound=1,
+                                  upper_bound=2**20)
+_PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coordinator.", lower_bound=0,
+                                upper_bound=2**20)
+_JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for the other processes at the start.",
+                                     lower_bound=1, upper_bound=86_400)
 
 
 def main(argv):
@@ -24,6 +28,7 @@ def main(argv):
 
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
+    from launch import join
     from mlm.base import fields
     from mlm.base.estimates import scores_of
     from mlm.data.rows import pack
@@ -32,13 +37,12 @@ def main(argv):
     from mlm.train.run.stop import Stopped
     from mlm.train.step import parallel
 
-    if not _COORDINATOR.value and (_PROCESSES.value, _PROCESS.value) != (1, 0):
-        raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
-    if _COORDINATOR.value or _DISTRIBUTED.value:
-        peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, timeout=300)
+    asked = join.Asked(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _DISTRIBUTED.value, _JOIN_TIMEOUT.value)
+    join.check(asked)
+    cfg = recipe.resolve(command.base(), command.overrides(sys.argv))
+    recipe.check(cfg)
+    join.join(asked)
     with peers.bound():
-        cfg = recipe.resolve(command.CONFIG.value)
-        recipe.check(cfg)
         own = ("data.cache", "data.path", "data.validation_path", "data.tfds_dir")  # a host's; what they hold is "rows"
         peers.agree("config", {f"config.{name}": value for name, value in fields.flatten(cfg).items()
                                if name not in own} | peers.program())

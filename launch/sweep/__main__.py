@@ -6,8 +6,9 @@
 spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
 """
 import dataclasses
-import importlib.util
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
@@ -19,43 +20,47 @@ _BUDGET = flags.DEFINE_enum("budget", "steps", ["steps", "predictions", "flops",
                             "steps, as the experiment says, or as many predictions, training FLOPs or seconds (on this "
                             "machine) as the first point in its steps.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at the same time, the cores divided among "
-                                "them. Leave it at 1 on an accelerator.", lower_bound=1)
+                                "them. Leave it at 1 on an accelerator.", lower_bound=1, upper_bound=1024)
 _TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
-                                 lower_bound=0)
+                                 lower_bound=0, upper_bound=1024)
 _DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of launch/cluster/kinds.py's.")
-_DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1)
+_DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1, upper_bound=2**20)
 _UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense bfloat16 peak that training reaches.",
                                   lower_bound=0.01, upper_bound=1)
 VERBS = ("list", "plan", "run", "table", "report")
 
 
 def load_experiment(path: str):
+    """The experiment's module. Raises ConfigError for a file that is none, naming the line where there is one."""
+    from launch import loaded
     from mlm.base import errors
 
-    found = sorted(str(file) for file in Path("experiments").glob("*.py"))
-    if not Path(path).is_file():
-        errors.one_of("experiment", path, found)
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    if not os.path.lexists(path):
+        errors.one_of("experiment", path, sorted(str(file) for file in Path("experiments").glob("*.py")))
+    module = loaded.load("experiment", path, ("SCALES", "sweep", "table"))
+    for name, right, what in (("SCALES", isinstance(module.SCALES, Mapping) and bool(module.SCALES),
+                               "a dict of scales by name, with one at least"),
+                              ("sweep", callable(module.sweep), "a function of a scale"),
+                              ("table", callable(module.table), "a function of results")):
+        errors.expect(right, f"experiment {path}: {name}", getattr(module, name), what)
     return module
 
 
 def points(experiment, argv) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
-    from mlm.base import errors, fields
-    from mlm.train import recipe
+    from launch import loaded
+    from launch.sweep import points as checked
+    from mlm.base import errors, fields, files
 
     errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
     asked = command.overrides(argv)
     own_steps = _BUDGET.value == "steps"
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
     root = Path(asked.pop("workdir", f"runs/{name}"))
-    sweep = experiment.sweep(_SCALE.value)
-    resolved = [recipe.resolve(fields.override(fields.override(command.CONFIG.value, point), asked))
-                for point in sweep.values()]
-    for cfg in resolved:
-        recipe.check(cfg)
+    files.check_folder("config.workdir", str(root))
+    with loaded.blamed("experiment", experiment.__file__):
+        sweep = experiment.sweep(_SCALE.value)
+    resolved = list(checked.resolved(command.base(), sweep, asked).values())
     if not own_steps:
         from launch.sweep import budget
 
@@ -121,6 +126,7 @@ def train(experiment, root: Path, configs) -> None:
 
 
 def main(argv):
+    from launch import loaded
     from mlm.base import errors
 
     if len(argv) != 3:
@@ -130,6 +136,12 @@ def main(argv):
     errors.one_of("verb", verb, VERBS)
     experiment = load_experiment(path)
     root, configs = points(experiment, sys.argv)
+    with loaded.blamed("experiment", path):
+        act(verb, experiment, root, configs)
+
+
+def act(verb: str, experiment, root: Path, configs) -> None:
+    """Does what the verb says of an experiment's points."""
     if verb == "list":
         from launch.sweep import overview
 

@@ -29,10 +29,12 @@ def check_name(name: str) -> None:
     """Raises ConfigError with the nearest right name unless name is a field, dotted, of Config."""
     names = list(flatten(Config()))
     if name not in names:
+        expect(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
         near = (difflib.get_close_matches(name, names, n=1, cutoff=0.6)
                 or [full for full in names if full.rpartition(".")[2] == leaf][:1])
-        raise ConfigError(f"config.{name}: no such field" + (f"; did you mean config.{near[0]}?" if near else ""))
+        hint = f"; did you mean config.{near[0]}?" if near else ""
+        raise ConfigError(f"config.{' '.join(name.split())}: no such field{hint}")
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -71,7 +73,11 @@ def check_values(config: Config) -> None:
             least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
             expect(least <= value <= most, name, value, f"{least} <= value <= {most}")
 
-    for name, value in flatten(config).items():
+    default, flat = flatten(Config()), flatten(config)
+    for name, value in default.items():
+        kind = type(value).__name__
+        expect(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
+    for name, value in flat.items():
         if type(value) is tuple:
             for part in value:
                 expect(type(part) is float, f"config.{name}", value, "numbers with a decimal point")

@@ -7,14 +7,27 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlm.base.errors import ConfigError
+from mlm.base import errors
 
 SEAL = "sha256_of_the_rest"  # in a JSON object: of all that stands beside it
 CHECK = "crc32"              # the same in a line
 
 
-class Damaged(ConfigError):
+class Damaged(errors.ConfigError):
     """A file is not what was written: torn, emptied or changed since."""
+
+
+def check_folder(field: str, path: str) -> None:
+    """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing."""
+    errors.expect(path.strip() != "", field, path, "the path of a folder")
+    long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
+    errors.expect(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
+                  "a path of less than 4000 bytes, each name in it of at most 255")
+    above = Path(os.path.abspath(path))
+    while not os.path.lexists(above):
+        above = above.parent
+    errors.expect(above.is_dir(), field, path, f"a folder, or a place for one; {above} is none")
+    errors.expect(os.access(above, os.W_OK | os.X_OK), field, path, f"a folder to write in; {above} cannot be written")
 
 
 @contextlib.contextmanager
@@ -77,10 +90,8 @@ def read_sealed(path: Path) -> dict | None:
 
 
 def brief(error: Exception) -> str:
-    """The beginning of an error's first line, or its name where it says nothing; without the path where it has one."""
-    said = error.strerror if isinstance(error, OSError) else str(error)
-    first = (said or type(error).__name__).splitlines()[0]
-    return first if len(first) <= 200 else f"{first[:200]}..."
+    """What an error says in one line, without the path where it names one."""
+    return getattr(error, "strerror", None) or errors.line(error) or type(error).__name__
 
 
 def line(record: dict) -> str:

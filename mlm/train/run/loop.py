@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mlm.base import config, fields, types
+from mlm.base import config, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.train import recipe
@@ -19,6 +19,8 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
     recipe.check(cfg)
     parallel.check(cfg)
+    files.check_folder("config.workdir", cfg.workdir)
+    cost.check_room(cfg)
 
 
 def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:

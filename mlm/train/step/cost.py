@@ -3,7 +3,7 @@ import functools
 
 import jax
 
-from mlm.base import config, fields, types
+from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.train.step import parallel, program, update
 
@@ -70,3 +70,57 @@ def memory(cfg: config.Config, vocab_size: int) -> int:
     used = lowered.compile(compiler_options={"xla_backend_optimization_level": 0}).memory_analysis()
     return (used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
             + used.temp_size_in_bytes)
+
+
+def check_room(cfg: config.Config) -> None:
+    """Raises ConfigError where a run's arrays certainly cannot fit a device here; allocates and compiles nothing."""
+    room = parallel.room()
+    if at_most(cfg) > room and (need := least(cfg)) > room:
+        model = cfg.model
+        shape = ", ".join(f"{name} = {value}" for name, value in (
+            ("layers", model.layers), ("width", model.width), ("hidden", model.hidden), ("window", model.window),
+            ("vocab_size", cfg.tokenizer.vocab_size), ("length", cfg.pack.length), ("batch_size", cfg.train.batch_size),
+            ("eval.batch_size", cfg.eval.batch_size)) if value)
+        raise errors.ConfigError(f"config.model and its batches ({shape}): {need / 1e9:,.0f} GB are needed at least, "
+                                 f"and a device here has {room / 1e9:,.0f} GB; python -m launch.sweep plan says what "
+                                 "a step takes")
+
+
+def least(cfg: config.Config) -> int:
+    """Bytes that a device needs for a run, at the least: what no compiler could do without.
+
+    Parameters, their gradient and Adam's two moments, beside `rows`.
+    """
+    model = cfg.model
+    certain = 16 * 2 * model.layers * model.width * model.hidden  # whatever the architecture
+    if certain > parallel.room():
+        return certain
+
+    def parameters(**shape):  # linear in both, so that nothing is traced a million times
+        changed = fields.override(cfg, {f"model.{name}": value for name, value in shape.items()} | {"model.unroll": 1})
+        return sum(leaf.size for leaf in jax.tree.leaves(abstract(program.blank(changed), 6).params))
+
+    window = min(model.window, 1)
+    one = parameters(layers=1, window=window)
+    every = one + (model.layers - 1) * (parameters(layers=2, window=window) - one)
+    if model.window > 1:
+        every += (model.window - 1) * (parameters(layers=1, window=2) - one)
+    return 16 * (every + max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1)) + rows(cfg)
+
+
+def at_most(cfg: config.Config) -> int:
+    """More than `least` for any architecture, without tracing one."""
+    model = cfg.model
+    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (model.width + 1)
+    return 16 * (tables + 16 * (model.layers + 1) * (model.width + model.hidden)**2 * max(model.window, 1)) + rows(cfg)
+
+
+def rows(cfg: config.Config) -> int:
+    """Bytes of a step's rows: each layer's input, which the backward pass reads, and one layer's attention; or those of
+    an evaluation's embeddings.
+    """
+    model, devices = cfg.model, parallel.describe()["devices"]
+    size = 2 if model.dtype == "bfloat16" else 4
+    tokens = cfg.train.batch_size // (cfg.train.accumulate * devices) * cfg.pack.length
+    step = tokens * (model.width * model.layers + cfg.pack.length * model.heads) * size
+    return max(step, cfg.eval.batch_size // devices * cfg.pack.length * model.width * size)

@@ -1,6 +1,7 @@
 """How the per-device step runs on many devices: the only file that names them, and the processes they belong to."""
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,6 +44,13 @@ def check_evaluation(cfg: config.Config) -> None:
     devices = jax.device_count()
     errors.expect(cfg.eval.batch_size % devices == 0, "config.eval.batch_size", cfg.eval.batch_size,
                   f"a multiple of {devices}, the number of devices")
+
+
+def room() -> int:
+    """Bytes of memory of one device: an accelerator's own, or on a CPU what the machine has."""
+    device = jax.local_devices()[0]
+    of_device = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
+    return of_device or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def writes() -> bool:
