@@ -1,7 +1,6 @@
 """How a process joins the others of its run: checked beforehand, waited for with a word, and never for ever."""
 import contextlib
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -55,8 +54,6 @@ def join(asked: Asked) -> None:
     """
     if asked.coordinator:
         began = time.monotonic()
-        say(f"process {asked.process} of {asked.processes} waits for the others at {asked.coordinator}, at most "
-            f"{asked.timeout} s (--join_timeout)")
         (meet if asked.process else gather)(asked, began + asked.timeout)
         arguments = (asked.coordinator, asked.processes, asked.process)
         wrong = f"--coordinator = {asked.coordinator!r}: expected all {asked.processes} processes to join"
@@ -153,7 +150,3 @@ def within(seconds: float, call: Callable):
     thread.start()
     thread.join(seconds)
     return found[0] if found else None
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

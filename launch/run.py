@@ -41,6 +41,9 @@ def main(argv):
     join.check(asked)
     cfg = recipe.resolve(command.base(), command.overrides(sys.argv))
     recipe.check(cfg)
+    if asked.coordinator:
+        print(f"process {asked.process} of {asked.processes} waits for the others at {asked.coordinator}, at most "
+              f"{asked.timeout} s (--join_timeout)", flush=True)
     join.join(asked)
     with peers.bound():
         own = ("data.cache", "data.path", "data.validation_path", "data.tfds_dir")  # a host's; what they hold is "rows"
