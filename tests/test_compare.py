@@ -1,7 +1,6 @@
-"""Claims that A is better than B: intervals hold what they say, pairing helps, sides are not mixed."""
+"""Two groups of runs: intervals hold what they say, pairing helps, sides are not mixed."""
 import numpy as np
 import pytest
-from scipy import stats
 
 from mlm.base.estimates import Score
 from mlm.report import compare
@@ -67,14 +66,6 @@ def test_where_higher_is_better_the_claim_is_of_the_higher():
     higher = LOSS._replace(better=1)
     as_loss, as_score = (compare.multi_bootstrap(a, b, score, paired=True) for score in (LOSS, higher))
     assert as_score[:3] == as_loss[:3] and as_score.p == pytest.approx(1 - as_loss.p) and as_loss.p != as_score.p
-    students = [compare.paired_seeds(means(a), means(b), better).p for better in (-1, 1)]
-    assert sum(students) == pytest.approx(1) and students[0] != students[1]
-    groups = {name: [run(name, 0, found[0])] for name, found in (("low", a - 1.0 * (np.arange(2) == 0)), ("high", b))}
-    for better, best in ((-1, "low"), (1, "high")):
-        for runs in groups.values():
-            runs[0]["scores"][0]["better"] = better
-        (row,), _ = compare.claims(groups)
-        assert row["better"] == best and row["p"] < 0.05
 
 
 def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
@@ -97,14 +88,6 @@ def test_resampling_in_parts_changes_nothing_but_the_draws(monkeypatch):
     assert parts[1:] == pytest.approx(whole[1:], abs=0.1 * (whole.high - whole.low))
 
 
-def test_paired_seeds_is_students():
-    a_S, b_S = np.array([1.0, 2.0, 4.0]), np.array([1.5, 2.1, 4.9])
-    found = compare.paired_seeds(a_S, b_S)
-    low, high = stats.t.interval(0.95, 2, (a_S - b_S).mean(), stats.sem(a_S - b_S))
-    assert found[:3] == pytest.approx(((a_S - b_S).mean(), low, high))
-    assert found.p == pytest.approx(stats.t.cdf((a_S - b_S).mean() / stats.sem(a_S - b_S), 2))
-
-
 def run(name, seed, x_NxC=None, score=LOSS):
     held_out = None if x_NxC is None else dict(zip(score.columns, x_NxC.T, strict=True))
     value = 9.0 if x_NxC is None else x_NxC[:, 0].sum() / x_NxC[:, 1].sum()
@@ -115,27 +98,25 @@ def run(name, seed, x_NxC=None, score=LOSS):
 def test_runs_are_paired_by_their_seed_not_by_their_order():
     a_SxNxC, b_SxNxC = drawn(np.random.default_rng(4), -0.2, seeds=3)
     a, b = [run("a", seed, a_SxNxC[seed]) for seed in (2, 0, 1)], [run("b", seed, b_SxNxC[seed]) for seed in (0, 1, 2)]
-    found = compare.compare(a, b)
+    found = compare.match(a, b)
     assert found.paired and found.seeds == (3, 3)
-    assert found.over_seeds == pytest.approx(compare.paired_seeds(means(a_SxNxC), means(b_SxNxC)))
-    one_shared = compare.compare(a[:2], [b[0], run("b", 7, b_SxNxC[1])])
-    assert not one_shared.paired and one_shared.seeds == (2, 2) and one_shared.over_seeds is None
-    alone = compare.compare(a[1:2], b[:1])
-    assert alone.paired and alone.seeds == (1, 1) and alone.over_seeds is None
+    assert found.differences() == pytest.approx(means(a_SxNxC) - means(b_SxNxC))
+    one_shared = compare.match(a[:2], [b[0], run("b", 7, b_SxNxC[1])])
+    assert not one_shared.paired and one_shared.seeds == (2, 2) and one_shared.differences() is None
+    alone = compare.match(a[1:2], b[:1])
+    assert alone.paired and alone.seeds == (1, 1) and alone.differences() is None
 
 
-def test_claims_leave_out_what_cannot_be_compared():
+def test_what_was_judged_otherwise_is_not_put_side_by_side():
     a_SxNxC, b_SxNxC = drawn(np.random.default_rng(5), -0.2, seeds=2)
+    first = [run("a", seed, a_SxNxC[seed]) for seed in (0, 1)]
+    assert compare.match(first, [run("b", 0, b_SxNxC[0])])
     more_2 = np.arange(2) == 1  # a prediction more in each row
-    groups = {"a": [run("a", seed, a_SxNxC[seed]) for seed in (0, 1)],
-              "b": [run("b", seed, b_SxNxC[seed]) for seed in (0, 1)],
-              "c": [run("c", 5, b_SxNxC[0] + 9 * ~more_2)],
-              "masks": [run("masks", 0, b_SxNxC[0] + more_2)],
-              "score": [run("score", 0, b_SxNxC[0], LOSS._replace(name="other"))],
-              "absent": [run("absent", 0)]}
-    rows, columns = compare.claims(groups)
-    assert [(row["better"], row["worse"], row["seeds"]) for row in rows] == [
-        ("a", "b", "2 paired"), ("a", "c", "2 and 1")]
-    assert "difference (nats)" in [column.title for column in columns]
-    rows, _ = compare.claims(groups, [("b", "a"), ("b", "unknown"), ("b", "masks"), ("b", "score"), ("absent", "a")])
-    assert [(row["better"], row["worse"]) for row in rows] == [("b", "a")] and rows[0]["difference"] > 0
+    other_text = run("text", 0, b_SxNxC[0])
+    for one, unigram in ((first[0], 5.0), (other_text, 5.1)):  # of rows that are all full, masked alike
+        one["scores"].append(Score("unigram_loss", "", ("unigram_nats", "predictions"), reference="unigram",
+                                   beside="loss")._asdict())
+        one["evaluation"]["unigram_loss"] = unigram
+    for other in (run("masks", 0, b_SxNxC[0] + more_2), run("score", 0, b_SxNxC[0], LOSS._replace(name="other")),
+                  run("absent", 0), other_text):
+        assert compare.match(first, [other]) is None

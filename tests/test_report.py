@@ -58,14 +58,6 @@ def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lie
     assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
 
 
-def test_interval_is_students():
-    values = [1.0, 2.0, 4.0]
-    estimate = estimates.estimate(values)
-    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
-    assert estimates.estimate([3.0]) == (3.0, None, None)
-
-
 FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
 
 
@@ -88,13 +80,35 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
     assert [column.title for column in columns[-4:]] == ["loss (nats)", "perplexity", "accuracy", "nats below unigram"]
     with (tmp_path / "table.csv").open() as file:
         read = list(csv.DictReader(file))
-    low, high = stats.t.interval(0.95, 1, 4.1, stats.sem([4.0, 4.2]))
     assert read[0]["seeds"] == "2"
-    assert [float(read[0][name]) for name in ("loss", "loss_low", "loss_high")] == pytest.approx([4.1, low, high])
+    assert [float(read[0][name]) for name in ("loss", "loss_min", "loss_max")] == pytest.approx([4.1, 4.0, 4.2])
     assert float(read[0]["below_unigram"]) == pytest.approx(1.9)
-    assert float(read[1]["loss_low"]) == pytest.approx(5 - 0.0196) and float(read[2]["loss"]) == 6.0
-    assert "4.100 ± 1.271" in (tmp_path / "table.md").read_text()
-    assert "\\toprule" in (tmp_path / "table.tex").read_text() and "$\\pm$" in (tmp_path / "table.tex").read_text()
+    assert read[0]["loss_se"] == "" and float(read[1]["loss_se"]) == 0.01 and float(read[2]["loss"]) == 6.0
+    assert read[1]["loss_min"] == "" and "loss_low" not in read[0]
+    shown = (tmp_path / "table.md").read_text()
+    assert "4.100 (4.000\N{EN DASH}4.200)" in shown and "±" not in shown
+    assert "lowest and highest seed" in shown and "1 seed: no interval" in shown
+    latex = (tmp_path / "table.tex").read_text()
+    assert "\\toprule" in latex and "4.100 (4.000--4.200)" in latex and "% 1 seed" in latex
+
+
+def test_three_seeds_have_students_interval_and_one_seed_none(tmp_path):
+    losses = [4.0, 4.1, 4.5]
+    rows, columns = architectures.table([*(run("lstm", seed, loss) for seed, loss in enumerate(losses)),
+                                         run("transformer", 0, 5.0)])
+    for row, accuracies in zip(rows, ([0.9, 0.7, 0.99], [0.5]), strict=False):
+        row["accuracy"] = estimates.estimate(accuracies, estimates.SHARE)
+    table.write(tmp_path, rows, columns)
+    with (tmp_path / "table.csv").open() as file:
+        read = list(csv.DictReader(file))
+    low, high = stats.t.interval(0.95, 2, 4.2, stats.sem(losses))
+    assert [float(read[0][name]) for name in ("loss", "loss_low", "loss_high")] == pytest.approx([4.2, low, high])
+    assert float(read[0]["accuracy_high"]) == 1.0  # and not what Student's would be
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    lstm, transformer = (next(line for line in lines if f"| {name}" in line) for name in ("lstm", "transformer"))
+    assert f"4.200 ± {high - 4.2:.3f}" in lstm and re.search(r"0.863 \[0\.\d{3}, 1\.000\]", lstm)
+    assert not re.search(r"[±(\[]", transformer) and " 5.000 " in transformer
+    assert any(line.startswith("± or [a, b]: 95% interval over seeds (Student's t") for line in lines)
 
 
 def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
@@ -110,11 +124,10 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
     with (tmp_path / "table.csv").open() as file:
         read = {row["model"]: row for row in csv.DictReader(file)}
     assert list(read) == ["lstm", "transformer", "unigram", "exact optimum", "window floor"]
-    low, high = stats.t.interval(0.95, 1, 1.1, stats.sem([1.0, 1.2]))
-    spread = [float(read["lstm"][name]) for name in ("gap", "gap_low", "gap_high")]
-    assert spread == pytest.approx([1.1, low, high])  # over seeds
-    alone = [float(read["transformer"][name]) for name in ("gap", "gap_low", "gap_high")]
-    assert alone == pytest.approx([2.0, 2 - 0.0196, 2 + 0.0196])  # over rows
+    spread = [float(read["lstm"][name]) for name in ("gap", "gap_min", "gap_max")]
+    assert spread == pytest.approx([1.1, 1.0, 1.2])  # over seeds
+    alone = [read["transformer"][name] for name in ("gap", "gap_se", "gap_min")]
+    assert alone == ["2.0", "0.01", ""]  # over rows
     assert [float(read[name]["gap"]) for name in ("exact optimum", "window floor", "unigram")] == [0.0, 0.5, 3.0]
     assert float(read["window floor"]["loss"]) == 3.5 and float(read["exact optimum"]["accuracy"]) == 0.7
     assert float(read["window floor"]["perplexity"]) == pytest.approx(np.exp(3.5))

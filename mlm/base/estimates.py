@@ -1,6 +1,6 @@
-"""A value and how far chance may have moved it: scores as functions of sums over rows, means over seeds."""
+"""A value and how far chance may have moved it: scores as functions of sums over rows, means over seeds, shares."""
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,17 +63,90 @@ def ratio(total_N, weight_N) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds and its 95% interval (Student's t); the bounds are None for a single seed."""
+    """A value and its bounds, None where there are none. `of` says what they are, `how` more about it."""
 
     mean: float
     low: float | None
     high: float | None
 
+    of, how = "95% interval over seeds", "Student's t, from three seeds on"
 
-def estimate(values: Iterable[float]) -> Estimate:
+
+class Range(Estimate):
+    """A mean over seeds too few, or too much alike, for an interval."""
+
+    __slots__ = ()
+    of, how = "lowest and highest seed", "two, or all that agree, give no interval"
+
+
+class OverItems(Estimate):
+    """Of one run: how far other items of the same kind would move it, and not how far another seed would."""
+
+    __slots__ = ()
+    of, how = "95% interval over items", "of this one seed, which says nothing of another"
+
+
+class OverRows(Estimate):
+    """Of one run: how far other held-out rows would move it."""
+
+    __slots__ = ()
+    of, how = "95% interval over held-out rows", "of this one seed, which says nothing of another"
+
+
+REAL, SHARE, PERCENT = (-math.inf, math.inf), (0.0, 1.0), (0.0, 100.0)  # within which values can lie
+
+
+def estimate(values: Iterable[float], within: tuple[float, float] = REAL) -> Estimate:
+    """The mean over seeds with what so many of them can say: nothing of one, of two the lower and the higher.
+
+    Student's interval of two is 12.7 standard errors wide to each side, that of seeds without any spread has no width.
+    within: the bounds of what the values are, beyond which no interval goes.
+    """
     values = np.asarray(list(values), np.float64)
-    mean = float(values.mean())
+    mean, least, most = spread(values)
     if len(values) < 2:
         return Estimate(mean, None, None)
+    if len(values) == 2 or least == most:
+        return Range(mean, least, most)
     half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(mean, max(mean - half, within[0]), min(mean + half, within[1]))
+
+
+def spread(values: Sequence[float]) -> Range:
+    """The mean with the lowest and highest of some values, between which it lies: rounding may put it beside them."""
+    least, most = float(np.min(values)), float(np.max(values))
+    return Range(min(max(float(np.mean(values)), least), most), least, most)
+
+
+def wilson(share: float, items: float) -> tuple[float, float]:
+    """The 95% interval of a share of independent items, by its score test (Wilson 1927).
+
+    It lies within 0 and 1, and has a width where all items agree. items: a number above 0, whole or not.
+    """
+    z2 = float(stats.norm.ppf(0.975)) ** 2
+    middle = (share + z2 / (2 * items)) / (1 + z2 / items)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * items)) / items) / (1 + z2 / items)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def clustered(share: float, error: float, items: int) -> OverItems:
+    """A share of items that are alike in groups, such as those of a row; error: its standard error over the groups.
+
+    Wilson's interval of as many independent items as would have that error (Korn & Graubard 1998), at most all.
+    """
+    alone = share * (1 - share) / error**2 if error > 0 else items
+    return OverItems(share, *wilson(share, min(max(alone, 1.0), items)))
+
+
+def mean_share(shares: Sequence[float], items: Sequence[int]) -> tuple[float, float]:
+    """The 95% interval of the mean of shares, each of other independent items, every share weighing the same.
+
+    Wilson's interval of as many items of one kind as would have the mean's variance, for which each share is taken with
+    one more item that is like the mean: none is certain that was only never seen to fail.
+    """
+    share_S, items_S = np.asarray(shares, np.float64), np.asarray(items, np.float64)
+    mean = float(share_S.mean())
+    smooth_S = (items_S * share_S + mean) / (items_S + 1)
+    variance = float((smooth_S * (1 - smooth_S) / items_S).sum()) / len(share_S) ** 2
+    alike = len(share_S) ** 2 / float((1 / items_S).sum())  # as many items where all shares are the same
+    return wilson(mean, mean * (1 - mean) / variance if variance > 0 else alike)

@@ -1,18 +1,24 @@
 """Is A better than B? Differences of a held-out score over seeds, and over seeds and held-out rows at once.
 
+Claims that were named before the runs are tested one by one; that of the best against each other group, which the same
+runs have picked, against all pairs that could have been picked.
+
 Letters in array names: S seeds, N held-out rows, C columns of the score, R resamples.
 """
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from mlm.base.estimates import FUNCTIONS, Estimate, Score, scores_of
+from mlm.base.estimates import FUNCTIONS, Estimate, OverRows, Score, estimate, scores_of
+from mlm.report.rows import alike
 from mlm.report.table import Column
 
 RESAMPLES = 10_000
 CHUNK = 2**24  # weights drawn at a time
+FEWEST = 5     # seeds for the Multi-Bootstrap: its 95% misses no difference in 21, 15, 8, 6% with 2, 3, 5, 10 of them
 
 
 class Difference(NamedTuple):
@@ -27,26 +33,39 @@ class Difference(NamedTuple):
     p: float
 
 
-class Comparison(NamedTuple):
-    """Two groups of runs: how many seeds of each were used, whether they are paired, and the difference both ways.
+class OverBoth(Estimate):
+    """A difference of groups of seeds, of which seeds and rows are resampled."""
 
-    over_seeds: Student's, of the paired seeds; None where fewer than two are shared.
+    __slots__ = ()
+    of, how = "95% interval over seeds and rows", f"multi-bootstrap, from {FEWEST} seeds on"
+
+
+class Pair(NamedTuple):
+    """Two groups of runs that were judged on the same rows: their seeds, paired where they share them.
+
+    ?_SxNxC: what each row gives to each of the score's columns.
     """
 
-    seeds: tuple[int, int]
+    score: Score
     paired: bool
-    over_seeds_and_rows: Difference
-    over_seeds: Difference | None
+    a_SxNxC: np.ndarray
+    b_SxNxC: np.ndarray
 
+    @property
+    def seeds(self) -> tuple[int, int]:
+        return len(self.a_SxNxC), len(self.b_SxNxC)
 
-def columns(score: Score) -> list[Column]:
-    """The columns of a table of claims about a score."""
-    unit = f" ({score.unit.split()[0]})" if score.unit else ""
-    return [Column("better", "better"), Column("worse", "than"), Column("seeds", "seeds"),
-            Column("difference", f"difference{unit}", "+.4f"),
-            Column("over_seeds", "over paired seeds (Student)", "+.4f"), Column("over_seeds_p", "its p", ".2g"),
-            Column("low", "multi-bootstrap: 95% from", "+.4f"), Column("high", "to", "+.4f"),
-            Column("p", "its p", ".2g")]
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(of_sums(self.score, found_SxNxC.sum(1)) for found_SxNxC in (self.a_SxNxC, self.b_SxNxC))
+
+    def mean(self) -> float:
+        value_a_S, value_b_S = self.values()
+        return float(value_a_S.mean() - value_b_S.mean())
+
+    def differences(self) -> np.ndarray | None:
+        """A's less B's by seed; None where fewer than two are shared, which no test can do without."""
+        value_a_S, value_b_S = self.values()
+        return value_a_S - value_b_S if self.paired and len(value_a_S) > 1 else None
 
 
 def judged(run: Mapping) -> Score:
@@ -55,40 +74,120 @@ def judged(run: Mapping) -> Score:
 
 
 def claims(groups: Mapping[str, Sequence[dict]],
-           pairs: Iterable[tuple[str, str]] | None = None) -> tuple[list[dict], Sequence[Column]]:
+           named: Iterable[tuple[str, str]] | None = None) -> tuple[list[dict], Sequence[Column]]:
     """A table of claims "the first is better than the second", as an experiment's `table` gives it.
 
-    groups: runs by name. pairs: names, of which those that cannot be compared are left out; without pairs the best
-    group is held against each other one that was judged on the same rows and masks.
+    groups: runs by name. named: the claims that the experiment made beforehand, pairs of names; those of groups that
+    are not there are left out. Below them the best group is held against each other one that was judged alike.
     """
-    rows = []
-    for better, worse in best_against_others(groups) if pairs is None else pairs:
-        if better in groups and worse in groups and (found := compare(groups[better], groups[worse])):
-            mean, low, high, p = found.over_seeds_and_rows
-            row = {"better": better, "worse": worse, "difference": mean, "low": low, "high": high, "p": p,
-                   "seeds": f"{found.seeds[0]} paired" if found.paired else "{} and {}".format(*found.seeds)}
-            if found.over_seeds:
-                row |= {"over_seeds": Estimate(*found.over_seeds[:3]), "over_seeds_p": found.over_seeds.p}
-            rows.append(row)
-    return rows, columns(judged(next(iter(groups.values()))[0]))
+    there = [(a, b) for a, b in dict.fromkeys(named or ()) if a in groups and b in groups]
+    pairs = {names: match(*(groups[name] for name in names)) for names in there}
+    rows = [{"better": a, "worse": b, "chosen": "beforehand", **told(pair), **tested(pair)}
+            for (a, b), pair in pairs.items() if pair]
+    said = [of_named(sum("p" in row or "both_p" in row for row in rows))] if rows else []
+    if apart := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
+        said.append(f"Not compared, as they were not judged on the same rows by the same score: {', '.join(apart)}.")
+    for family in families(groups):
+        found = {names: pair for names, pair in against_best(groups, family).items() if names not in pairs}
+        p, count = corrected(groups, family)
+        rows += [{"better": a, "worse": b, "chosen": "as the best", **told(pair)}
+                 | ({"corrected_p": p[frozenset((a, b))]} if frozenset((a, b)) in p else {})
+                 for (a, b), pair in found.items()]
+        said += [of_picked(count)] if found else []
+    made = columns(judged(next(iter(groups.values()))[0]), " ".join(dict.fromkeys(said)))
+    return rows, [column for column in made if any(column.name in row for row in rows)]
 
 
-def best_against_others(groups: Mapping[str, Sequence[dict]]) -> list[tuple[str, str]]:
-    alike = {}
+def columns(score: Score, said: str) -> list[Column]:
+    """The columns of a table of claims about a score; said: below it."""
+    unit = f" ({score.unit.split()[0]})" if score.unit else ""
+    return [Column("better", "better"), Column("worse", "than"), Column("chosen", "chosen", note=said),
+            Column("seeds", "seeds"), Column("difference", f"difference{unit}", "+.4f"),
+            Column("over_seeds", "over paired seeds", "+.4f"), Column("p", "its p, one-sided (Student)", ".2g"),
+            Column("both", "over seeds and rows", "+.4f"), Column("both_p", "its p", ".2g"),
+            Column("over_rows", "over rows alone", "+.4f"), Column("corrected_p", "p for a picked best (Holm)", ".2g")]
+
+
+def of_named(tests: int) -> str:
+    return "Beforehand: what the experiment itself names." + (
+        f" Their {tests} p are each its own: were no claim true, some p would be below 0.05 in up to "
+        f"{min(1, 0.05 * tests):.0%} of such tables all the same." if tests > 1 else "")
+
+
+def of_picked(count: int) -> str:
+    return ("As the best: picked on the same runs, which makes its lead look larger than it is"
+            + (f"; p is two-sided, and Holm's over all {count} pairs that could have been picked." if count > 1 else
+               "; p is two-sided." if count else "; no test without two seeds."))
+
+
+def told(pair: Pair) -> dict:
+    """The cells of any claim: its difference, and of how many seeds it is."""
+    one, other = pair.seeds
+    seeds = f"{one} paired" if pair.paired and one > 1 else "1 seed" if pair.paired else f"{one} and {other}"
+    testable = pair.differences() is not None or min(pair.seeds) >= FEWEST
+    return {"seeds": seeds if testable else f"{seeds}: no test", "difference": pair.mean()}
+
+
+def tested(pair: Pair) -> dict:
+    """The cells of a claim that was named beforehand, as far as its seeds carry them."""
+    row, difference_S, better = {}, pair.differences(), pair.score.better
+    if difference_S is not None:
+        p = float(student(difference_S))
+        row = {"over_seeds": estimate(difference_S), "p": p / 2 if better * difference_S.mean() > 0 else 1 - p / 2}
+    if min(pair.seeds) >= FEWEST or pair.seeds == (1, 1):
+        mean, low, high, p = multi_bootstrap(pair.a_SxNxC, pair.b_SxNxC, pair.score, paired=pair.paired)
+        alone = pair.seeds == (1, 1)
+        row |= {"over_rows": OverRows(mean, low, high)} if alone else {
+            "both": OverBoth(mean, low, high), "both_p": p}
+    return row
+
+
+def families(groups: Mapping[str, Sequence[dict]]) -> list[list[str]]:
+    """The groups that were judged alike, those with their columns at hand alone."""
+    found: list[list[str]] = []
     for name, runs in groups.items():
-        score, found = judged(runs[0]), held_out(runs[0])
-        if found is not None:
-            value = float(np.mean([run["evaluation"][score.name] for run in runs]))
-            alike.setdefault((score.name, found[:, -1].tobytes()), []).append((-score.better * value, name))
-    return [(min(those)[1], name) for those in alike.values() for _, name in sorted(those)[1:]]
+        if match(runs, runs):
+            family = next((names for names in found if match(groups[names[0]], runs)), [])
+            found += [] if family else [family]
+            family.append(name)
+    return found
 
 
-def paired_seeds(value_a_S: np.ndarray, value_b_S: np.ndarray, better: int = -1) -> Difference:
-    """Student's interval and test of the differences between runs that share their seed; better: as of a Score."""
-    low, high = stats.ttest_rel(value_a_S, value_b_S).confidence_interval(0.95)
-    side = "less" if better < 0 else "greater"
-    test = stats.ttest_rel(value_a_S, value_b_S, alternative=side)
-    return Difference(float(np.mean(value_a_S) - np.mean(value_b_S)), float(low), float(high), float(test.pvalue))
+def against_best(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[tuple[str, str], Pair]:
+    """The best group of a family beside each other one, from the next best to the worst."""
+    score = judged(groups[family[0]][0])
+    best, *others = sorted(family, key=lambda name: -score.better * float(np.mean(
+        [run["evaluation"][score.name] for run in groups[name]])))
+    return {(best, name): match(groups[best], groups[name]) for name in others}
+
+
+def corrected(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> tuple[dict[frozenset, float], int]:
+    """Holm's p of every pair of a family that can be tested, two-sided, and how many those are."""
+    found = {frozenset(names): match(*(groups[name] for name in names)).differences()
+             for names in itertools.combinations(family, 2)}
+    p = {names: float(student(difference_S)) for names, difference_S in found.items() if difference_S is not None}
+    return dict(zip(p, holm(np.array(list(p.values()))).tolist(), strict=True)), len(p)
+
+
+def student(difference_xS: np.ndarray) -> np.ndarray:
+    """The two-sided p of Student's test that paired seeds do not differ; 1 where no seed does."""
+    seeds = difference_xS.shape[-1]
+    error_x = difference_xS.std(-1, ddof=1) / np.sqrt(seeds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t_x = difference_xS.mean(-1) / error_x
+    return np.where(np.isnan(t_x), 1.0, 2 * stats.t.sf(np.abs(t_x), seeds - 1))
+
+
+def holm(p_xP: np.ndarray) -> np.ndarray:
+    """The p of P tests, such that where none is true any at all is below 0.05 in at most 5% of cases (Holm 1979).
+
+    The smallest times P, the next times P - 1, and so on, none below the one before it.
+    """
+    order_xP = np.argsort(p_xP, axis=-1)
+    count = p_xP.shape[-1]
+    times_xP = np.take_along_axis(p_xP, order_xP, -1) * np.arange(count, 0, -1)
+    sorted_xP = np.minimum(np.maximum.accumulate(times_xP, axis=-1), 1.0) if count else times_xP
+    return np.take_along_axis(sorted_xP, np.argsort(order_xP, axis=-1), -1)
 
 
 def multi_bootstrap(a_SxNxC: np.ndarray, b_SxNxC: np.ndarray, score: Score, *, paired: bool,
@@ -130,26 +229,19 @@ def draws(rng: np.random.Generator, n: int, resamples: int) -> np.ndarray:
     return np.bincount(place_RxN.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
 
 
-def compare(a: Sequence[dict], b: Sequence[dict]) -> Comparison | None:
-    """Compares two groups of runs by the columns of what they are judged by.
+def match(a: Sequence[dict], b: Sequence[dict]) -> Pair | None:
+    """Two groups of runs side by side in the columns of what they are judged by.
 
     None where those are missing, or of other rows or masks, or where the groups are judged by different scores. Runs
     are paired where two seeds or more are shared, or where each group has the same one seed.
     """
-    score, every = judged(a[0]), [held_out(run) for run in (*a, *b)]
-    if any(judged(run).name != score.name for run in (*a, *b)) or any(
-            found is None or not np.array_equal(found[:, -1], every[0][:, -1]) for found in every):
+    score = judged(a[0])
+    if any(judged(run).name != score.name or held_out(run) is None or not alike(a[0], run) for run in (*a, *b)):
         return None
     of_a, of_b = ({run["config"]["seed"]: held_out(run) for run in runs} for runs in (a, b))
     shared = sorted(of_a.keys() & of_b.keys())
     paired = len(shared) > 1 or of_a.keys() == of_b.keys()
-    a_SxNxC, b_SxNxC = (np.array([of[seed] for seed in (shared if paired else of)]) for of in (of_a, of_b))
-    over_seeds = None
-    if paired and len(shared) > 1:
-        values = [of_sums(score, found_SxNxC.sum(1)) for found_SxNxC in (a_SxNxC, b_SxNxC)]
-        over_seeds = paired_seeds(*values, score.better)
-    return Comparison((len(a_SxNxC), len(b_SxNxC)), paired,
-                      multi_bootstrap(a_SxNxC, b_SxNxC, score, paired=paired), over_seeds)
+    return Pair(score, paired, *(np.array([of[seed] for seed in (shared if paired else of)]) for of in (of_a, of_b)))
 
 
 def held_out(run: Mapping) -> np.ndarray | None:

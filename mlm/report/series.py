@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import Estimate, Score, estimate, scores_of
+from mlm.base.estimates import REAL, SHARE, Estimate, Score, clustered, estimate, scores_of, spread
 
 EXCESS = "excess_nats"  # the column of a loss less the least that there can be
 
@@ -100,18 +100,6 @@ def probes(result: dict) -> dict[str, dict]:
     return result["answers"].get("probes", {})
 
 
-def judged(values: Sequence[float], errors: Sequence[float]) -> Estimate:
-    """Mean and 95% interval: Student's over seeds, or that over held-out rows where there is one seed only."""
-    if len(values) > 1:
-        return estimate(values)
-    return Estimate(values[0], values[0] - 1.96 * errors[0], values[0] + 1.96 * errors[0])
-
-
-def shown(values: Sequence[float], errors: Sequence[float]) -> Estimate:
-    """As `judged`, but over seeds the lowest and highest: Student's interval of two would cross the whole figure."""
-    return Estimate(float(np.mean(values)), min(values), max(values)) if len(values) > 1 else judged(values, errors)
-
-
 def histories(results: Sequence[dict], group=name_of) -> dict[str, list[dict[int, dict]]]:
     """What the runs of each group logged: for each seed all records of a step as one, by step."""
     return {name: [by_step(member["history"]) for member in members]
@@ -137,27 +125,45 @@ def curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) -> list[
                                           for seed in seeds)))
         if steps:
             x_NxS, y_NxS = (np.array([[seed[step][axis] for step in steps] for seed in seeds]) for axis in (x, y))
-            bounds = zip(y_NxS.min(0).tolist(), y_NxS.max(0).tolist(), strict=True)
-            lines.append(Series(name, x_NxS.mean(0).tolist(),
-                                [Estimate(mean, *(bound if len(seeds) > 1 else (None, None)))
-                                 for mean, bound in zip(y_NxS.mean(0).tolist(), bounds, strict=True)]))
+            value = spread if len(seeds) > 1 else estimate
+            lines.append(Series(name, x_NxS.mean(0).tolist(), [value(y_N) for y_N in y_NxS.T]))
     return lines
 
 
 def by_class(results: Sequence[dict], probe: str, by: str = "distance", group=name_of) -> tuple[list[Series], Series]:
     """Accuracy on a probe ("agreement", "recall") by distance or by attractors: a line a group, and the optimum's.
 
-    Classes are named by their bounds, the last by "≥"; runs without the probe are left out. Bounds: see `shown`.
+    Classes are named by their bounds, the last by "≥"; runs without the probe are left out. Bounds: the lowest and the
+    highest seed; where there is one of each group, the interval over items.
     """
     have = [result for result in results if by in probes(result).get(probe, {})]
     classes = probes(have[0])[probe][by] if have else []
     names = [span(one["low"], one["high"]) for one in classes]
-    lines = []
-    for name, members in groups(have, group).items():
-        columns = zip(*(probes(member)[probe][by] for member in members), strict=True)
-        lines.append(Series(name, names, [shown([one["accuracy"] for one in column],
-                                                [one["accuracy_se"] for one in column]) for column in columns]))
+    members = groups(have, group)
+    value = over_items if all(len(runs) == 1 for runs in members.values()) else over_seeds
+    lines = [Series(name, names, [value(column) for column in zip(*(probes(run)[probe][by] for run in runs),
+                                                                  strict=True)]) for name, runs in members.items()]
     return lines, Series("optimum", names, [Estimate(one["optimum"], None, None) for one in classes])
+
+
+def over_items(answers: Sequence[dict]) -> Estimate:
+    one, = answers
+    return clustered(one["accuracy"], one["accuracy_se"], one["items"])
+
+
+def over_seeds(answers: Sequence[dict]) -> Estimate:
+    values = [one["accuracy"] for one in answers]
+    return spread(values) if len(values) > 1 else estimate(values)
+
+
+def said(lines: Sequence[Series]) -> str:
+    """What the bounds of some lines are."""
+    return " or ".join(dict.fromkeys(value.of for line in lines for value in line.y if value.low is not None))
+
+
+def within(score: Score) -> tuple[float, float]:
+    """The bounds of what a score's values are."""
+    return SHARE if score.share else REAL
 
 
 def span(low: int, high: int | None) -> str:
@@ -171,9 +177,9 @@ def matrix(results: Sequence[dict], value: str, group=name_of) -> Matrix:
     have = [result for result in results if any(value in one for one in rates(result).values())]
     shared = sorted(set.intersection(*(set(rates(result)) for result in have))) if have else []
     members = groups(have, group)
-    return Matrix(list(members), shared, [
-        [judged([rates(one)[rate][value] for one in seeds], [rates(one)[rate][f"{value}_se"] for one in seeds])
-         for rate in shared] for seeds in members.values()])
+    inside = next((within(score) for score in scores(have) if score.name == value), REAL)
+    return Matrix(list(members), shared, [[estimate((rates(one)[rate][value] for one in seeds), inside)
+                                           for rate in shared] for seeds in members.values()])
 
 
 def by_rate(results: Sequence[dict], value: str, group=name_of) -> tuple[list[Series], Series | None]:
@@ -191,6 +197,11 @@ def by_rate(results: Sequence[dict], value: str, group=name_of) -> tuple[list[Se
 
 
 def at_rates(results: Sequence[dict], reference: Score) -> dict[float, float]:
-    """A reference's value at each further rate, which is the same for all runs that are judged on the same rows."""
-    return {rate: one[reference.name] for result in results for rate, one in rates(result).items()
-            if reference.name in one}
+    """A reference's value at each further rate, where it is the same in all runs that have it."""
+    found: dict[float, list[float]] = {}
+    for result in results:
+        for rate, one in rates(result).items():
+            if reference.name in one:
+                found.setdefault(rate, []).append(one[reference.name])
+    return {rate: values[0] for rate, values in found.items()
+            if all(math.isclose(value, values[0], rel_tol=1e-6, abs_tol=1e-6) for value in values)}

@@ -5,32 +5,40 @@ A run is what `series` says. Which scores there are, and what they are called, t
 import math
 from collections.abc import Callable, Sequence
 
-from mlm.base.estimates import Estimate, Score, estimate
-from mlm.report import series
+from mlm.base.estimates import Score, estimate
+from mlm.report import asked, rows, series
 from mlm.report.table import Column, scored
 
 SPENT = (Column("seeds", "seeds", ",d"), Column("parameters", "parameters", ",d"),
          Column("flops", "training FLOPs", ".2e"), Column("predictions", "predictions", ".3g"))
-ASKED = (Column("pseudo_perplexity", "pseudo-perplexity per word", ".2f"), Column("blimp", "BLiMP (%)", ".1f"))
+JUDGED = "judged_on"
 
 
 def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Sequence[dict]], dict],
           more: Sequence[Column] = ()) -> tuple[list[dict], list[Column]]:
-    """Rows in the order the groups come, then the references (unigram baseline, optimum) that all runs share.
+    """Rows in the order the groups come, then the references (unigram baseline, optimum) of what they were judged on.
 
     own: the experiment's columns, the first of them text; more: those that stand after the scores; about: the runs of
     a group -> its cells in both. Columns that no row fills are left out. Runs evaluated at further rates
     (config.eval.rates) have a column for each: the excess over the floor there where that is known, else the first
-    score. The sentences' pseudo-perplexity and BLiMP's accuracy stand there for groups of which all runs are judged
-    (launch/judge.py), by PLL-word-l2r.
+    score. Where runs were judged on different rows or masks a column says on which, and there are references of each.
+    What the runs were asked since (launch/judge.py) stands in the columns of `asked`.
     """
-    value = series.judging(results)
-    rows = [about(seeds) | measured(seeds, value) for seeds in series.groups(results).values()]
-    rows += references(results, own[0].name)
-    rates = sorted({rate for result in results for rate in series.rates(result)})
-    columns = (*own, *SPENT, *columns_of(results), *ASKED, *more,
-               *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in rates))
-    return rows, [column for column in columns if any(column.name in row for row in rows)]
+    value, sets, since = series.judging(results), rows.judged(results), asked.columns(results)
+    made = [about(seeds) | measured(seeds, value) | asked.cells(seeds, since) | judged_on(seeds, sets)
+            for seeds in series.groups(results).values()]
+    for one in sets:
+        made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value)]
+    further = sorted({rate for result in results for rate in series.rates(result)})
+    columns = (*own, Column(JUDGED, "judged on", note=rows.note(sets)), *SPENT, *columns_of(results), *since.values(),
+               *more, *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in further))
+    return made, [column for column in columns if any(column.name in row for row in made)]
+
+
+def judged_on(runs: Sequence[dict], sets: Sequence[rows.Judged]) -> dict:
+    """Which of several sets of rows and masks some runs were judged on."""
+    mine = [one.name for one in sets if {id(run) for run in runs} & {id(run) for run in one.runs}]
+    return {JUDGED: ", ".join(mine)} if len(sets) > 1 else {}
 
 
 def models(results: Sequence[dict]) -> list[Score]:
@@ -68,61 +76,47 @@ def measured(seeds: Sequence[dict], value: Score) -> dict:
            "predictions": sum(result["predictions"] for result in seeds) / len(seeds)}
     for score in models(seeds):
         if series.common(seeds, score):
-            row[score.name] = cell(held_out, score)
+            row |= cell(score.name, score, held_out)
     first = series.scores(seeds)[0]
     if series.judging(seeds) == first and (reference := baseline(seeds)):
         row[lead(first, reference)] = estimate(first.better * (one[first.name] - one[reference.name])
                                                for one in held_out)
-    asked = [series.rates(result) for result in seeds]
-    for rate in sorted(set.intersection(*map(set, asked))):
-        if all(value.name in of_run[rate] for of_run in asked):
-            row[at(rate)] = cell([of_run[rate] for of_run in asked], value)
-    return row | judgements(seeds)
-
-
-def cell(evaluations: Sequence[dict], score: Score) -> Estimate:
-    return series.judged([one[score.name] for one in evaluations], [one[f"{score.name}_se"] for one in evaluations])
-
-
-def judgements(seeds: Sequence[dict]) -> dict:
-    """What a group's runs answered since, on texts that all of them were asked."""
-    row = {}
-    sentences = [result["answers"].get("sentences", {}).get("all", {}) for result in seeds]
-    if shared([one.get("sha256") for one in sentences]):
-        by_word = [one["pll_word_l2r"] for one in sentences]
-        row["pseudo_perplexity"] = series.judged([one["word_perplexity"] for one in by_word],
-                                                 [one["word_perplexity_se"] for one in by_word])
-    if shared([{name: one["sha256"] for name, one in result["answers"].get("pairs", {}).items()} for result in seeds]):
-        pairs = [result["summary"]["pairs"]["overall"] for result in seeds]
-        row["blimp"] = series.judged([100 * one["pll_word_l2r_accuracy"] for one in pairs],
-                                     [100 * one["pll_word_l2r_accuracy_se"] for one in pairs])
+    further = [series.rates(result) for result in seeds]
+    for rate in sorted(set.intersection(*map(set, further))):
+        if all(value.name in of_run[rate] for of_run in further):
+            row |= cell(at(rate), value, [of_run[rate] for of_run in further])
     return row
 
 
-def shared(texts: Sequence) -> bool:
-    return bool(texts[0]) and all(of_run == texts[0] for of_run in texts)
+def cell(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
+    """The value over seeds; that of one seed has its standard error over held-out rows beside it, under NAME_se."""
+    found = {name: estimate((one[score.name] for one in evaluations), series.within(score))}
+    return found | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 
-def references(results: Sequence[dict], title: str) -> list[dict]:
-    """A row for each reference that all runs share: the unigram baseline, and the best that there can be.
+def references(results: Sequence[dict], title: str, value: Score) -> list[dict]:
+    """A row for each reference of runs that were judged on the same rows: the unigram baseline, and the best there is.
 
-    Runs that were judged on different rows share none.
+    title: the column that names it; value: the score that says how far from the optimum it is. A reference that is not
+    the same for all, such as the unigram's of runs that were trained on other texts, is given from its least to its
+    most.
     """
-    every, value = series.scores(results), series.judging(results)
-    optimum = series.optimum(results, every[0].name)
+    every = series.scores(results)
+    optimum = series.optimum(results, every[0].name) if value.columns[0] == series.EXCESS else None
     floor = None if optimum is None else series.same(results, optimum)
     floors = {} if optimum is None else series.at_rates(results, optimum)
-    rows = {}
-    for score in series.beside(results, every[0].name):
-        found = series.same(results, score)
-        if found is not None:
-            row = rows[score.reference] = {title: score.reference}
-            row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
-            row |= {} if floor is None else {value.name: found - floor}
+    made: dict[str, dict] = {}
     for score in every:
-        if score.reference in rows and (found := series.same(results, score)) is not None:
-            rows[score.reference][score.beside] = found
-    return [exponentials(row, every) | row for row in rows.values()]
+        values = [result["evaluation"][score.name] for result in results if score.name in result["evaluation"]]
+        if not score.reference or len(values) < len(results):
+            continue
+        row, found = made.setdefault(score.reference, {title: score.reference}), series.same(results, score)
+        row[score.beside] = found if found is not None else " to ".join(
+            format(end, score.form) for end in (min(values), max(values)))
+        if score.beside == every[0].name:
+            row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
+            row |= {value.name: found - floor} if floor is not None and found is not None else {}
+    return [exponentials(row, every) | row for row in made.values()]
 
 
 def exponentials(row: dict, scores: Sequence[Score]) -> dict:
@@ -130,4 +124,4 @@ def exponentials(row: dict, scores: Sequence[Score]) -> dict:
     means = {tuple(score.columns): score.name for score in scores if score.of == "mean"}
     names = {score.name: means.get(tuple(score.columns)) for score in scores
              if score.of == "exp_mean" and not score.reference}
-    return {power: math.exp(row[mean]) for power, mean in names.items() if mean in row}
+    return {power: math.exp(row[mean]) for power, mean in names.items() if isinstance(row.get(mean), float)}

@@ -9,15 +9,20 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from mlm.base import files
-from mlm.base.estimates import Estimate, Score
+from mlm.base.estimates import Estimate, Range, Score
+
+ENDS = ("", "_low", "_high", "_min", "_max", "_se", "_note")  # of the CSV's columns that belong to one
+EN_DASH = "\N{EN DASH}"
 
 
 class Column(NamedTuple):
-    """A column: the key of the rows and of the CSV, its title for people, and a format for its numbers."""
+    """A column: the key of the rows and of the CSV, its title for people, a format for its numbers, and what is to be
+    said of it below the table."""
 
     name: str
     title: str
     form: str = ""
+    note: str = ""
 
 
 def scored(score: Score, form: str = "") -> Column:
@@ -41,7 +46,7 @@ def against_paper(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list
             for row in rows:
                 value, paper = row.get(name), row.get(column.name)
                 if value is not None and paper is not None:
-                    row[f"{name}_difference"] = (Estimate(*(None if x is None else x - paper for x in value))
+                    row[f"{name}_difference"] = (type(value)(*(None if x is None else x - paper for x in value))
                                                  if isinstance(value, Estimate) else value - paper)
     return rows, wider
 
@@ -50,13 +55,58 @@ def text(value, form: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, Estimate):
-        half = "" if value.low is None else f" ± {format(value.mean - value.low, form.lstrip('+'))}"
-        return text(value.mean, form) + half
+        return text(value.mean, form) + bounds(value, form.lstrip("+"))
     return value if isinstance(value, str) else format(value, form)
 
 
-def markdown(rows: Sequence[dict], columns: Sequence[Column], style: str = "github") -> str:
-    """The table for people: Markdown, or LaTeX with booktabs for style "latex_booktabs". Missing values stay empty."""
+def bounds(value: Estimate, form: str) -> str:
+    """Its bounds behind a mean: ± half of an interval, [from, to] of one with unlike sides, or (from-to)."""
+    if value.low is None:
+        return ""
+    low, high = format(value.low, form), format(value.high, form)
+    if isinstance(value, Range):
+        return f" ({low}{' to ' if value.low < 0 else EN_DASH}{high})"
+    return f" ± {format(value.mean - value.low, form)}" if even(value) else f" [{low}, {high}]"
+
+
+def even(value: Estimate) -> bool:
+    """Whether both bounds of an interval are as far from its middle."""
+    below, above = value.mean - value.low, value.high - value.mean
+    return type(value) is Estimate and math.isclose(below, above, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def sign(value: Estimate) -> str:
+    if isinstance(value, Range):
+        return f"(a{EN_DASH}b)"
+    return "±" if even(value) else "[a, b]"
+
+
+def notes(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
+    """What is to be said below a table: what its columns say, and what stands behind its values."""
+    said = list(dict.fromkeys(column.note for column in columns if column.note))
+    values = [row[column.name] for row in rows for column in columns if isinstance(row.get(column.name), Estimate)]
+    signs: dict[str, dict[str, None]] = {}
+    for value in sorted((value for value in values if value.low is not None), key=sign, reverse=True):
+        signs.setdefault(f"{value.of} ({value.how})", {})[sign(value)] = None
+    said += [f"{' or '.join(of)}: {what}." for what, of in signs.items()]
+    if any(row.get("seeds") == 1 for row in rows):
+        said.append("1 seed: no interval, as no other seed says how far it would lie.")
+    return said
+
+
+def markdown(rows: Sequence[dict], columns: Sequence[Column]) -> str:
+    """The table for people, its notes below it. Missing values stay empty."""
+    return "\n\n".join([grid(rows, columns), *notes(rows, columns)])
+
+
+def latex(rows: Sequence[dict], columns: Sequence[Column]) -> str:
+    """The table with booktabs, its notes as comments."""
+    said = "".join(f"\n% {note}" for note in notes(rows, columns))
+    return grid(rows, columns, "latex_booktabs").replace("±", "$\\pm$").replace(EN_DASH, "--") + said
+
+
+def grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "github") -> str:
+    """The rows alone, in a style of tabulate's."""
     cells = [[text(row.get(column.name), column.form) for column in columns] for row in rows]
     align = ["right" if column.form else "left" for column in columns]
     return tabulate(cells, [column.title for column in columns], style, colalign=align if cells else None,
@@ -64,29 +114,39 @@ def markdown(rows: Sequence[dict], columns: Sequence[Column], style: str = "gith
 
 
 def plain(rows: Sequence[dict], columns: Sequence[Column]) -> str:
-    """The table for programs: CSV, an Estimate in three columns NAME, NAME_low, NAME_high."""
-    names = []
+    """The table for programs: CSV. Beside the column NAME stand, where a row has them:
+
+    NAME_low, NAME_high, the bounds of a 95% interval, and NAME_min, NAME_max, the lowest and highest seed; NAME_se, the
+    standard error over held-out rows of one seed; NAME_note, a text in place of a number.
+    """
+    flat, names = [flattened(row, columns) for row in rows], []
     for column in columns:
-        spread = any(isinstance(row.get(column.name), Estimate) for row in rows)
-        names += [column.name, *((f"{column.name}_low", f"{column.name}_high") if spread else ())]
+        names += [f"{column.name}{end}" for end in ENDS if not end or any(f"{column.name}{end}" in row for row in flat)]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        flat = {}
-        for column in columns:
-            value = row.get(column.name)
-            if isinstance(value, Estimate):
-                flat |= {column.name: value.mean, f"{column.name}_low": value.low, f"{column.name}_high": value.high}
-            else:
-                flat[column.name] = value
-        writer.writerow(flat)
+    writer.writerows(flat)
     return out.getvalue()
+
+
+def flattened(row: dict, columns: Sequence[Column]) -> dict:
+    flat = {}
+    for name, _, form, _ in columns:
+        value = row.get(name)
+        if isinstance(value, Estimate):
+            flat[name] = value.mean
+            if value.low is not None:
+                low, high = ("_min", "_max") if isinstance(value, Range) else ("_low", "_high")
+                flat |= {f"{name}{low}": value.low, f"{name}{high}": value.high}
+        else:
+            flat[f"{name}_note" if form and isinstance(value, str) else name] = value
+        if f"{name}_se" in row:
+            flat[f"{name}_se"] = row[f"{name}_se"]
+    return flat
 
 
 def write(folder: Path, rows: Sequence[dict], columns: Sequence[Column], stem: str = "table") -> None:
     """Writes STEM.md, STEM.csv and STEM.tex into the folder, each whole or not at all."""
-    latex = markdown(rows, columns, "latex_booktabs").replace("±", "$\\pm$")
     for ending, content in (("md", markdown(rows, columns) + "\n"), ("csv", plain(rows, columns)),
-                            ("tex", latex + "\n")):
+                            ("tex", latex(rows, columns) + "\n")):
         files.write_text(folder / f"{stem}.{ending}", content)
