@@ -55,7 +55,7 @@ def main(argv):
         try:
             for row in importlib.import_module(f"experiments.benchmark.{name}").rows():
                 rows.append({"part": name} | row)
-                print(table.markdown(rows[-1:], timing.COLUMNS, "plain").splitlines()[1], flush=True)
+                print(table.grid(rows[-1:], timing.COLUMNS, "plain").splitlines()[1], flush=True)
         except Exception as error:
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])

@@ -27,7 +27,7 @@ class Lines(NamedTuple):
     series: list[Series]
     references: list[Series]
     band: bool = False
-    bounds: str = "95% intervals"
+    bounds: str = ""
     share: bool = False
 
     @property
@@ -113,13 +113,12 @@ def learning_curves(results: Sequence[dict], score: Score, x: str = "step", grou
     references = [] if at is None else [
         Series(best.reference, everywhere, [Estimate(at, None, None)] * len(everywhere))]
     return Lines(score.name, x, "Learning curves", {"step": "step", "tokens": "training tokens"}[x], axis(score), lines,
-                 references, band=True, bounds=SEEDS, share=score.share)
+                 references, band=True, bounds=series.said(lines), share=score.share)
 
 
 PROBES = {("agreement", "distance"): "words between subject and verb",
           ("agreement", "attractors"): "nouns of the other number between subject and verb",
           ("recall", "distance"): "sentence ends to the nearest other mention of the name"}
-SEEDS = "from the lowest to the highest seed"
 CHANCE = {"agreement": 0.5}  # of two forms one is right
 
 
@@ -130,14 +129,14 @@ def probe(results: Sequence[dict], name: str, by: str = "distance", group=series
     if name in CHANCE:
         references.append(Series("chance", optimum.x, [Estimate(CHANCE[name], None, None)] * len(optimum.x)))
     return Lines(name, by, name.capitalize(), PROBES[name, by], f"{name}: share of items right", lines,
-                 references, bounds=SEEDS if len(results) > len(lines) else "95% intervals over items", share=True)
+                 references, bounds=series.said(lines), share=True)
 
 
 def rate_curves(results: Sequence[dict], score: Score, group=series.name_of) -> Lines:
     """A score by the evaluation's masking rate, beside the optimum's own curve where it is known."""
     lines, best = series.by_rate(results, score.name, group)
     return Lines(score.name, "rate", "Evaluation at further masking rates", "masking rate of the evaluation (%)",
-                 axis(score), lines, [best] if best else [], share=score.share)
+                 axis(score), lines, [best] if best else [], bounds=series.said(lines), share=score.share)
 
 
 def heat(results: Sequence[dict], group=series.name_of) -> list[Heat]:
@@ -159,7 +158,7 @@ def intervals(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[C
     for column in sorted(columns, key=lambda column: column.name != value):
         if column.name in judging or f"{column.name}_paper" in names:
             shown = [(label(row, columns), as_estimate(row[column.name]), row.get(f"{column.name}_paper"))
-                     for row in rows if row.get(column.name) is not None]
+                     for row in rows if row.get(column.name) is not None and not isinstance(row[column.name], str)]
             charts.append(Intervals(column.name, column.title, column.form, shown,
                                     column.name in scores and scores[column.name].share))
     return charts

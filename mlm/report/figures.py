@@ -127,7 +127,7 @@ def intervals(chart: charts.Intervals):
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     for place, (_, value, paper) in enumerate(chart.rows):
         if value.low is not None:
-            axes.hlines(place, value.low, value.high, color=LIGHT[0], linewidth=2, label="95% interval")
+            axes.hlines(place, value.low, value.high, color=LIGHT[0], linewidth=2, label=value.of)
         axes.plot(value.mean, place, "o", color=LIGHT[0], markersize=6, label="mean")
         if paper is not None:
             axes.plot(paper, place, "D", color=LIGHT[1], markerfacecolor="white", markersize=7, label="paper")

@@ -84,7 +84,7 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
         run_columns=[column for column in run_columns(results)
                      if any(measured(result, column.name) is not None for result in results)],
         data=embedded({topic: [drawn(chart) for chart in of] for topic, of in topics.items()}),
-        palette=palette, text=table.text)
+        palette=palette, text=table.text, below=table.notes)
     root.mkdir(parents=True, exist_ok=True)
     write_text(root / "report.html", html)
     return root / "report.html"
