@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from configs.recipes import BEST, OWN, SMALL
 from launch.sweep.grid import axis, chain, named, product
-from mlm.base.estimates import Estimate, estimate
+from mlm.base.estimates import SHARE, Estimate, estimate
 from mlm.report import series, summary
 from mlm.report.table import Column
 
@@ -83,12 +83,20 @@ def about(seeds: Sequence[dict]) -> dict:
             **answers(seeds, "accuracy")}
 
 
+def claims(names: Sequence[str]) -> list[tuple[str, str]]:
+    """At each size attention is better than gates, gates than none, and a window that has an order than one without."""
+    return [(f"{better}-{size}", f"{worse}-{size}")
+            for size in dict.fromkeys(name.partition("-")[2] for name in names)
+            for better, worse in (("transformer", "lstm"), ("lstm", "elman"), ("window", "bag"))]
+
+
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """One row a model, size and learning rate, with its answers to the built-in language's probes beside the optimum's.
     """
     rows, columns = summary.table(results, OWN, about, ANSWERS)
     best = answers(results[:1], "optimum")
-    return [row | best if row["model"] == "exact optimum" else row for row in rows], columns
+    return [row | best if row["model"] == "exact optimum" and summary.JUDGED not in row else row
+            for row in rows], columns
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
@@ -98,4 +106,4 @@ def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
     for name, low in (("near", 1), ("far", 9)):
         found[name] = [one for probes in asked for one in probes.get("agreement", {}).get("distance", [])
                        if one["low"] == low]
-    return {name: estimate(one[which] for one in there) for name, there in found.items() if there}
+    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items() if there}

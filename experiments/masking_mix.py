@@ -48,6 +48,11 @@ def about(seeds: Sequence[dict]) -> dict:
     return {"mix": f"{mask:.0f} / {100 - mask - random:.0f} / {random:.0f}"}
 
 
+def claims(names: Sequence[str]) -> list[tuple[str, str]]:
+    """BERT's mix is better than [MASK] alone, and than random tokens alone."""
+    return [("mask80-same10-random10", other) for other in ("mask100-same0-random0", "mask0-same0-random100")]
+
+
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each mix."""
     return summary.table(results, COLUMNS, about)

@@ -57,6 +57,11 @@ def about(seeds: Sequence[dict]) -> dict:
             "task": {"mlm": "MLM", "nsp": "MLM + NSP"}[config["objective"]]}
 
 
+def claims(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Next-sentence prediction helps, on the same rows."""
+    return [("segment-pairs-nsp", "segment-pairs")]
+
+
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of making rows and each task."""
     return summary.table(results, COLUMNS, about)
