@@ -3,8 +3,8 @@
     python -m launch.judge runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
 
 Writes judged.json into each run's directory, which the table of its sweep reads; a second call does only what is not
-yet in it. --config.NAME=value changes a setting that cannot change a result, such as config.eval.batch_size or
-config.data.cache.
+yet in it. What a glob such as runs/* finds besides runs is named first and left out. --config.NAME=value changes a
+setting that cannot change a result, such as config.eval.batch_size or config.data.cache.
 """
 import itertools
 import sys
@@ -16,7 +16,10 @@ from launch import command
 _SENTENCES = flags.DEFINE_string("sentences", "", "Globs of text files; not given: the held-out documents of the run's "
                                  "corpus. A sentence ends with its line, or with a full stop, ! or ? before a space.")
 _MAX_SENTENCES = flags.DEFINE_integer("max_sentences", 0, "The first so many; 0: all.", lower_bound=0)
-_BLIMP = flags.DEFINE_string("blimp", "", "Folder of BLiMP's .jsonl files; not given: no minimal pairs.")
+_BLIMP = flags.DEFINE_string("blimp", "", "Folder of a suite of minimal pairs, .jsonl files of BLiMP or of its form; "
+                             "not given: no minimal pairs.")
+_SUITE = flags.DEFINE_string("suite", "", "What that suite is called in judged.json and in tables; not given: blimp "
+                             "for the whole of BLiMP, else the folder's name.")
 _PARADIGMS = flags.DEFINE_list("paradigms", "", "Which of them, separated by commas; not given: all.")
 _MAX_PAIRS = flags.DEFINE_integer("max_pairs", 0, "The first so many of each paradigm; 0: all.", lower_bound=0)
 
@@ -33,44 +36,99 @@ def sentences(data) -> list[str]:
 
 
 def show(judged: dict) -> None:
-    from mlm.base.estimates import Estimate
-    from mlm.data.tasks import blimp
+    from mlm.judge import pll
     from mlm.report.table import Column, markdown
 
-    def interval(values, name, scale=1.0):
-        middle, half = scale * values[name], 1.96 * scale * values[f"{name}_se"]
-        return Estimate(middle, middle - half, middle + half)
-
-    names = {"pll": "PLL", "pll_word_l2r": "PLL-word-l2r"}
-    answers, summary = judged["answers"], judged["summary"]
-    if held := answers.get("sentences", {}).get("all"):
+    names = dict(zip(pll.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
+    if held := judged["answers"].get("sentences", {}).get("all"):
         print(f"\n{held['sentences']:,} sentences: {held['words']:,} words, {held['tokens']:,} tokens, "
               f"{held['unknown_tokens']:,} unknown ones not asked for\n")
         units = ("token", "word")
-        rows = [{"metric": title} | {unit: interval(held[metric], f"{unit}_perplexity") for unit in units}
+        rows = [{"metric": title} | {unit: perplexity(held, metric, unit) for unit in units}
                 for metric, title in names.items()]
         columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
         print(markdown(rows, columns))
-    if "pairs" not in answers:
-        return
+    answers = judged["answers"].get("pairs", {})
+    for suite, means in judged["summary"].get("pairs", {}).items():
+        print(f"\n{suite}\n\n" + markdown(*of_suite(suite, means, answers, names)))
+
+
+def perplexity(held: dict, metric: str, unit: str):
+    """With its interval over sentences, which is even on the scale of its logarithm; none of a single sentence."""
+    import math
+
+    from mlm.base.estimates import Estimate, OverItems
+
+    nats, half = held[metric][f"{unit}_nats"], 1.96 * held[metric][f"{unit}_nats_se"]
+    if held["sentences"] < 2:
+        return Estimate(math.exp(nats), None, None)
+    return OverItems(*map(math.exp, (nats, nats - half, nats + half)))
+
+
+def of_suite(suite: str, means: dict, answers: dict, names: dict[str, str]) -> tuple[list[dict], list]:
+    """The table of a suite: rows and columns. names: the title of each metric."""
+    from mlm.base.estimates import OverItems, wilson
+    from mlm.data.tasks import blimp
+    from mlm.report.table import Column
 
     def row(phenomenon, paradigm, values):
-        return {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": values["pairs"]} | \
-            {metric: interval(values, f"{metric}_accuracy", 100) for metric in names}
+        found = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": values["pairs"]}
+        for name in names:
+            share = values[f"{name}_accuracy"]
+            low, high = ((values[f"{name}_accuracy_{end}"] for end in ("low", "high")) if "paradigms" in values else
+                         wilson(share, values["pairs"]))
+            found[name] = OverItems(100 * share, 100 * low, 100 * high)
+        return found
 
     rows = []
-    for phenomenon, mean in summary["pairs"]["phenomena"].items():
-        members = {name: values for name, values in answers["pairs"].items() if values["phenomenon"] == phenomenon}
+    for phenomenon, mean in means["phenomena"].items():
+        members = {name.removeprefix(f"{suite}/"): values for name, values in answers.items()
+                   if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon}
         rows += [row(phenomenon, name, values) for name, values in sorted(members.items())]
         rows += [row(phenomenon, f"mean of {len(members)}", mean)] if len(members) > 1 else []
-    overall = summary["pairs"]["overall"]
+    overall = means["overall"]
     rows += [row("overall", f"mean of {overall['paradigms']}", overall)]
     columns = [Column("phenomenon", "phenomenon"), Column("paradigm", "paradigm"), Column("pairs", "pairs", ",d"),
                *(Column(metric, f"{title} (%)", ".1f") for metric, title in names.items())]
-    if overall["pairs"] == blimp.PARADIGMS * blimp.PAIRS:
+    if means["suite"] == blimp.NAME and overall["pairs"] == blimp.PARADIGMS * blimp.PAIRS:
         rows += [{"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER.items()]
         columns += [Column("paper", "paper (%)", ".1f")]
-    print(f"\n{markdown(rows, columns)}")
+    return rows, columns
+
+
+def sift(workdirs: list[str]) -> list[str]:
+    """Those of some directories that hold a model to judge. Says first which do not, and which are not fully trained.
+
+    Raises ConfigError where there are directories, and none of them does.
+    """
+    from mlm.base import errors
+    from mlm.train.run import directory
+
+    said: dict[str, list[str]] = {}
+    kept = []
+    for workdir in workdirs:
+        steps = [int(path.name) for path in directory.checkpoints(workdir).glob("*") if path.name.isdigit()]
+        try:
+            origin = directory.origin(workdir)
+        except ValueError:
+            said.setdefault("skipped, their config damaged", []).append(workdir)
+            continue
+        if origin is None:
+            said.setdefault("skipped, not runs", []).append(workdir)
+        elif not steps:
+            said.setdefault("skipped, no checkpoint yet", []).append(workdir)
+        else:
+            kept.append(workdir)
+            if max(steps) < origin["config"]["train.steps"]:
+                said.setdefault("not trained to the end", []).append(
+                    f"{workdir} (step {max(steps):,} of {origin['config']['train.steps']:,})")
+    lines = [f"{what}: {', '.join(those)}" for what, those in said.items()]
+    if len(workdirs) == 1 and not kept:
+        return workdirs  # to open it says more
+    errors.expect(bool(kept), "directories", len(workdirs), f"one that can be judged at least; {'; '.join(lines)}")
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+    return kept
 
 
 def main(argv):
@@ -79,20 +137,31 @@ def main(argv):
     if len(argv) < 2:
         raise errors.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
     from mlm.data.tasks import blimp
-    from mlm.judge import questions
+    from mlm.judge import pairs, questions
     from mlm.judge.judged import Part
     from mlm.train.run import trained
 
-    paradigms = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value) if _BLIMP.value else []
-    errors.expect(bool(paradigms) or not _PARADIGMS.value, "--paradigms", ",".join(_PARADIGMS.value),
-                  "--blimp=FOLDER beside it")
-    for workdir in argv[1:]:
-        run = trained.load(workdir, command.overrides(sys.argv))
-        parts = [Part("pairs", one.name, one.sentences, {"phenomenon": one.phenomenon}) for one in paradigms]
-        if texts := sentences(run.cfg.data):
-            parts = [Part("sentences", "all", texts), *parts]
-        show(questions.ask(run, parts))
-        print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
+    for flag in (_PARADIGMS, _SUITE):
+        errors.expect(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
+                      if flag is _PARADIGMS else flag.value, "--blimp=FOLDER beside it")
+    suite = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value, _SUITE.value) if _BLIMP.value else None
+    workdirs, failed = sift(argv[1:]), []
+    for workdir in workdirs:
+        try:
+            run = trained.load(workdir, command.overrides(sys.argv))
+            parts = pairs.parts(suite) if suite else []
+            if texts := sentences(run.cfg.data):
+                parts = [Part("sentences", "all", texts), *parts]
+            show(questions.ask(run, parts))
+        except errors.ConfigError as error:
+            if len(workdirs) == 1:
+                raise
+            failed.append(workdir)
+            print(f"not judged: {workdir}: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
+    if failed:
+        raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be judged: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 from mlm.base import errors
 from mlm.data.tasks import blimp
 from mlm.judge import pairs
+from mlm.judge.pll import METRICS
 
 
 def lines(*pairs, **more):
@@ -24,17 +25,18 @@ def folder(tmp_path):
 
 
 def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
-    trans, island = blimp.read(folder)
+    trans, island = blimp.read(folder).paradigms
     assert trans == ("animate_subject_trans", "argument_structure", ["A man sang.", "A pan sang."])
     assert island == ("wh_island", "island_effects", ["Who hid?", "Hid who?", "Who won?", "Won who?"])
-    assert blimp.read(folder, ["wh_island"], max_pairs=1) == [island._replace(sentences=island.sentences[:2])]
+    assert blimp.read(folder, ["wh_island"], max_pairs=1).paradigms == [
+        island._replace(sentences=island.sentences[:2])]
 
 
 def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
     (folder / "wh_island.jsonl").write_text(lines(("Who hid?", "Hid who?")))
     (folder / "scores_of_models.jsonl").write_text('{"model": "lstm"}\n')  # in the folder, but in no row of the table
     (folder / "paradigms.tsv").write_text("UID\tfield\tlinguistics_term\nwh_island\tsyntax\tisland_effects\n")
-    assert blimp.read(folder) == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
+    assert blimp.read(folder).paradigms == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -69,21 +71,61 @@ def test_a_wrong_folder_or_name_is_told(folder, tmp_path):
         blimp.read(folder)
 
 
-def test_a_phenomenon_is_the_mean_of_its_paradigms_with_the_error_of_their_pairs():
+def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, tmp_path):
+    found = blimp.read(folder)
+    assert found.name == folder.name and blimp.read(folder, called="mine").name == "mine"
+    part = blimp.read(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
+    assert (part.name, part.sha256) == found[:2] and pairs.parts(part)[0].name == f"{pairs.key(found)}/wh_island"
+    odd = tmp_path / "two words\n|"
+    odd.mkdir()
+    for file in folder.glob("*.jsonl"):
+        (odd / file.name).write_text(file.read_text())
+    again = blimp.read(odd)
+    assert again.name == "two-words" and again.sha256 == found.sha256
+    (odd / "wh_island.jsonl").write_text((odd / "wh_island.jsonl").read_text().replace("Won who?", "Won whom?"))
+    other = blimp.read(odd, called=found.name)
+    assert other.sha256 != found.sha256 and not {part.name for part in pairs.parts(other)} & {
+        part.name for part in pairs.parts(found)}
+    for name in ("a/b", "a b", "../x", "a\n"):
+        with pytest.raises(errors.ConfigError, match=r"^--suite = .*: expected a name of letters, digits"):
+            blimp.read(folder, called=name)
+
+
+def test_the_whole_of_blimp_is_called_so_wherever_it_lies(tmp_path):
+    names = [*blimp.SOME, *(f"p{number}" for number in range(blimp.PARADIGMS - len(blimp.SOME)))]
+    for name in names:
+        (tmp_path / f"{name}.jsonl").write_text(lines(("a", "b"), linguistics_term="x") * blimp.PAIRS)
+    assert blimp.read(tmp_path).name == blimp.read(tmp_path, ["p1"], 5).name == "blimp"
+    (tmp_path / "p1.jsonl").write_text(lines(("a", "b"), linguistics_term="x"))
+    assert blimp.read(tmp_path).name == tmp_path.name
+
+
+def answers(truth, rng):
+    """name -> what `pairs.ask` keeps, where a paradigm is (phenomenon, share, pairs)."""
+    return {name: {"suite": "one", "sha256": name, "phenomenon": phenomenon, "pairs": count}
+            | {f"{metric}_accuracy": (rng.random(count) < share).mean() for metric in METRICS}
+            for name, (phenomenon, share, count) in truth.items()}
+
+
+def test_a_phenomenon_is_the_mean_of_its_paradigms_with_an_interval_over_their_pairs():
     rng = np.random.default_rng(0)
-    truth = {"a1": ("a", 0.9, 400), "a2": ("a", 0.6, 100), "b1": ("b", 0.2, 50)}
+    truth = {"one-12/a1": ("a", 0.9, 400), "one-12/a2": ("a", 0.6, 100), "one-12/b1": ("b", 0.97, 15)}
+    many = [pairs.summary(answers(truth, rng))["one-12"] for _ in range(1000)]
+    for pick, share in ((lambda s: s["phenomena"]["a"], 0.75), (lambda s: s["overall"], 2.47 / 3)):
+        drawn = [pick(summary) for summary in many]
+        assert np.mean([one["pll_accuracy"] for one in drawn]) == pytest.approx(share, abs=0.003)
+        covered = np.mean([one["pll_accuracy_low"] <= share <= one["pll_accuracy_high"] for one in drawn])
+        assert 0.93 < covered < 0.98
+    assert many[0]["phenomena"]["a"]["paradigms"] == 2 and many[0]["overall"]["pairs"] == 515
+    right = pairs.summary(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
+    assert right["pll_accuracy"] == right["pll_accuracy_high"] == 1 and right["pll_accuracy_low"] < 0.8
 
-    def once():
-        found = {}
-        for name, (phenomenon, share, count) in truth.items():
-            right = rng.random(count) < share
-            found[name] = {"phenomenon": phenomenon, "pairs": count, "pll_accuracy": right.mean(),
-                           "pll_accuracy_se": right.std(ddof=1) / count**0.5}
-        return pairs.summary(found)
 
-    many = [once() for _ in range(2000)]
-    for pick, share in ((lambda s: s["phenomena"]["a"], 0.75), (lambda s: s["overall"], 1.7 / 3)):
-        drawn = [pick(summary)["pll_accuracy"] for summary in many]
-        assert np.mean(drawn) == pytest.approx(share, abs=0.003)
-        assert np.mean([pick(s)["pll_accuracy_se"] for s in many]) == pytest.approx(np.std(drawn), rel=0.06)
-    assert many[0]["phenomena"]["a"]["paradigms"] == 2 and many[0]["overall"]["pairs"] == 550
+def test_two_suites_are_never_averaged_together():
+    rng = np.random.default_rng(0)
+    truth = {"one-12/a": ("a", 1.0, 23), "two-34/a": ("a", 0.0, 2), "one-56/a": ("a", 0.0, 9),
+             "of_an_older_version": ("a", 0.0, 9)}
+    found = pairs.summary(answers(truth, rng))
+    assert {name: (one["overall"]["pairs"], one["overall"]["pll_accuracy"]) for name, one in found.items()} == {
+        "one-12": (23, 1.0), "two-34": (2, 0.0), "one-56": (9, 0.0)}
+    assert len({one["sha256"] for one in found.values()}) == 3

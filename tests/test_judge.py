@@ -43,7 +43,8 @@ def suite(run):
     texts = texts[:40]
     assert len(texts) == 40
     sentences = [t for text in texts for t in (text, " ".join(reversed(text.split())))]
-    return texts, [blimp.Paradigm("order_1", "order", sentences[:40]), blimp.Paradigm("order_2", "order", sentences)]
+    return texts, blimp.Suite("order", "ab" * 32, [blimp.Paradigm("order_1", "order", sentences[:40]),
+                                                   blimp.Paradigm("order_2", "order", sentences)])
 
 
 def test_a_run_is_loaded_as_it_was_trained(run):
@@ -56,38 +57,42 @@ def test_a_run_is_loaded_as_it_was_trained(run):
     assert again["loss"] == pytest.approx(result["evaluation"]["loss"], rel=1e-6)
 
 
-def parts(texts, paradigms):
+def parts(texts, suite=None, count=None):
+    """The sentences, and the first so many paradigms of the suite."""
     held_out = [Part("sentences", "all", texts)] if texts else []
-    return [*held_out, *(Part("pairs", one.name, one.sentences, {"phenomenon": one.phenomenon}) for one in paradigms)]
+    return [*held_out, *(pairs.parts(suite)[:count] if suite else [])]
 
 
 def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     cfg, _ = run
-    (texts, paradigms), path = suite, Path(cfg.workdir, "judged.json")
+    (texts, order), path = suite, Path(cfg.workdir, "judged.json")
     path.unlink(missing_ok=True)
     loaded = trained.load(cfg.workdir, {})
-    first = questions.ask(loaded, parts(texts, paradigms[:1]))
+    first = questions.ask(loaded, parts(texts, order, 1))
     assert directory.judged(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
         30, fields.fingerprint(cfg))
     score = cloze.scorer(loaded.program.model, loaded.program.run, loaded.state)
-    by_hand = pll.scores(score, pll.clozes(loaded.tokenizer, paradigms[0].sentences, 32), 8)
-    assert pairs.accuracy(by_hand).items() <= first["answers"]["pairs"]["order_1"].items()
+    by_hand = pll.scores(score, pll.clozes(loaded.tokenizer, order.paradigms[0].sentences, 32), 8)
+    assert pairs.accuracy(by_hand).items() <= first["answers"]["pairs"]["order-ababab/order_1"].items()
     assert first["answers"]["sentences"]["all"]["sentences"] == len(texts)
-    assert first["summary"]["pairs"]["overall"]["pairs"] == 20
+    assert first["summary"]["pairs"]["order-ababab"]["overall"]["pairs"] == 20
     before = path.stat().st_mtime_ns
-    assert questions.ask(loaded, parts(texts, paradigms[:1])) == first and path.stat().st_mtime_ns == before
+    assert questions.ask(loaded, parts(texts, order, 1)) == first and path.stat().st_mtime_ns == before
 
     first["answers"]["sentences"]["all"]["mark"] = 1
     directory.keep_judged(cfg.workdir, first)  # kept: not done again
-    more = questions.ask(loaded, parts(texts, paradigms))
+    more = questions.ask(loaded, parts(texts, order))
     assert more["answers"]["sentences"]["all"]["mark"] == 1
-    assert more["answers"]["pairs"].keys() == {"order_1", "order_2"}
-    overall = more["summary"]["pairs"]["overall"]
-    assert more["summary"]["pairs"]["phenomena"]["order"] == overall and overall["pairs"] == 60
-    fewer = questions.ask(loaded, parts(texts[:5], []))["answers"]
+    assert more["answers"]["pairs"].keys() == {"order-ababab/order_1", "order-ababab/order_2"}
+    overall = more["summary"]["pairs"]["order-ababab"]["overall"]
+    assert more["summary"]["pairs"]["order-ababab"]["phenomena"]["order"] == overall and overall["pairs"] == 60
+    two = questions.ask(loaded, parts([], order._replace(sha256="cd" * 32), 1))["summary"]["pairs"]
+    assert two["order-ababab"]["overall"] == overall and two["order-cdcdcd"]["overall"]["pairs"] == 20
+    more = directory.judged(cfg.workdir)
+    fewer = questions.ask(loaded, parts(texts[:5]))["answers"]
     assert fewer["sentences"]["all"]["sentences"] == 5 and fewer["pairs"] == more["answers"]["pairs"]
 
-    later = questions.ask(loaded._replace(step=31), parts(texts[:5], []))  # of another state nothing is kept
+    later = questions.ask(loaded._replace(step=31), parts(texts[:5]))  # of another state nothing is kept
     assert later["step"] == 31 and later["answers"].keys() == {"sentences"} and later["summary"] == {}
 
 
@@ -109,7 +114,7 @@ def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
     causal = fields.override(cfg, {"objective": "causal", "model.sees": "left"})
     loaded = trained.load(cfg.workdir, {})._replace(cfg=causal)
     with pytest.raises(errors.ConfigError, match=r"cannot be asked for sentences: config.objective is causal"):
-        questions.ask(loaded, parts(["a b."], []))
+        questions.ask(loaded, parts(["a b."]))
     with pytest.raises(errors.ConfigError, match=r"config.eval.rates = .*nothing reads it, since config.objective"):
         recipe.resolve(causal)
 
@@ -148,25 +153,29 @@ def command(*words):
 @pytest.mark.slow
 def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
     cfg, _ = run
-    texts, (_, paradigm) = suite
+    texts, paradigm = suite[0], suite[1].paradigms[1]
     good, bad = paradigm.sentences[::2], paradigm.sentences[1::2]
-    (tmp_path / "order.jsonl").write_text("".join(
+    folder = tmp_path / "words"
+    folder.mkdir()
+    (folder / "order.jsonl").write_text("".join(
         json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
         for g, b in zip(good, bad, strict=True)))
     (tmp_path / "held.txt").write_text("\n".join(texts))
-    done = command(cfg.workdir, cfg.workdir, f"--blimp={tmp_path}", f"--sentences={tmp_path}/held.txt",
+    done = command(cfg.workdir, cfg.workdir, f"--blimp={folder}", f"--sentences={tmp_path}/held.txt",
                    "--max_sentences=7", "--max_pairs=30")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
     kept = directory.judged(cfg.workdir)
-    held, overall = kept["answers"]["sentences"]["all"], kept["summary"]["pairs"]["overall"]
+    (held,) = kept["answers"]["sentences"].values()
+    overall = next(one["overall"] for one in kept["summary"]["pairs"].values() if one["suite"] == "words")
     assert held["sentences"] == 7 and overall["pairs"] == 30
-    shown = f"{100 * overall['pll_accuracy']:.1f} ± "
+    shown = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * overall[f"pll_accuracy{end}"] for end in ("", "_low", "_high")))
     assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
-    perplexity = f"{held['pll_word_l2r']['token_perplexity']:,.2f} ± "
+    perplexity = f"{held['pll_word_l2r']['token_perplexity']:,.2f} ["
     assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
     assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
     for words, message in (((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
+                           ((cfg.workdir, "--suite=a"), "error: --suite = 'a': expected --blimp=FOLDER beside it"),
                            ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
                            ((), "error: expected the directories of runs")):
         done = command(*words)
@@ -176,11 +185,53 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
 def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
     from launch.judge import show
 
-    one = {"phenomenon": "order", "pairs": 1000} | {f"{metric}_accuracy{error}": 0.5 for metric in pll.METRICS
-                                                    for error in ("", "_se")}
+    one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
+        f"{metric}_accuracy": 0.5 for metric in pll.METRICS}
     values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
-    for paradigms, expected in ((67, values), (66, [])):
-        found = {f"p{number}": one for number in range(paradigms)}
+    for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
+        found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
         show({"answers": {"pairs": found}, "summary": {"pairs": pairs.summary(found)}})
         cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
         assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
+        assert cells[1] == [f"{name}-1"]
+
+
+def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
+    from launch.judge import sift
+
+    cfg, _ = run
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "table.md").write_text("|")
+    for name, config in (("begun", json.dumps({"config": {"train.steps": 9}})), ("torn", '{"config": {"tr')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(config)
+    shutil.copytree(cfg.workdir, tmp_path / "half")
+    saved = json.loads((tmp_path / "half" / "config.json").read_text())
+    saved["config"]["train.steps"] = 1000
+    (tmp_path / "half" / "config.json").write_text(json.dumps(saved))
+    every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
+    assert sift([*every, cfg.workdir]) == [every[1], cfg.workdir]
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"skipped, not runs: {every[0]}, {every[2]}",
+                    f"not trained to the end: {every[1]} (step 30 of 1,000)",
+                    f"skipped, no checkpoint yet: {every[3]}", f"skipped, their config damaged: {every[4]}"]
+    assert sift([cfg.workdir]) == [cfg.workdir] and capsys.readouterr().err == ""
+    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected one that can be judged at least; "):
+        sift([every[0], every[3]])
+    assert sift(every[:1]) == every[:1]  # which opening it says more about
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
+    cfg, _ = run
+    shutil.copytree(cfg.workdir, tmp_path / "old")
+    saved = json.loads((tmp_path / "old" / "config.json").read_text())
+    saved["config"]["model.bidirectional"] = True
+    (tmp_path / "old" / "config.json").write_text(json.dumps(saved))
+    (tmp_path / "logs").mkdir()
+    done = command(tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
+    said = done.stderr.splitlines()
+    assert done.returncode == 2 and said[0] == f"skipped, not runs: {tmp_path}/logs"
+    assert any(line.startswith(f"not judged: {tmp_path}/old: ") and "another version" in line for line in said)
+    assert said[-1] == f"error: 1 of 2 runs could not be judged: {tmp_path}/old"
+    assert done.stdout.count("written: ") == 1 and f"written: {cfg.workdir}" in done.stdout

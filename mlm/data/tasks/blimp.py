@@ -1,13 +1,17 @@
-"""BLiMP: minimal pairs of an acceptable and an unacceptable English sentence (Warstadt et al. 2020)."""
+"""BLiMP: minimal pairs of an acceptable and an unacceptable English sentence (Warstadt et al. 2020), and other suites
+of its form."""
 import difflib
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base.errors import ConfigError, expect, one_of
 
-PARADIGMS, PAIRS = 67, 1000  # of the whole benchmark
+NAME, PARADIGMS, PAIRS = "blimp", 67, 1000  # of the whole benchmark
+SOME = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
 # Accuracy over all of it, in percent (Warstadt et al. 2020): by the likelihood of the whole sentence, and for RoBERTa
 # by its pseudo-log-likelihood.
 PAPER = {"5-gram": 61.2, "LSTM": 69.8, "Transformer-XL": 69.6, "GPT-2": 83.0, "RoBERTa-large": 86.5, "human": 88.6}
@@ -21,21 +25,41 @@ class Paradigm(NamedTuple):
     sentences: list[str]    # good, bad, good, bad, ...
 
 
-def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0) -> list[Paradigm]:
-    """The paradigms of a folder of BLiMP's NAME.jsonl files, sorted by name: those named, or all.
+class Suite(NamedTuple):
+    """What is called by one name, and the paradigms of it that are asked for; sha256: of all its sentences."""
+
+    name: str
+    sha256: str
+    paradigms: list[Paradigm]
+
+
+def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, called: str = "") -> Suite:
+    """The suite in a folder of BLiMP's NAME.jsonl files: the paradigms named, or all, sorted by name.
 
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
     paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files there are.
-    max_pairs: the first so many of each; 0 for all. Raises ConfigError for a folder, name or line that is not as said.
+    max_pairs: the first so many of each; 0 for all. called: the suite's name; not given, that of the folder, or "blimp"
+    for all of BLiMP. Raises ConfigError for a folder, name or line that is not as said, asked for or not.
     """
     folder = Path(folder)
     expect(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
+    expect(not called or called == _fit(called), "--suite", called, "a name of letters, digits, '.', '_' and '-'")
     terms = _terms(folder / "paradigms.tsv")
     there = sorted(terms or (path.stem for path in folder.glob("*.jsonl")))
     expect(bool(there), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
     for name in names:
         one_of("paradigm", name, there)
-    return [_paradigm(folder / f"{name}.jsonl", terms, max_pairs) for name in sorted(names or there)]
+    every = [_paradigm(folder / f"{name}.jsonl", terms) for name in there]
+    whole = set(there) >= SOME and [len(one.sentences) for one in every] == PARADIGMS * [2 * PAIRS]
+    content = json.dumps([(one.name, one.sentences) for one in every])
+    return Suite(called or (NAME if whole else _fit(folder.resolve().name) or "pairs"),
+                 hashlib.sha256(content.encode()).hexdigest(),
+                 [one._replace(sentences=one.sentences[:2 * max_pairs or None]) for one in every
+                  if not names or one.name in names])
+
+
+def _fit(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
 
 
 def _terms(path) -> dict[str, str]:
@@ -47,14 +71,14 @@ def _terms(path) -> dict[str, str]:
     return {row[head.index("UID")]: row[head.index("linguistics_term")] for row in rows}
 
 
-def _paradigm(path, terms, max_pairs):
+def _paradigm(path, terms):
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"blimp: cannot read {path} ({error})") from None
     expect(bool(lines), "blimp", str(path), "a file of minimal pairs; this one is empty")
     sentences = []
-    for number, line in enumerate(lines[:max_pairs or None], 1):
+    for number, line in enumerate(lines, 1):
         where = f"{path}, line {number}"
         try:
             pair = json.loads(line)
