@@ -106,7 +106,7 @@ def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
     assert titles["pairs_blimp"] == "blimp: pairs right (%)" and titles["pairs_mine"] == "mine: pairs right (%)"
     assert found[0]["pseudo_perplexity"].mean == 20.5 and found[0]["pairs_blimp"].mean == pytest.approx(60)
     assert found[0]["pairs_mine"] == pytest.approx((92.5, 90, 95)) and found[1]["pairs_mine"].mean == 100
-    assert "pairs_blimp" not in found[1] and "mine: pairs right (%): 100 pairs of 2 paradigms." in said
+    assert "pairs_blimp" not in found[1] and "mine: pairs right (%): 100 pairs in 2 paradigms." in said
 
 
 def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_were_not():

@@ -55,7 +55,7 @@ def text(value, form: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, Estimate):
-        return text(value.mean, form) + bounds(value, form.lstrip("+"))
+        return "" if math.isnan(value.mean) else text(value.mean, form) + bounds(value, form.lstrip("+"))
     return value if isinstance(value, str) else format(value, form)
 
 
