@@ -5,8 +5,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 
     group(result) -> str        the series that a run belongs to, the same for all its seeds;
                                 without it the name of the run's directory up to "-seed"
-    claims(names) -> pairs      which series is claimed to be better than which, of the names of all series that have
-                                finished runs; without it the best against each other one
+    claims(names) -> pairs      which series it claims beforehand to be better than which, a few, of the names of all
+                                series that have finished runs; below them stands the best against each other one
 """
 import collections
 import json
