@@ -202,13 +202,13 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
     cfg, _ = run
     (tmp_path / "logs").mkdir()
     (tmp_path / "table.md").write_text("|")
-    for name, config in (("begun", json.dumps({"config": {"train.steps": 9}})), ("torn", '{"config": {"tr')):
+    for name, config in (("begun", json.dumps(files.seal({"config": {"train.steps": 9}}))), ("torn", '{"config": {"tr')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
     shutil.copytree(cfg.workdir, tmp_path / "half")
-    saved = json.loads((tmp_path / "half" / "config.json").read_text())
+    saved = directory.origin(tmp_path / "half")
     saved["config"]["train.steps"] = 1000
-    (tmp_path / "half" / "config.json").write_text(json.dumps(saved))
+    files.write_sealed(tmp_path / "half" / "config.json", saved)
     every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
     assert sift([*every, cfg.workdir]) == [every[1], cfg.workdir]
     said = capsys.readouterr().err.splitlines()
@@ -225,9 +225,9 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
 def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
     cfg, _ = run
     shutil.copytree(cfg.workdir, tmp_path / "old")
-    saved = json.loads((tmp_path / "old" / "config.json").read_text())
+    saved = directory.origin(tmp_path / "old")
     saved["config"]["model.bidirectional"] = True
-    (tmp_path / "old" / "config.json").write_text(json.dumps(saved))
+    files.write_sealed(tmp_path / "old" / "config.json", saved)
     (tmp_path / "logs").mkdir()
     done = command(tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
     said = done.stderr.splitlines()

@@ -82,7 +82,7 @@ def read_sealed(path: Path) -> dict | None:
     """The object that `write_sealed` wrote, or None where there is no file. Raises Damaged where it is another."""
     try:
         value = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} is damaged: {brief(error)}") from None
