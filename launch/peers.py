@@ -17,7 +17,7 @@ from launch import join, supervise
 from mlm.base import errors
 
 ENDED = "mlm/ended"
-SOON = 10       # seconds that one which failed before it joined waits for the others
+SOON = 60       # seconds that one which failed before it joined waits for the others
 LINGER = 3  # seconds that process 0 stays for the others to hear how it ended
 LOST = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
 

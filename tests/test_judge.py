@@ -202,7 +202,8 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
     cfg, _ = run
     (tmp_path / "logs").mkdir()
     (tmp_path / "table.md").write_text("|")
-    for name, config in (("begun", json.dumps(files.seal({"config": {"train.steps": 9}}))), ("torn", '{"config": {"tr')):
+    begun = json.dumps(files.seal({"config": {"train.steps": 9}}))
+    for name, config in (("begun", begun), ("torn", begun[:20])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
     shutil.copytree(cfg.workdir, tmp_path / "half")

@@ -29,7 +29,7 @@ class Pair:
         for name in ("text", "other"):
             (place / name).mkdir(exist_ok=True)
             for number in range(20):
-                (place / name / f"{number}.txt").write_text(f"{name[:1]} b c d e f g a b c.\n" * 20)
+                (place / name / f"{number}.txt").write_text(f"{name[:1]} {'b c ' * number}d e f g a.\n" * 9)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
