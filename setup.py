@@ -30,6 +30,7 @@ setuptools.setup(
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "numpy>=2.1",
+        "regex>=2024.11",
         "rich>=14",
         "scipy>=1.15",
         "tabulate>=0.9",

@@ -4,6 +4,9 @@ import os
 import pathlib
 import time
 
+import pytest
+
+from mlm.base import errors
 from mlm.data.rows import store
 
 
@@ -61,3 +64,25 @@ def test_a_killed_making_is_not_mistaken_for_whole(tmp_path):
     assert run((cache, log, True)) == [9]
     assert run((cache, log)) == [0]
     assert not [name for name in os.listdir(cache) if ".part-" in name]
+
+
+def test_a_cache_that_cannot_be_written_serves_what_is_whole_and_refuses_the_rest(tmp_path, monkeypatch):
+    folder, manifest = store.made(tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("b") and {"count": 1})
+
+    def read_only(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(store, "_alone", read_only)
+    assert store.made(tmp_path, "thing", {"x": 1}, None) == (folder, manifest)
+    for inputs in ({"x": 2}, {"x": 1}):
+        (folder / "a").write_text("c")
+        with pytest.raises(errors.ConfigError, match=r"^config\.data\.cache = .*Permission denied.*thing-\w{16}"):
+            store.made(tmp_path, "thing", inputs, None)
+
+
+@pytest.mark.parametrize("cache", ["", " ", "{}/file", "{}/file/below", "{}/" + "n" * 256, "{}/" + "n/" * 2100])
+def test_a_cache_that_can_be_no_folder_is_refused_and_nothing_is_made(tmp_path, cache):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.ConfigError, match=r"^config\.data\.cache = '"):
+        store.made(cache.format(tmp_path), "thing", {"x": 1}, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

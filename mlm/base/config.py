@@ -32,8 +32,8 @@ class Data:
                                         #       auto: text where path is set, else language
     path: str = ""                      # text: globs of .txt and .gz files, separated by commas
     validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
-    boundary: str = "file"              # text: a document is a "file", ends at a "blank_line", or starts at a line
-                                        #       that fully matches this regular expression, such as " = [^=]+ = "
+    boundary: str = "file"              # text: a document is a "file" or a "line", ends at a "blank_line", or starts at
+                                        #       a line that fully matches this regular expression, such as " = [^=]+ = "
                                         #       for WikiText: " = Title = " does, " = = Section = = " does not
     tfds_name: str = ""                 # tfds: name of the data set, such as "lm1b" or "wiki40b/en"
     tfds_dir: str = ""                  # tfds: folder of the prepared data sets; empty: the library's default

@@ -17,8 +17,11 @@ class Damaged(errors.ConfigError):
     """A file is not what was written: torn, emptied or changed since."""
 
 
-def check_folder(field: str, path: str) -> None:
-    """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing."""
+def check_folder(field: str, path: str, *, writing: bool = True) -> None:
+    """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing.
+
+    writing: False where it may be that nothing has to be written.
+    """
     errors.expect(path.strip() != "", field, path, "the path of a folder")
     long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
     errors.expect(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
@@ -27,7 +30,8 @@ def check_folder(field: str, path: str) -> None:
     while not os.path.lexists(above):
         above = above.parent
     errors.expect(above.is_dir(), field, path, f"a folder, or a place for one; {above} is none")
-    errors.expect(os.access(above, os.W_OK | os.X_OK), field, path, f"a folder to write in; {above} cannot be written")
+    errors.expect(not writing or os.access(above, os.W_OK | os.X_OK), field, path,
+                  f"a folder to write in; {above} cannot be written")
 
 
 @contextlib.contextmanager

@@ -11,17 +11,18 @@ from absl import logging
 
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
-from mlm.base.special import PAD
+from mlm.base.special import NUM_SPECIAL, PAD, UNK
 from mlm.data.rows import store
 from mlm.data.rows.fill import MODES, Document
-from mlm.data.text import corpus
+from mlm.data.text import corpus, trouble
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 2            # of the files: a change of what they hold must change this number
+FORMAT = 3            # of the files: a change of what they hold must change this number
 READ = (Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),)  # elsewhere rows hold one document or pair
 BLOCK = 4096          # rows written at a time
 BATCH = 2 ** 20       # characters tokenized at a time
+UNKNOWN = 0.01        # share of unknown words above which a warning says so
 
 
 class Column(NamedTuple):
@@ -102,10 +103,11 @@ def load(cfg: config.Config) -> Packed:
                          counts[split]["tokens"], 100 * counts[split]["padding"])
             if split == "train":
                 unigram_V[PAD] = 0
-                unigram_V.tofile(folder / "unigram.bin")
+                (folder / "unigram.bin").write_bytes(unigram_V.tobytes())  # tofile hides why it failed
         return counts
 
     folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
+    _tell(cfg, manifest)
 
     def split_of(split):
         size = {"N": manifest[split]["rows"], "L": cfg.pack.length}
@@ -154,22 +156,46 @@ def _progress(texts, what):
 
 def _tokenize(data, split, tokenizer) -> Iterator[Document]:
     """The split's documents as token ids, many sentences at a time: that is faster than one by one."""
-    batch, ends, size = [], [], 0
+    batch, ends, size = [], [], 0  # sentences, how many there were when a document ended, characters
+    begun: Document = []           # what is already encoded of the document that the batch begins in
+    long = corpus.too_long()
+
+    def encoded():
+        nonlocal begun, size
+        ids, first = tokenizer.encode_batch(batch), 0
+        for end in ends:
+            document, begun = begun + [sentence for sentence in ids[first:end] if sentence], []
+            first = end
+            if document:
+                yield document
+        begun += [sentence for sentence in ids[first:] if sentence]
+        batch.clear()
+        ends.clear()
+        size = 0
+
     for text in _progress(corpus.documents(data, split), f"packing {split}"):
-        batch.extend(corpus.sentences(text))
+        for sentence in corpus.sentences(text, long):
+            batch.append(sentence)
+            size += len(sentence)
+            if size > BATCH:
+                yield from encoded()
         ends.append(len(batch))
-        size += len(text)
-        if size > BATCH:
-            yield from _encode(tokenizer, batch, ends)
-            batch, ends, size = [], [], 0
-    yield from _encode(tokenizer, batch, ends)
+    yield from encoded()
+    long.report()
 
 
-def _encode(tokenizer, batch, ends):
-    ids = tokenizer.encode_batch(batch)
-    for first, last in zip([0, *ends], ends, strict=False):
-        if document := [sentence for sentence in ids[first:last] if sentence]:
-            yield document
+def _tell(cfg, manifest):
+    """Says what share was held out, and what share of the words the vocabulary does not know."""
+    if cfg.data.corpus != "language":
+        held, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
+        asked = "" if cfg.data.validation_path else \
+            f", of documents by chance (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
+        trouble.tell(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
+    for split in corpus.SPLITS:
+        share = manifest[split]["unknown"]
+        say = trouble.warn if share > UNKNOWN else trouble.tell
+        say(f"{split}: {share:.2%} of the words and pieces are unknown to the vocabulary of {cfg.tokenizer.kind}"
+            + ("; a larger config.tokenizer.vocab_size, or another kind, knows more" if share > UNKNOWN else ""))
 
 
 def _columns(mode, vocab_size) -> dict[str, Column]:
@@ -215,4 +241,5 @@ def _write(folder, split, rows, knobs, isolate, unigram_V) -> dict:
                 flush()
                 filled = 0
         flush()
-    return {"rows": count, "tokens": tokens, "padding": 1 - tokens / max(1, count * length)}
+    unknown = unigram_V[UNK] / max(1, unigram_V[UNK] + unigram_V[NUM_SPECIAL:].sum())
+    return {"rows": count, "tokens": tokens, "padding": 1 - tokens / max(1, count * length), "unknown": float(unknown)}

@@ -1,5 +1,6 @@
 """Folders of derived files that are made once, whole or not at all, and checked on every use."""
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -12,7 +13,10 @@ from typing import Any
 
 from absl import logging
 
+from mlm.base import errors, files
+
 MANIFEST = "manifest.json"
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]], *,
@@ -27,8 +31,19 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
     inputs = json.loads(json.dumps(inputs))
     name = f"{noun}-{_digest(inputs)[:16]}"
     folder = Path(cache) / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_name(f".{name}.lock")) as alone:
+    files.check_folder("config.data.cache", str(cache), writing=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            alone = stack.enter_context(_alone(folder.with_name(f".{name}.lock")))
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            manifest, fault = _check(folder, inputs, parts)  # a cache that others fill serves what it has
+            if fault:
+                raise errors.ConfigError(f"config.data.cache = {str(cache)!r}: expected a folder to write in "
+                                         f"({error.strerror}), or one that has {name} ({fault})") from None
+            return folder, manifest
         if folder.exists():
             manifest, fault = _check(folder, inputs, parts)
             if not fault:

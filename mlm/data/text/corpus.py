@@ -27,6 +27,7 @@ READ = (Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpu
         Rule(("data.language",), "data.corpus", ("language",)),
         Rule(("data.language.continues", "data.language.attractors"), "data.language.modifiers", unless=(0.0,)),
         Rule(("data.language.recall",), "data.language.protagonist", unless=(0.0,)))
+MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded
 HELD_OUT = 2 ** 32      # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
@@ -48,6 +49,7 @@ def check(data: config.Data) -> None:
     errors.one_of("config.data.corpus", data.corpus, list(CORPORA))
     if data.corpus == "text":
         errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
+        files.boundary("config.data.boundary", data.boundary)
     if data.corpus == "tfds":
         errors.expect(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
     errors.number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True)
@@ -64,9 +66,28 @@ def documents(data: config.Data, split: str) -> Iterator[str]:
     return _some(_divide(corpus, data.validation_fraction, split), data, split)
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text: cut at line ends and after full stops, exclamation and question marks."""
-    return filter(None, (sentence.strip() for sentence in SENTENCE_END.split(text)))
+def sentences(text: str, long: trouble.Trouble | None = None) -> Iterator[str]:
+    """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
+
+    One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them, else it is told.
+    """
+    start = 0
+    for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
+        last, after = end.span() if end else (len(text), len(text))
+        if last - start > MAX_SENTENCE and text[start:last].strip():
+            said = long or too_long()
+            said.add(f"that which begins {text[start:start + 40]!r}")
+            if not long:
+                said.report()
+        while last - start > MAX_SENTENCE:
+            cut = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
+            cut = cut if cut > 0 else start + MAX_SENTENCE
+            if piece := text[start:cut].strip():
+                yield piece
+            start = cut
+        if sentence := text[start:last].strip():
+            yield sentence
+        start = after
 
 
 def to_learn(data: config.Data) -> Iterator[str]:
@@ -79,8 +100,15 @@ def to_learn(data: config.Data) -> Iterator[str]:
         yield from corpus.lexicon()
         return
     next(documents(data, "validation"))  # an empty split is told before the long work
+    long = too_long()
     for text in documents(data, "train"):
-        yield from sentences(text)
+        yield from sentences(text, long)
+    long.report()
+
+
+def too_long() -> trouble.Trouble:
+    """Counts the sentences that are cut."""
+    return trouble.Trouble(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
 
 
 def fingerprint(data: config.Data) -> str:
@@ -127,10 +155,20 @@ def _some(texts, data, split):
     if not count:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
-        ways = "" if data.corpus != "text" or data.validation_path else \
-            ", or a config.data.boundary that finds more of them, or a config.data.validation_path"
         raise errors.ConfigError(f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
-                                 f"expected enough documents for both splits{ways}")
+                                 f"expected enough documents for both splits{_ways(data)}")
+
+
+def _ways(data):
+    """What gives both splits documents, said to whom one of them has none."""
+    if data.corpus not in ("text", "docstrings") or data.validation_path:
+        return ""
+    share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
+    if data.corpus != "text":
+        return f",{share}: raise it"
+    more = {"file": "; config.data.boundary=blank_line or line makes more of a file", "blank_line":
+            "; config.data.boundary=line makes more of a file"}.get(data.boundary, "")
+    return f",{share}{more}; or name a config.data.validation_path"
 
 
 def text(data: config.Data) -> Corpus:
@@ -143,8 +181,21 @@ def text(data: config.Data) -> Corpus:
         parts = [hashlib.sha256(data.boundary.encode()).digest(), len(train).to_bytes(8, "big")]
         return b"".join([*parts, *map(files.sha256, [*train, *validation])])
 
-    return Corpus(train=lambda: files.read(train, boundary),
-                  validation=(lambda: files.read(validation, boundary)) if validation else None, content=content)
+    def read(paths):
+        found = [0]
+
+        def counted(line):
+            start = boundary(line)
+            found[0] += start
+            return start
+
+        yield from files.read(paths, counted)
+        if not found[0] and data.boundary != "file":
+            trouble.warn(f"config.data.boundary = {data.boundary!r}: no line of {len(paths)} files matches it; "
+                         "each file is one document")
+
+    return Corpus(train=lambda: read(train), validation=(lambda: read(validation)) if validation else None,
+                  content=content)
 
 
 def tfds(data: config.Data) -> Corpus:

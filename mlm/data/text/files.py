@@ -4,32 +4,48 @@ import difflib
 import glob
 import gzip
 import hashlib
+import math
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import regex
+
 from mlm.base import errors
 from mlm.data.text.trouble import Trouble
 
-MAX_DOCUMENT = 2 ** 24  # characters; a longer document is cut, so that memory stays bounded whatever the file
+MAX_DOCUMENT = 2 ** 22  # characters; a longer document is cut, so that memory stays bounded whatever the file
+PIECE = 2 ** 20         # bytes of a line that are read at a time
+MAX_HEADING = 10_000    # characters; no longer line starts a document
+SECONDS = 1             # that a regular expression may take for a line
+RATIO, FREE = 100, 2 ** 26  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
 
 Boundary = Callable[[str], bool]  # line -> whether it starts a document
 
 
 def boundary(field: str, name: str) -> Boundary:
-    """What `name` says of where documents end: "file", "blank_line", or a regular expression of their first lines."""
-    if name == "file":
-        return lambda line: False
-    if name == "blank_line":
-        return lambda line: not line.strip()
+    """What `name` says of where documents end: "file", "line", "blank_line", or a regular expression of first lines.
+
+    Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
+    """
+    named = {"file": lambda line: False, "line": lambda line: True, "blank_line": lambda line: not line.strip()}
+    if name in named:
+        return named[name]
     try:
-        heading = re.compile(name)
-    except re.error as error:
-        raise errors.ConfigError(f"{field} = {name!r}: expected file, blank_line or a regular expression "
-                                 f"({error})") from None
-    return lambda line: heading.fullmatch(line.removesuffix("\n")) is not None
+        heading = regex.compile(name)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise errors.ConfigError(f"{field} = {errors.shown(name)}: expected file, line, blank_line or a regular "
+                                 f"expression ({errors.line(error)})") from None
+
+    def starts(line):
+        try:
+            return len(line) <= MAX_HEADING and heading.fullmatch(line.removesuffix("\n"), timeout=SECONDS) is not None
+        except TimeoutError:
+            raise errors.ConfigError(f"{field} = {errors.shown(name)}: expected a regular expression that takes less "
+                                     f"than {SECONDS} s a line; it takes more for {errors.shown(line[:60])}") from None
+
+    return starts
 
 
 def find(field: str, patterns: str) -> list[str]:
@@ -69,24 +85,27 @@ def read(paths: list[str], starts: Boundary) -> Iterator[str]:
     warning. Raises errors.ConfigError for a file that cannot be read to its end.
     """
     undecodable = Trouble("lines with bytes that are not UTF-8, replaced by U+FFFD")
+    nul = Trouble("lines, or parts of long ones, with NUL characters, which were left out")
+    bomb = Trouble(f"compressed files that unpack to more than {RATIO} times their size, cut")
     empty = Trouble("empty files")
     long = Trouble(f"documents longer than {MAX_DOCUMENT} characters, cut")
     for path in paths:
         found = False
-        for document in _documents(path, starts, undecodable, long):
+        for document in _documents(_lines(path, undecodable, nul, bomb), starts, path, long):
             if document := document.strip():
                 found = True
                 yield document
         if not found:
             empty.add(f"{path} at byte 0")
-    for kind in (undecodable, empty, long):
+    for kind in (undecodable, nul, bomb, empty, long):
         kind.report()
 
 
-def _documents(path, starts, undecodable, long):
-    parts, size = [], 0
-    for offset, line in _lines(path, undecodable):
-        start = starts(line)
+def _documents(lines, starts, path, long):
+    parts, size, begins = [], 0, True
+    for offset, line in lines:
+        start = begins and starts(line)
+        begins = line.endswith("\n")
         if size and size + len(line) > MAX_DOCUMENT and not start:
             long.add(f"{path} at byte {offset}")
             start = True
@@ -98,18 +117,26 @@ def _documents(path, starts, undecodable, long):
     yield "".join(parts)
 
 
-def _lines(path, undecodable) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, line), in pieces where a line is longer than a document may be."""
+def _lines(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+    """Pairs (byte offset, line), in pieces where a line is longer than PIECE."""
     offset, rest = 0, b""
     try:
-        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
-            while raw := file.readline(MAX_DOCUMENT):
+        packed = path.endswith(".gz")
+        most = max(FREE, RATIO * os.path.getsize(path)) if packed else math.inf
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            while raw := file.readline(min(PIECE, MAX_DOCUMENT)):
+                if offset > most:
+                    bomb.add(f"{path} at byte {offset} of its text")
+                    return
                 raw = rest + raw
                 try:
                     line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left over
                 except UnicodeDecodeError as error:
                     undecodable.add(f"{path} at byte {offset + error.start}")
                     line, used = codecs.utf_8_decode(raw, "replace", False)
+                if "\0" in line:
+                    nul.add(f"{path} at byte {offset}")
+                    line = line.replace("\0", "")
                 yield offset, (line.removeprefix("\ufeff") if offset == 0 else line).replace("\r\n", "\n")
                 offset, rest = offset + used, raw[used:]
         if rest:

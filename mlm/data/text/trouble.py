@@ -19,6 +19,12 @@ class Trouble:
             warn(f"{self.count} {self.what}, the first in {self.first}")
 
 
+@functools.cache
+def tell(message: str) -> None:
+    """Says what is good to know of a corpus, once in a process."""
+    logging.info("%s", message)
+
+
 @functools.cache  # a corpus is read several times in a run: each thing is said once
 def warn(message: str) -> None:
     logging.warning("%s", message)
