@@ -21,8 +21,8 @@ RATES = (0.1, 0.4, 0.8)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rates=RATES, eval__batch_size=16, model__layers=1,
-                       data__language__validation_documents=40)
+    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rates=RATES, eval__rate=0.4, eval__batch_size=16,
+                       model__layers=1, data__language__validation_documents=40)
     return cfg, pack.load(cfg)
 
 
@@ -50,8 +50,15 @@ def asked(cfg, rows, made, state) -> dict:
     roomy = program.build(room, rows.about)._replace(model=made.model, run=made.run)
     found = {"rates": {f"{rate:g}": {"rate": rate, **rates.measured(fields.override(cfg, {"eval.rate": rate}), roomy,
                                                                     state, rows)} for rate in cfg.eval.rates}}
-    probed = [part for part in questions.due(cfg) if part.question == "probes"]
-    return found | {"probes": {part.name: QUESTIONS["probes"].ask(run, part, lambda: None) for part in probed}}
+    for part in questions.due(cfg):
+        if part.question != "rates":
+            found.setdefault(part.question, {})[part.name] = QUESTIONS[part.question].ask(run, part, lambda: None)
+    return found
+
+
+def of_gap(found) -> float:
+    """The sum of the gap's parts."""
+    return sum(found["gap"]["parts"][name]["excess"] for name in ("kind", "number", "word"))
 
 
 def test_the_optimum_is_told_so(data):
@@ -64,6 +71,7 @@ def test_the_optimum_is_told_so(data):
     assert [at["rate"] for at in found["rates"].values()] == list(RATES)
     for at in found["rates"].values():
         assert at["gap"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(at["rate"], abs=0.01)
+    assert of_gap(found) == pytest.approx(0, abs=1e-5)
     losses = [at["floor"] for at in found["rates"].values()]
     assert losses == sorted(losses) and losses[-1] > losses[0] + 0.5
     for name, bins in (("agreement", probes.DISTANCES), ("recall", probes.SENTENCES)):
@@ -85,19 +93,22 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     single = untrained(data, "jit", 1)
     for at in single["rates"].values():
         assert at["gap"] > 1 and at["loss"] == pytest.approx(np.log(data[1].about.vocab_size), abs=1)
+    assert of_gap(single) == pytest.approx(single["rates"]["0.4"]["gap"], rel=1e-5)
+    assert single["gap"]["parts"]["predictions"] == single["rates"]["0.4"]["predictions"]
     agreement = single["probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
     assert single["probes"]["recall"]["accuracy"] < 0.5 * single["probes"]["recall"]["optimum"]
     for mode, devices in (("jit", 2), ("pmap", 2)):
         other = untrained(data, mode, devices)
         assert other["probes"] == single["probes"]
+        assert of_gap(other) == pytest.approx(of_gap(single), rel=1e-4)
         for rate, at in single["rates"].items():
             assert other["rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
 
 
 def test_words_out_of_order_leave_agreement_out():
     due = questions.due(drawn_config("cache", data__language__order=0.9))
-    assert [(part.question, part.name) for part in due] == [("probes", "recall")]
+    assert [(part.question, part.name) for part in due] == [("probes", "recall"), ("gap", "parts")]
 
 
 def test_what_is_asked_at_other_rates_or_of_other_items_is_another_question():

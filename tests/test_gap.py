@@ -1,16 +1,23 @@
-"""The gap is the distance to the floor under the evaluation's own questions: none for the optimum, more for others."""
+"""The gap is the distance to the floor under the evaluation's own questions: none for the optimum, more for others.
+
+And it is made of three parts, each exact.
+"""
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 from small import drawn_config
 
-from mlm.base import types
+from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import grammar, posterior
+from mlm.data.language import grammar, left, parts, posterior
 from mlm.data.rows import pack
+from mlm.judge import gap, questions
+from mlm.judge.judged import Part
+from mlm.train.run import trained
 from mlm.train.step import evaluation, program, references
 
 
@@ -114,3 +121,99 @@ def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
     with pytest.raises(ValueError, match="other masks"):
         evaluated(cfg, rows, optimum(cfg, rows, language), other)
     assert references.measure(drawn_config(cfg.data.cache, data__corpus="docstrings"), made, rows).scores == ()
+
+
+PARTS = ("kind", "number", "word")
+
+
+def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
+    """The answer of the question what the gap is made of, and the same model's gap."""
+    made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
+        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(ways=(sees,)))
+    state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
+    run = trained.Trained(cfg, 0, rows.tokenizer, made, state, rows)
+    return gap.ask(run, Part("gap", "parts", gap.asked(cfg)), lambda: None), evaluated(cfg, rows, logits_NxLxV)
+
+
+def excess(found):
+    return [found[part]["excess"] for part in PARTS]
+
+
+@pytest.mark.parametrize("what", ["optimum", "noise"])
+def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data, what):
+    """Against sums over words by hand, of the model's probabilities and of the posterior's."""
+    cfg, rows, language = data
+    best_NxLxV, noise = optimum(cfg, rows, language), 3 * np.random.default_rng(0).normal(size=rows.about.vocab_size)
+    logits_NxLxV = best_NxLxV if what == "optimum" else np.full_like(best_NxLxV, noise)
+    found, whole = taken_apart(cfg, rows, logits_NxLxV)
+    assert sum(excess(found)) == pytest.approx(whole["gap"], abs=1e-5)
+    assert sum(found[part]["loss"] for part in PARTS) == pytest.approx(whole["loss"], rel=1e-5)
+    assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
+    assert found["predictions"] == whole["predictions"]
+    if what == "optimum":
+        np.testing.assert_allclose(excess(found), 0, atol=1e-5)
+
+    pieces, masked_NxL = rows.tokenizer.pieces, asked(cfg, rows)
+    at_W = [language.words.index(piece) if piece in language.words else -1 for piece in pieces]
+    kind_V, number_V = (np.where(np.array(at_W) >= 0, of_W[at_W], "none")
+                        for of_W in (language.kind_W, language.number_W))
+    id_K = rows.validation["ids"][masked_NxL]
+    for name, given_NxLxV in (("loss", logits_NxLxV), ("floor", best_NxLxV)):
+        share_KxV = special.softmax(given_NxLxV[masked_NxL].astype(np.float64), axis=1)
+        same_kind_KxV = kind_V == kind_V[id_K][:, None]
+        same_KxV = same_kind_KxV & (number_V == number_V[id_K][:, None])
+        kind_K, class_K = (share_KxV * same_kind_KxV).sum(1), (share_KxV * same_KxV).sum(1)
+        word_K = share_KxV[np.arange(len(id_K)), id_K]
+        by_hand = [-np.log(each_K).mean() for each_K in (kind_K, class_K / kind_K, word_K / class_K)]
+        np.testing.assert_allclose([found[part][name] for part in PARTS], by_hand, rtol=1e-4)
+
+
+@pytest.mark.parametrize("lacks", PARTS)
+def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
+    """The optimum made too sure of one thing: its probabilities of kinds, of numbers in a kind, or of words in a class.
+    """
+    cfg, rows, language = data
+    kind_V, class_V = parts.groups(language, rows.tokenizer.pieces)
+    share_KxV = special.softmax(optimum(cfg, rows, language)[asked(cfg, rows)].astype(np.float64), axis=-1)
+    kind_VxV, class_VxV = (of_V[:, None] == of_V for of_V in (kind_V, class_V))
+    kind_KxV, class_KxV = share_KxV @ kind_VxV, share_KxV @ class_VxV
+    tiny = 1e-30
+
+    def surer(power, share_KxV, among_VxV):  # of shares that sum to 1 among entries that are alike
+        share_KxV = share_KxV ** power
+        return share_KxV / (share_KxV @ among_VxV + tiny)
+
+    power = {part: 3 if part == lacks else 1 for part in PARTS}
+    of_kind = surer(power["kind"], kind_KxV, 1 / kind_VxV.sum(0)[:, None])
+    of_class = surer(power["number"], class_KxV / (kind_KxV + tiny), kind_VxV / class_VxV.sum(0)[:, None])
+    of_word = surer(power["word"], share_KxV / (class_KxV + tiny), class_VxV)
+    logits_NxLxV = np.zeros((*rows.validation["ids"].shape, len(kind_V)), np.float32)
+    logits_NxLxV[asked(cfg, rows)] = np.log(of_kind * of_class * of_word + tiny)
+    found, _ = taken_apart(cfg, rows, logits_NxLxV)
+    for part in PARTS:
+        assert found[part]["excess"] > 0.02 if part == lacks else abs(found[part]["excess"]) < 1e-4, (part, found)
+    assert 0 < found[lacks]["excess_se"] < found[lacks]["excess"]
+
+
+def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
+    cfg, rows, language = data
+    cfg = fields.override(cfg, {"objective": "causal", "model.sees": "left"})
+    words_NxL = grammar.words(language, rows.tokenizer.pieces, rows.validation["ids"])
+    known = left.left_posterior(language.hmm, words_NxL, cfg.data.language.words)
+    logits_NxLxV = np.full((*words_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
+    entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), SEP])
+    logits_NxLxV[known.row_K[:, None], known.column_K[:, None] - 1, entry_W] = posterior.log_probs(
+        left.ended(language.hmm), known)
+    found, whole = taken_apart(cfg, rows, logits_NxLxV, "left")
+    np.testing.assert_allclose(excess(found), 0, atol=1e-4)
+    assert whole["gap"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
+    assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
+    less = logits_NxLxV - np.where(np.arange(rows.about.vocab_size) == SEP, 2, 0).astype(np.float32)
+    found, whole = taken_apart(cfg, rows, less, "left")
+    np.testing.assert_allclose(excess(found), [whole["gap"], 0, 0], atol=1e-4)
+    assert whole["gap"] > 0.01
+
+
+def test_the_parts_can_be_asked_of_the_language_alone(data):
+    assert gap.can(data[0]) == "" and "docstrings" in gap.can(drawn_config("cache", data__corpus="docstrings"))
+    assert ("gap", "parts") in [(part.question, part.name) for part in questions.due(data[0])]

@@ -1,13 +1,14 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
 from mlm.base import config, fields
 from mlm.data.rows import pack
-from mlm.judge import grammar, judged, pairs, pll, rates
+from mlm.judge import gap, grammar, judged, pairs, pll, rates
 from mlm.judge.judged import Part, Question
 from mlm.train.run import directory, trained
 
 QUESTIONS = {
     "rates": Question(rates.can, rates.ask),
     "probes": Question(grammar.can, grammar.ask),
+    "gap": Question(gap.can, gap.ask),
     "sentences": Question(pll.can, pll.ask, pll.work),
     "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
 }
@@ -18,6 +19,8 @@ def due(cfg: config.Config) -> list[Part]:
     parts = [Part("rates", f"{rate:g}", rates.asked(cfg, rate)) for rate in cfg.eval.rates]
     if not grammar.can(cfg):
         parts += [Part("probes", name, grammar.asked(cfg)) for name in grammar.names(cfg)]
+    if not gap.can(cfg):
+        parts.append(Part("gap", "parts", gap.asked(cfg)))
     return parts
 
 

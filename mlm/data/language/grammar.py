@@ -77,6 +77,7 @@ class Grammar(NamedTuple):
     hmm: HMM
     words: tuple[str, ...]
     states: tuple[State, ...]
+    kind_W: np.ndarray      # of a word: as of a state, str
     number_W: np.ndarray    # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray   # the same lemma in the other number, of a noun or verb; -1 elsewhere
 
@@ -181,7 +182,7 @@ def build(language: Language) -> Grammar:
     words = tuple(word for members in lexicon.values() for word in members)
     assert len(set(words)) == len(words), "the lexicon gives one word to two classes"
 
-    class_W, topic_TxW, name_MxW, number_W, partner_W = [], [], [], [], []
+    class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W = [], [], [], [], [], []
     topic_T = np.full(language.topics, 1 / language.topics)
     name_M = _share(np.zeros(language.names), language.zipf)
     for kind, members in lexicon.items():
@@ -193,7 +194,9 @@ def build(language: Language) -> Grammar:
         topic_TxW.append(np.ones((language.topics, count)) if named else _share(own_TxW, language.zipf))
         name_MxW.append(language.recall * np.eye(count) + (1 - language.recall) * name_M if named
                         else np.ones((language.names, count)))
-        number_W += [kind[-1] if topical or kind[:-1] == "determiner" else ""] * count
+        number = kind[-1] if topical or kind[:-1] == "determiner" else ""
+        kind_W += [kind.removesuffix(number)] * count
+        number_W += [number] * count
         shift = count if kind[-1] == "s" else -count  # a lemma's two forms have the same rank in neighbouring classes
         partner_W += [n + i + shift if topical else -1 for i in range(count)]
 
@@ -215,7 +218,7 @@ def build(language: Language) -> Grammar:
     mixed_SxC[end] = class_SxC[end]
     hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), topic_T, np.concatenate(topic_TxW, 1), name_M,
               np.concatenate(name_MxW, 1))
-    return Grammar(hmm, words, states, np.array(number_W), np.array(partner_W))
+    return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 
 def _share(nats_xW: np.ndarray, zipf: float) -> np.ndarray:

@@ -12,11 +12,11 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.data.language import floor, grammar
+from mlm.data.language import floor, grammar, parts
 from mlm.data.rows import loader, pack, store
 from mlm.train.step import parallel, program, update
 
-FORMAT = 2  # of what is kept: a change of how floors are computed must change this number
+FORMAT = 2  # of what is kept: a change of how floors or their parts are computed must change this number
 WINDOW = 5  # neighbours on each side that is seen: what models/sizes.py gives the window models
 
 
@@ -32,13 +32,20 @@ class Kind(NamedTuple):
 
     floor: Callable
     others: Mapping[str, Callable]  # further floors by name: those of models that see less
+    parts: Callable                 # what the floor's nats are made of, nats_N by name
 
 
 FLOORS = {  # by what the objective lets a model see of an asked word's row
-    "rest": Kind(lambda hmm, words_NxL, asked_NxL, most: floor.bayes_loss(hmm, words_NxL, asked_NxL), {
-        "window_floor": lambda hmm, words_NxL, asked_NxL, most: floor.window_loss(hmm, words_NxL, asked_NxL, WINDOW)}),
-    "left": Kind(lambda hmm, words_NxL, asked_NxL, most: floor.left_loss(hmm, words_NxL, most), {
-        "window_floor": lambda hmm, words_NxL, asked_NxL, most: floor.left_window_loss(hmm, words_NxL, most, WINDOW)}),
+    "rest": Kind(
+        lambda language, words_NxL, asked_NxL, most: floor.bayes_loss(language.hmm, words_NxL, asked_NxL), {
+            "window_floor": lambda language, words_NxL, asked_NxL, most: floor.window_loss(
+                language.hmm, words_NxL, asked_NxL, WINDOW)},
+        lambda language, words_NxL, asked_NxL, most: parts.bayes_parts(language, words_NxL, asked_NxL)),
+    "left": Kind(
+        lambda language, words_NxL, asked_NxL, most: floor.left_loss(language.hmm, words_NxL, most), {
+            "window_floor": lambda language, words_NxL, asked_NxL, most: floor.left_window_loss(
+                language.hmm, words_NxL, most, WINDOW)},
+        lambda language, words_NxL, asked_NxL, most: parts.left_parts(language, words_NxL, most)),
 }
 TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
 
@@ -51,23 +58,39 @@ def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> R
     """
     if cfg.data.corpus != "language" or not parallel.writes():
         return References()
-    language, seen = grammar.build(cfg.data.language), objectives.seen(cfg)
-    ids_NxL = np.asarray(packed.validation["ids"][:cfg.eval.max_rows or None], np.int32)
+    kind = FLOORS[objectives.seen(cfg)]
+
+    def save(folder, compute):
+        for name, one in {"floor": kind.floor, **kind.others}.items():
+            np.savez(folder / f"{name}.npz", **compute(one)._asdict())
+
+    folder = _made(cfg, made, packed, "floor", save)
+    floors = {name: floor.Floor(**np.load(folder / f"{name}.npz")) for name in ("floor", *kind.others)}
+    return beside(made.objective.scores[0], floors)
+
+
+def split(cfg: config.Config, made: program.Program, packed: pack.Packed) -> dict[str, np.ndarray]:
+    """What the floor of `measure` is made of: nats_N by the names of `parts.PARTS`. For the built-in language alone."""
+    def save(folder, compute):
+        np.savez(folder / "parts.npz", **compute(FLOORS[objectives.seen(cfg)].parts))
+
+    with np.load(_made(cfg, made, packed, "parts", save) / "parts.npz") as file:
+        return dict(file)
+
+
+def _made(cfg, made, packed, noun, save):
+    """The folder in the cache of what save(folder, compute) computes; compute: a function of `Kind` -> its value."""
     asked_NxL = asked(cfg, made, packed)
-    every = {"floor": FLOORS[seen].floor, **FLOORS[seen].others}
 
     def make(folder):
-        words_NxL = grammar.words(language, packed.tokenizer.pieces, ids_NxL)
-        for name, compute in every.items():
-            found = compute(language.hmm, words_NxL, asked_NxL, cfg.data.language.words)
-            np.savez(folder / f"{name}.npz", **found._asdict())
+        language, ids_NxL = grammar.build(cfg.data.language), packed.validation["ids"][:cfg.eval.max_rows or None]
+        words_NxL = grammar.words(language, packed.tokenizer.pieces, np.asarray(ids_NxL, np.int32))
+        save(folder, lambda of: of(language, words_NxL, asked_NxL, cfg.data.language.words))
         return {}
 
-    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "seen": seen, "window": WINDOW,
+    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "seen": objectives.seen(cfg), "window": WINDOW,
               "asked": hashlib.sha256(np.packbits(asked_NxL, axis=1).tobytes()).hexdigest()}
-    folder, _ = store.made(cfg.data.cache, "floor", inputs, make)
-    floors = {name: floor.Floor(**np.load(folder / f"{name}.npz")) for name in every}
-    return beside(made.objective.scores[0], floors)
+    return store.made(cfg.data.cache, noun, inputs, make)[0]
 
 
 def asked(cfg: config.Config, made: program.Program, packed: pack.Packed) -> np.ndarray:

@@ -1,0 +1,82 @@
+"""What the gap is made of: a model's excess over the floor in the kind of word, its number, and the word among these.
+
+Letters in array names: V vocabulary, P parts; others as in types.py.
+"""
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm import objectives
+from mlm.base import config, types
+from mlm.base.estimates import ratio
+from mlm.base.special import MASK
+from mlm.data.language import grammar, parts
+from mlm.data.rows import loader
+from mlm.judge.judged import Part
+from mlm.train.run.trained import Trained
+from mlm.train.step import parallel, references, update
+from mlm.train.step.program import frozen
+
+
+def can(cfg: config.Config) -> str:
+    corpus = cfg.data.corpus
+    return "" if corpus == "language" else f"config.data.corpus is {corpus}, not the built-in language"
+
+
+def asked(cfg: config.Config) -> dict:
+    return {"rate": cfg.eval.rate, "seed": cfg.eval.seed, "max_rows": cfg.eval.max_rows}
+
+
+def ask(run: Trained, part: Part, told) -> dict:
+    """"predictions" and, for each of `parts.PARTS`, nats per prediction: the model's "loss", the "floor" and "excess".
+
+    Each is exact: the model's probabilities are added up over the entries of a kind, and of a kind and number, and so
+    are the exact posterior's. The three excesses add up to the evaluation's gap. Its questions are the evaluation's,
+    asked once more; "excess_se" is the error of the paired difference over rows. {} on processes that write no results.
+    """
+    cfg, packed = run.cfg, run.packed()
+    groups = (of_V.tobytes() for of_V in parts.groups(grammar.build(cfg.data.language), packed.tokenizer.pieces))
+    answer = run.program.run.per_row(by_part, run.program.model, run.program.objective, objectives.seen(cfg), *groups)
+    batches = loader.eval_batches(packed.validation, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
+                                  **parallel.share())
+    found = [answer(run.state, run.program.run.put_batch(batch), frozen(cfg)) for batch in batches]
+    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    columns = {name: np.concatenate([one[name] for one in found])[:count].astype(np.float64) for name in found[0]}
+    told()
+    if not parallel.writes():
+        return {}
+    floors = references.split(cfg, run.program, packed)
+    weight_N = columns["weight"]
+
+    def said(name):
+        excess, error = ratio(columns[name] - floors[name], weight_N)
+        return {"loss": ratio(columns[name], weight_N)[0], "floor": ratio(floors[name], weight_N)[0],
+                "excess": excess, "excess_se": error}
+
+    return {"predictions": int(weight_N.sum()), **{name: said(name) for name in parts.PARTS}}
+
+
+def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: bytes, classes: bytes, params,
+            batch: types.Batch, knobs: types.Knobs) -> dict:
+    """Sums over each row of the nats of each part, and how many tokens were asked for ("weight").
+
+    kinds, classes: `parts.groups`.
+    """
+    text = batch.text
+    ids_BxL, asked_BxL = text.ids_BxL, objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs)
+    shown = text._replace(ids_BxL=jnp.where(asked_BxL, MASK, ids_BxL)) if seen == "rest" else text
+    h_BxLxD = model.hidden(params["model"], shown, batch.source)[0]
+    if seen == "left":  # what is asked for stands behind the state that tells it
+        h_BxLxD = jnp.roll(h_BxLxD, 1, axis=1)
+    log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], h_BxLxD))
+
+    def of_group(group):  # log P(the group of the token)
+        group_V = jnp.asarray(np.frombuffer(group, np.int32))
+        same_BxLxV = group_V == group_V[ids_BxL][..., None]
+        return jax.nn.logsumexp(jnp.where(same_BxLxV, log_prob_BxLxV, -jnp.inf), axis=-1)
+
+    kind_BxL, class_BxL = of_group(kinds), of_group(classes)
+    word_BxL = jnp.take_along_axis(log_prob_BxLxV, ids_BxL[..., None], axis=-1)[..., 0]
+    nats_PxBxL = -kind_BxL, kind_BxL - class_BxL, class_BxL - word_BxL
+    return {name: jnp.where(asked_BxL, nats_BxL, 0).sum(-1)
+            for name, nats_BxL in zip((*parts.PARTS, "weight"), (*nats_PxBxL, 1.0), strict=True)}
