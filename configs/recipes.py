@@ -3,22 +3,31 @@
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and weights scaled to the width. Rotary positions let a small Transformer find its neighbours within a hundred
 # steps; with sinusoidal ones it took six hundred, with learned ones most of the run. Gates that start with memories of
-# all lengths let an LSTM recall a name from sentences ago: 99% of them after 1,500 steps, and 35% without. Batches of
-# 64 brought it nearer the floor than 16 on about as many tokens (0.12 nats against 0.16).
+# all lengths let an LSTM recall a name from sentences ago: 99% of them after 1,500 steps, and 35% without.
 SMALL = {"model.dropout": 0.0, "mask.mask_share": 1.0, "mask.random_share": 0.0, "model.init_std": 0.08,
-         "train.batch_size": 64, "data.language.train_documents": 80_000}
+         "data.language.train_documents": 80_000}
 # What it says of fields that one architecture alone reads, to be added for that one: SMALL | OWN["lstm"].
 GATES = {"model.timescale": 128}
 OWN = {"window": {}, "bag": {}, "elman": {}, "gru": GATES, "lstm": GATES,
        "transformer": {"model.attention_dropout": 0.0, "model.positions": "rotary"}}
 
-# Learning rates for it: the best of three trials of each architecture (experiments/architectures.py, scale trials).
-BEST = {"window": 8e-3, "bag": 8e-3, "elman": 8e-3, "gru": 8e-3, "lstm": 8e-3, "transformer": 4e-3}
+# What each architecture learns best by in it, as tried by experiments/architectures.py (scale trials).
+BEST = {"window": {"optim.learning_rate": 8e-3, "train.batch_size": 32},
+        "bag": {"optim.learning_rate": 8e-3, "train.batch_size": 32},
+        "elman": {"optim.learning_rate": 8e-3, "train.batch_size": 32},
+        "gru": {"optim.learning_rate": 8e-3, "train.batch_size": 32},
+        "lstm": {"optim.learning_rate": 8e-3, "train.batch_size": 32},
+        "transformer": {"optim.learning_rate": 4e-3, "train.batch_size": 32}}
 
-# A model in minutes, at a Transformer's learning rate, and in seconds: to see that an experiment runs, not what it
-# finds.
-LAPTOP = SMALL | {"model.size": "micro", "optim.learning_rate": BEST["transformer"], "train.steps": 800,
-                  "train.eval_every": 100}
+
+def of_rows(rows: int, every: int, own: dict) -> dict:
+    """The fields `own`, with as many steps as take in `rows` rows, and an evaluation after each `every` of them."""
+    size = own["train.batch_size"]
+    return own | {"train.steps": rows // size, "train.eval_every": every // size}
+
+
+# A model in minutes, as a Transformer learns best, and in seconds: to see that an experiment runs, not what it finds.
+LAPTOP = SMALL | {"model.size": "micro"} | of_rows(51_200, 6_400, BEST["transformer"])
 QUICK = LAPTOP | {"data.language.train_documents": 2000, "data.language.validation_documents": 100,
                   "train.batch_size": 16, "train.steps": 40, "train.log_every": 10, "train.eval_every": 20}
 
@@ -28,11 +37,21 @@ LARGE = {"data.corpus": "tfds", "data.tfds_name": "wiki40b/en", "tokenizer.kind"
          "tokenizer.vocab_size": 30_522, "model.dtype": "bfloat16", "model.unroll": 1, "eval.batch_size": 512,
          "eval.max_rows": 10_000}
 
-# Devlin et al. 2019: 256 rows of 512 tokens, a million steps; theirs were rows of 128 for nine tenths of the way.
-BERT = LARGE | {"pack.mode": "segment_pair", "pack.length": 512, "objective": "nsp", "model.norm": "post",
+# Devlin et al. 2019: 256 rows of 512 tokens, a million steps; theirs were rows of 128 for nine tenths of the way. As in
+# their code (google-research/bert) random tokens are drawn uniformly, [UNK] is masked too, and a tenth of the documents
+# give shorter pairs. What differs from it: masks are new at every step, theirs were ten of each row (mask.copies); of a
+# row they masked 15% of its length, rounded, [CLS] and [SEP] counted in, and no more than a cap (here floor of 15% of
+# the tokens that may be masked, plus U(0,1)); their random token may be a special one; their Adam does not correct its
+# bias; their first update is made at a rate of 0, and the linear fall counts from there, so that it takes over at 0.99
+# of the peak (here the first is a step up the warm-up, which ends at the peak).
+BERT = LARGE | {"pack.mode": "segment_pair", "pack.length": 512, "pack.short_share": 0.1, "objective": "nsp",
+                "mask.random_from": "uniform", "mask.unknown": True, "model.norm": "post", "model.norm_eps": 1e-12,
                 "train.batch_size": 256, "train.steps": 1_000_000, "optim.learning_rate": 1e-4,
                 "optim.warmup_fraction": 0.01, "optim.b2": 0.999, "train.checkpoint_every": 10_000}
 
-# Wettig et al. 2022, after 24hBERT: 4,096 rows of 128 tokens across documents, 23,000 steps, [MASK] only.
-WETTIG = LARGE | {"pack.isolate": False, "mask.mask_share": 1.0, "mask.random_share": 0.0, "train.batch_size": 4096,
-                  "train.steps": 23_000, "optim.learning_rate": 2e-3, "optim.clip": 0.0, "train.checkpoint_every": 1000}
+# Wettig et al. 2022, after 24hBERT: 4,096 rows of 128 tokens across documents, 23,000 steps, [MASK] only; where an
+# experiment asks for 80/10/10, random tokens are drawn uniformly, as by the common collators. The layer norm's epsilon
+# is ours, as no source at hand names theirs, and so are the tokenizer and the corpus (LARGE).
+WETTIG = LARGE | {"pack.isolate": False, "mask.mask_share": 1.0, "mask.random_share": 0.0,
+                  "mask.random_from": "uniform", "train.batch_size": 4096, "train.steps": 23_000,
+                  "optim.learning_rate": 2e-3, "optim.clip": 0.0, "train.checkpoint_every": 1000}

@@ -7,7 +7,7 @@ How        40% is masked and predicted; from there one of the two is changed. Le
            predicted, at a pass through the model for each (mlm/objectives/masking.py).
 Command    python -m launch.sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of a step (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
+           the time of 64 rows (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
            about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate.
 Expected   no number of the paper's is at hand for this table; it was of scores after fine-tuning. Here: held-out loss.
 """

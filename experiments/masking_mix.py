@@ -4,7 +4,7 @@ Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 8): 80/10/10 is a g
            cares as long as there is some [MASK].
 Command    python -m launch.sweep run experiments/masking_mix.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of a step (0.2 s on one core). paper: 6 points of the base model, each about 54 hours of an H200 at
+           the time of 64 rows (0.2 s on one core). paper: 6 points of the base model, each about 54 hours of an H200 at
            40% of its peak: 320 hours, an estimate from 6 FLOPs a parameter and token.
 Expected   paper, development sets:     MNLI  NER   NER from features
            80% [MASK] 10% same 10% random  84.2  95.4  94.9

@@ -4,7 +4,7 @@ Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 6): with every step
            and what is fine-tuned from it gets better even on small data.
 Command    python -m launch.sweep run experiments/model_size.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 40 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of a step (0.2 s on one core for 2 layers of width 64). paper: 6 points, about 400 hours of an H200
+           the time of 64 rows (0.2 s on one core for 2 layers of width 64). paper: 6 points, about 400 hours of an H200
            at 40% of its peak: an estimate from 6 FLOPs a parameter and token.
 Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
                         3   768    12        5.84  77.9  79.8  88.4

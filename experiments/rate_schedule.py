@@ -4,7 +4,7 @@ Claim      Ankner et al. 2023 (arXiv:2305.15096): yes; a linear fall from 30% to
            better than a rise.
 Command    python -m launch.sweep run experiments/rate_schedule.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of a step (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak (5 a
+           the time of 64 rows (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak (5 a
            point at base size, 17 at large): an estimate from 6 FLOPs a parameter and token.
 Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at large over constant rates. The table has
            no column for these until there is fine-tuning: it shows held-out loss at 15% and at 30%. The recipe at paper

@@ -57,6 +57,8 @@ class Pack:
                                         #       language, else full_sentences
     length: int = 128                   # tokens in a row
     isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)
+    short_share: float = 0.0            # segment_pair: of the documents, those whose pairs are shorter, by a length
+                                        #       drawn for each; in BERT's code 0.1
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -75,6 +77,8 @@ class Mask:
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform
+    unknown: bool = False               # whether training may choose [UNK], as BERT's code does; evaluation never asks
+                                        #       for it
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -91,6 +95,7 @@ class Model:
                                         #       before it); empty: as the objective asks
     timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
+    norm_eps: float = 1e-6              # added to the variance in each layer norm
     positions: str = "learned"          # transformer: learned | sinusoidal | rotary
     max_positions: int = 512            # transformer: longest row
     segment_types: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding

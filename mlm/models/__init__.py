@@ -42,6 +42,7 @@ def check(cfg: config.Config) -> None:
     errors.number(f"{name}.unroll", model.unroll, 0, model.layers)
     errors.number(f"{name}.segment_types", model.segment_types, 0, 2)
     errors.number(f"{name}.init_std", model.init_std, 0, 100)
+    errors.number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
     if cfg.pack.mode == "segment_pair":
         errors.expect(model.segment_types != 1, f"{name}.segment_types", 1, "2 (or 0), since rows hold pairs")
     MODELS[model.family].check(cfg)

@@ -46,7 +46,7 @@ def dense(model: config.Model, features: int, name: str, bias_init=nn.initialize
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=1e-6, dtype=fast.stream(model), name=name)
+    return nn.LayerNorm(epsilon=model.norm_eps, dtype=fast.stream(model), name=name)
 
 
 class MLP(nn.Module):

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
-from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.base.special import MASK, NUM_SPECIAL, UNK
 
 SCHEDULES = ("constant", "linear", "cosine")
 READ = (Rule(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
@@ -124,8 +124,8 @@ def predicted(mask: config.Mask) -> float:
     return mask.predict or mask.views * (mask.rate + (mask.final_rate or mask.rate)) / 2
 
 
-def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1
-         ) -> tuple[Masked, jax.Array]:
+def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1,
+         unknown: bool = False) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
     The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
@@ -137,7 +137,8 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
     if views > 1:
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
     said = {name: knobs.objective[name] for name in ("rate", "predict", "mask_share", "random_share")}
-    return corrupt(mask_key_B, ids_BxL, **said, slots=slots, cdf_V=cdf_V, view=view, views=views), rest_key_B
+    return corrupt(mask_key_B, ids_BxL, **said, slots=slots, cdf_V=cdf_V, view=view, views=views,
+                   unknown=unknown), rest_key_B
 
 
 class Draws(NamedTuple):
@@ -168,13 +169,14 @@ def edges(rate, count, eligible, views: int):
     return reached_E, edge_E
 
 
-def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1
-            ) -> Masked:
+def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1,
+            unknown: bool = False) -> Masked:
     """Masks exactly floor(rate * eligible + U(0,1)) tokens of each row, drawn without replacement.
 
-    A token is eligible unless it is special or padding. Of those chosen a mask_share becomes [MASK], a random_share a
-    draw from cdf_V, and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count: Wettig et al. 2022). The rate
-    and the shares may be traced; at most `slots` tokens of a row are chosen, which `slots()` makes enough.
+    A token is eligible unless it is special or padding; `unknown`: [UNK] is, too. Of those chosen a mask_share becomes
+    [MASK], a random_share a draw from cdf_V, and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count:
+    Wettig et al. 2022). The rate and the shares may be traced; at most `slots` tokens of a row are chosen, which
+    `slots()` makes enough.
 
     predict: the share of the eligible tokens that is predicted, apart from the rate at which they are corrupted (Wettig
     et al. 2022, on corruption and prediction); 0: all that are corrupted. A row has `views` masks, of which this call
@@ -186,7 +188,7 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
 
     def row(key, ids_L):
         draws = uniform(key, len(ids_L), slots, view, views)
-        eligible_L = ids_L >= NUM_SPECIAL
+        eligible_L = (ids_L >= NUM_SPECIAL) | (ids_L == UNK) if unknown else ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
         reached_E, edge_E = edges(rate, draws.count, eligible, views)
         start, count = edge_E[view], edge_E[view + 1] - edge_E[view]

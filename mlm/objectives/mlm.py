@@ -45,7 +45,8 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
         rate, views = (cfg.mask.max_rate, cfg.mask.views) if train else (cfg.eval.rate, 1)
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
-                                             cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B)
+                                             cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B,
+                                             unknown=cfg.mask.unknown and train)
         h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
                                 key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)

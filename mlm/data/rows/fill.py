@@ -61,17 +61,20 @@ def _fill(documents, length, across):
     yield from flush()
 
 
-def segment_pair(documents: Iterator[Document], length: int) -> Iterator[Row]:
+def segment_pair(documents: Iterator[Document], length: int, short_share: float = 0.0) -> Iterator[Row]:
     """[CLS] A [SEP] B [SEP], where B follows A in half of the rows (BERT, arXiv:1810.04805, 3.1 and A.2).
 
     A and B are runs of sentences that fill the row together. Otherwise B comes from another of the documents read
-    about the same time, where there is another, and the sentences that followed A start the next row.
+    about the same time, where there is another, and the sentences that followed A start the next row. Of a share
+    short_share of the documents the pairs are as long as a shorter row holds, of a length drawn for each document.
     """
     draw = random.Random(0)
     owed = [0]  # true pairs that were wished for where nothing followed A
     for window, others in _windows(documents, length):
         for document in window:
-            yield from _pairs(document, others, length - 3, draw, owed)
+            room = length - 3
+            target = draw.randint(2, room) if short_share and draw.random() < short_share else room
+            yield from _pairs(document, others, room, target, draw, owed)
 
 
 def _windows(documents, length):
@@ -89,7 +92,8 @@ def _windows(documents, length):
         yield window, last + window
 
 
-def _pairs(document, others, target, draw, owed):
+def _pairs(document, others, room, target, draw, owed):
+    """Pairs of at least `target` tokens where the document has them, cut to `room`."""
     first = 0
     while first < len(document):
         end, size = first, 0
@@ -109,10 +113,10 @@ def _pairs(document, others, target, draw, owed):
             b = [i for sentence in document[middle:end] for i in sentence]
             first = end
         else:
-            b = _elsewhere(document, others, target - len(a), draw)
+            b = _elsewhere(document, others, max(target - len(a), 1), draw)
             first = middle
         if b:
-            a, b = _truncate(a, b, target, draw)
+            a, b = _truncate(a, b, room, draw)
             ids = [CLS, *a, SEP, *b, SEP]
             yield Row(ids, [len(ids)], len(a) + 2, int(follows))
 

@@ -19,7 +19,8 @@ from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
-READ = (Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),)  # elsewhere rows hold one document or pair
+READ = (Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
+        Rule(("pack.short_share",), "pack.mode", ("segment_pair",)))
 BLOCK = 4096          # rows written at a time
 BATCH = 2 ** 20       # characters tokenized at a time
 UNKNOWN = 0.01        # share of unknown words above which a warning says so
@@ -67,6 +68,7 @@ def check(cfg: config.Config) -> None:
     errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
     errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
+    errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
     if cfg.data.corpus != "language":
         errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
@@ -90,12 +92,14 @@ def load(cfg: config.Config) -> Packed:
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
               "mode": cfg.pack.mode, "length": cfg.pack.length, "isolate": isolate}
+    short = {"short_share": cfg.pack.short_share} if cfg.pack.short_share else {}
+    inputs |= short
 
     def make(folder):
         counts = {}
         for split in corpus.SPLITS:
             unigram_V = np.zeros(tokenizer.vocab_size, np.int64)
-            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, tokenizer), cfg.pack.length)
+            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, tokenizer), cfg.pack.length, **short)
             counts[split] = _write(folder, split, rows, cfg.pack, isolate, unigram_V)
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")

@@ -1,0 +1,134 @@
+"""The papers' recipes and what they are made of: each knob that they set is heard, and its default changes nothing."""
+import dataclasses
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import MEMBERS, VOCAB, about, batch, small_config, with_text
+
+from configs import recipes
+from mlm.base import config, errors, fields
+from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.data.rows import fill, pack
+from mlm.models import MODELS, fast, layers
+from mlm.objectives import masking
+from mlm.train import recipe
+from mlm.train.step import program
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["BERT", "WETTIG", "LAPTOP", "QUICK"])
+def test_a_recipe_is_a_run(name):
+    cfg = recipe.resolve(fields.override(config.Config(), getattr(recipes, name)))
+    recipe.check(cfg)
+    assert cfg.mask.random_from == ("uniform" if name in ("BERT", "WETTIG") else "unigram")
+    if name == "BERT":
+        assert (cfg.model.norm_eps, cfg.mask.unknown, cfg.pack.short_share) == (1e-12, True, 0.1)
+
+
+def test_runs_of_any_batch_take_in_the_same_rows():
+    found = {size: recipes.of_rows(3200, 640, {"train.batch_size": size}) for size in (16, 32, 64)}
+    assert all(own["train.steps"] * size == 3200 and own["train.eval_every"] * size == 640
+               for size, own in found.items())
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_the_layer_norm_adds_its_epsilon_to_the_variance(eps):
+    x_BxLxD = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
+    module = layers.norm(small_config(model__norm_eps=eps).model, "norm")
+    scale_D = {"params": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
+    wanted = (x_BxLxD - x_BxLxD.mean(-1, keepdims=True)) / np.sqrt(x_BxLxD.var(-1, keepdims=True) + eps)
+    np.testing.assert_allclose(module.apply(scale_D, x_BxLxD), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["fast", "plain"])
+@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick, monkeypatch):
+    monkeypatch.setitem(fast.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
+    model = small_config(family, cell, model__norm_eps=0.34375, model__fast=quick, model__layers=1).model
+    made, text = MODELS[family].build(model, VOCAB), batch().text
+
+    def loss(params):
+        return made.logits(params, made.hidden(params, text)[0]).sum()
+
+    code = str(jax.make_jaxpr(jax.value_and_grad(loss))(jax.eval_shape(made.init, jax.random.key(0))))
+    norms = len(re.findall(r"= rsqrt", code))
+    assert norms >= 3 and len(re.findall(r"= add \w+ 0\.34375", code)) == norms and "1e-06" not in code
+
+
+def shown(unknown, rate=0.5):
+    """Masked rows of which every third token is unknown."""
+    ids = np.random.default_rng(0).integers(5, VOCAB, (400, 16)).astype(np.int32)
+    ids[:, 0], ids[:, -1], ids[:, 3:15:3] = CLS, SEP, UNK
+    keys = jax.random.split(jax.random.key(0), len(ids))
+    out = masking.corrupt(keys, ids, rate=rate, mask_share=1.0, random_share=0.0, slots=masking.slots(rate, 16),
+                          cdf_V=np.ones(1), unknown=unknown)
+    return ids, jax.tree.map(np.asarray, out)
+
+
+def test_unknown_tokens_are_masked_where_that_is_asked_for():
+    ids, out = shown(False)
+    assert (out.ids_BxL == UNK).sum() == (ids == UNK).sum() and (out.eligible_B == 10).all()
+    ids, out = shown(True)
+    hidden = out.ids_BxL == MASK
+    assert (out.eligible_B == 14).all() and not hidden[:, [0, -1]].any()
+    of_unknown, of_others = hidden[ids == UNK].mean(), hidden[ids >= 5].mean()
+    assert of_unknown == pytest.approx(0.5, abs=0.05) and of_others == pytest.approx(0.5, abs=0.05)
+
+
+def test_training_alone_masks_unknown_tokens():
+    """Evaluation's questions are the same for every model, and the unigram baseline knows no [UNK]."""
+    rows = batch(8, pad=0)
+    rows = with_text(rows, ids_BxL=np.where(rows.text.ids_BxL >= 5, UNK, rows.text.ids_BxL))
+    for unknown in (False, True):
+        cfg = small_config(mask__unknown=unknown, mask__rate=0.5, model__layers=1)
+        model, objective = program.parts(cfg, about(cfg))
+        params = {"model": model.init(jax.random.key(0))}
+        keys = jax.random.split(jax.random.key(1), 8)
+        weight = {train: float(objective.loss(params, model, rows, keys, knobs, train=train).weight_B["mlm"].sum())
+                  for train, knobs in ((True, program.knobs(cfg)), (False, program.frozen(cfg)))}
+        assert (weight[True] > 0) == unknown and weight[False] == 0
+
+
+LENGTH = 64
+
+
+def pairs(**more):
+    documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(40)] for n in range(300)]
+    return list(fill.segment_pair(iter(documents), LENGTH, **more))
+
+
+def test_a_share_of_documents_gives_shorter_pairs():
+    whole, some, every = pairs(), pairs(short_share=0.3), pairs(short_share=1.0)
+
+    def short(rows):  # of documents, those whose first row is well below what a row holds
+        first = {row.ids[1] // 1000: len(row.ids) for row in reversed(rows)}
+        return np.mean([length < LENGTH - 10 for length in first.values()])
+
+    assert short(whole) < 0.05 and short(every) > 0.7 and short(some) / short(every) == pytest.approx(0.3, abs=0.1)
+    for row in every:
+        assert len(row.ids) <= LENGTH and 2 < row.second < len(row.ids) - 1  # neither segment is empty
+    assert 0.4 < np.mean([row.label for row in every]) < 0.6
+    lengths = np.array([len(row.ids) for row in every])
+    assert lengths.min() < 20 and lengths.max() > LENGTH - 10
+    seen = {i for row in every for i in (row.ids if row.label else row.ids[:row.second])}
+    assert len(seen - {CLS, SEP}) > 0.8 * 300 * 40 * 5
+
+
+def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(" ".join(f"w{n}x{i} is said." for i in range(30)) for n in range(60)))
+    cfg = small_config(data__path=str(tmp_path / "a.txt"), data__boundary="blank_line", pack__mode="segment_pair",
+                       data__cache=str(tmp_path / "cache"), tokenizer__kind="wordpiece", tokenizer__vocab_size=60,
+                       pack__length=32)
+    plain = pack.load(cfg)
+    short = pack.load(fields.override(cfg, {"pack.short_share": 1.0}))
+    assert "short_share" not in plain.manifest["inputs"] and short.manifest["inputs"]["short_share"] == 1.0
+    tokens = [np.mean((rows.train["ids"] != 0).sum(1)) for rows in (plain, short)]
+    assert tokens[1] < 0.9 * tokens[0]
+    alone = dataclasses.replace(cfg, pack=config.Pack("full_sentences", 32, True, 0.1))
+    with pytest.raises(errors.ConfigError, match=r"config.pack.short_share = 0.1: expected 0, since config.pack.mode"):
+        pack.check(alone)
