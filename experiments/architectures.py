@@ -20,6 +20,7 @@ Columns    Where that is known: "gap" is its excess in nats, and beside it what 
            of the way from the unigram's to the optimum's, as seen at evaluations alone: the first at which it was.
 """
 from collections.abc import Sequence
+from itertools import pairwise
 
 from configs.recipes import BEST, OWN, SMALL, of_rows
 from launch.sweep.grid import axis, chain, named, product
@@ -95,10 +96,10 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """One row a model, size, learning rate and batch, with what its gap is made of, how long its plateau was, and its
     answers to the built-in language's probes beside the optimum's."""
-    seen = {result["config"]["train.eval_every"] * result["config"]["train.batch_size"] for result in results}
-    every = " or ".join(f"{rows:,}" for rows in sorted(seen))
+    apart = max((later - earlier for result in results for (earlier, _), (later, _) in pairwise(evaluations(result))),
+                default=0)
     rows, columns = summary.table(results, COLUMNS, about, (
-        *PARTS, Column("plateau", f"plateau (rows, seen every {every})", ",.0f"), *ANSWERS))
+        *PARTS, Column("plateau", f"plateau (rows, seen every {apart:,})", ",.0f"), *ANSWERS))
     best = answers(results[:1], "optimum")
     if any("gap_kind" in row for row in rows):
         best |= {column.name: 0.0 for column in PARTS}
@@ -120,8 +121,7 @@ def plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
     """
     lengths, texts = [], []
     for result in results:
-        found, batch = result["evaluation"], result["config"]["train.batch_size"]
-        losses = [(one["step"] * batch, one["eval_loss"]) for one in result["history"] if "eval_loss" in one]
+        found, losses = result["evaluation"], evaluations(result)
         if "floor" not in found or len(losses) < 2:
             return {}
         bar = 0.9 * found["unigram_loss"] + 0.1 * found["floor"]
@@ -129,6 +129,12 @@ def plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
         lengths.append(there)
         texts.append(f"> {losses[-1][0]:,}" if there is None else f"{there:,}")
     return {"plateau": ", ".join(texts) if None in lengths else estimate(lengths)}
+
+
+def evaluations(result: dict) -> list[tuple[int, float]]:
+    """Rows taken in so far, and held-out loss, at each evaluation of a run."""
+    return [(one["step"] * result["config"]["train.batch_size"], one["eval_loss"]) for one in result["history"]
+            if "eval_loss" in one]
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:

@@ -58,7 +58,8 @@ def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
         monkeypatch.setattr(pack, "BATCH", size)
         cfg = recipe.resolve(fields.override(config.Config(), {
             "data.path": str(tmp_path / "a.txt"), "data.boundary": "blank_line", "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 40, "pack.length": 16, "data.validation_fraction": 0.3, "data.cache": str(tmp_path / f"cache{number}")}))
+            "tokenizer.vocab_size": 40, "pack.length": 16, "data.validation_fraction": 0.3,
+            "data.cache": str(tmp_path / f"cache{number}")}))
         made.append(pack.load(cfg).manifest)
     assert made[0]["sha256"] == made[1]["sha256"] and made[0]["train"]["unknown"] > 0.01
 

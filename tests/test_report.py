@@ -65,7 +65,8 @@ def run(model, seed, loss, scores=mlm.SCORES, **more):
     family = architectures.MEMBERS[model]
     return {"config": {"model.cell": "" if family == "transformer" else model, "model.family": family,
                        "model.size": "tiny", "optim.learning_rate": 1e-3, "seed": seed,
-                       "workdir": f"{model}-seed{seed}"},
+                       "train.batch_size": 32, "workdir": f"{model}-seed{seed}"},
+            "history": [],
             "parameters": 10, "non_embedding": 5, "flops": 2e9, "tokens": 100.0, "tokens_per_second": 50.0,
             "predictions": 15.0, "scores": [score._asdict() for score in scores], "answers": {}, "summary": {},
             "evaluation": {"loss": loss, "loss_se": 0.01, "perplexity": np.exp(loss), "perplexity_se": 0.1,
@@ -156,7 +157,9 @@ def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
         assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
         varied = {name for name in next(iter(sweep.values()))
                   if len({str(fields[name]) for fields in sweep.values()}) > 1}
-        assert varied <= {"model.family", "model.cell", "model.size", "seed", "optim.learning_rate"}
+        assert varied <= {"model.family", "model.cell", "model.size", "seed", "optim.learning_rate", "train.batch_size",
+                          "train.steps", "train.eval_every"}
+        assert len({fields["train.steps"] * fields["train.batch_size"] for fields in sweep.values()}) == 1
 
 
 def count(**changes):
