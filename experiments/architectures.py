@@ -32,8 +32,8 @@ MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru":
            "transformer": "transformer"}
 ROWS, EVERY = 32_000, 1_600  # taken in by a run, and between two evaluations
 
-# Every member has the same trials, the scale `trials`: its learning rate and batch in recipes.BEST are those that ended
-# with the lowest mean of held-out loss over three seeds, at the rows and the masking rate of quick and laptop.
+# Every member has the same trials, the scale `trials`. Its learning rate and batch in recipes.BEST are to be those that
+# end with the lowest mean of held-out loss over three seeds, at the rows and the masking rate of quick and laptop.
 TRIALS = [{"name": f"lr{rate:g}-batch{size}", "optim.learning_rate": rate, "train.batch_size": size}
           for rate in (4e-3, 8e-3, 1.6e-2) for size in (16, 32)]
 CHOSEN = {member: [OWN[member] | of_rows(ROWS, EVERY, best)] for member, best in BEST.items()}
