@@ -185,10 +185,10 @@ def held(cfg: config.Config) -> bool:
     try:
         with Path(cfg.workdir, ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:  # there is none, or nothing that can be held
+        return False
     return False
 
 
