@@ -1,5 +1,4 @@
 """Sweeps run by workers end the same whatever happens to the runner, to its workers, and beside them."""
-import json
 import os
 import random
 import signal
@@ -12,6 +11,7 @@ import pytest
 
 from launch.sweep import runner
 from mlm.base import config, fields, files
+from mlm.train.run import directory
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def workers(process) -> list[int]:
 
 
 def starts(root) -> list[list[int]]:
-    return [[start["step"] for start in json.loads(path.read_text())] for path in root.glob("*/provenance.json")]
+    return [[start["step"] for start in directory.provenance(path.parent)] for path in root.glob("*/provenance.json")]
 
 
 @pytest.fixture(scope="module")

@@ -76,13 +76,22 @@ def points(experiment, argv) -> tuple[Path, list]:
     return root, configs
 
 
+def finished(configs) -> list[dict]:
+    """The points that are trained, as reports read them; what is damaged is named on stderr."""
+    from launch.sweep import overview
+
+    results, faults = overview.finished(configs)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return results
+
+
 def show(experiment, root: Path, configs) -> None:
     """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
-    from launch.sweep import overview
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
-    results = overview.finished(configs)
+    results = finished(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
         found = page.files(root, experiment, results)
@@ -111,11 +120,15 @@ def train(experiment, root: Path, configs) -> None:
     """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
     from launch.sweep import overview, runner
 
-    with overview.Overview(configs) as view:
-        call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
-        call.run(view)
+    try:
+        with overview.Overview(configs) as view:
+            call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
+            call.run(view)
+    except runner.CannotStart as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     if call.signal is not None:
-        done = len(overview.finished(configs))
+        done = len(overview.finished(configs)[0])
         print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
         sys.exit(128 + call.signal)
     show(experiment, root, configs)
@@ -152,10 +165,9 @@ def act(verb: str, experiment, root: Path, configs) -> None:
     elif verb == "run":
         train(experiment, root, configs)
     elif verb == "report":
-        from launch.sweep import overview
         from mlm.report.pages import sweep as page
 
-        results = overview.finished(configs)
+        results = finished(configs)
         path = page.write(root, experiment, results, len(configs))
         print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
     else:

@@ -8,43 +8,69 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import config, files
+from mlm.base import config, fields, files
+from mlm.base.estimates import scores_of
 from mlm.judge import questions
-from mlm.train.run import directory
+from mlm.train.run import directory, log
 
-LINE = 30     # seconds between two lines about a point, where there is no terminal
+LINES = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, where there is no terminal
 LOOK = 10     # seconds between two looks at a point that this runner does not train
+AGAIN = "run makes it again"
 
 
 class State(NamedTuple):
     """Where a point stands, by its directory alone. Losses in nats, None before the first record of them."""
 
-    name: str           # done | failed | elsewhere (some process is at it) | stopped | not started
+    name: str           # done | damaged | failed | elsewhere (some process is at it) | stopped | not started
     step: int
     steps: int
     loss: float | None       # of training
     held_out: float | None
-    error: str               # how it failed
+    error: str               # how it failed, or what of it is damaged
 
     def __str__(self):
         step = f"step {self.step:,} of {self.steps:,}"
-        return {"stopped": step, "elsewhere": f"{step}, at work", "failed": f"failed at {step}: {self.error}"}.get(
-            self.name, self.name)
+        return {"stopped": step, "elsewhere": f"{step}, at work", "failed": f"failed at {step}: {self.error}",
+                "damaged": f"damaged: {self.error}"}.get(self.name, self.name)
 
 
-def done(cfg: config.Config) -> bool:
-    """Whether a point is trained, and has answered what every run is asked then."""
-    return directory.result(cfg.workdir) is not None and not questions.missing(cfg)
+def read(cfg: config.Config) -> tuple[dict | None, str]:
+    """A point as reports read it, None where it is not done or damaged; and what of its files is damaged, in a line."""
+    try:
+        directory.origin(cfg.workdir)
+        found = directory.result(cfg.workdir)
+        if found is None:
+            files.read_lines(directory.metrics(cfg.workdir))
+            directory.provenance(cfg.workdir)
+        elif found["fingerprint"] != fields.fingerprint(cfg):
+            return None, f"{cfg.workdir}: its result is that of another config; move it away"
+        found = directory.reported(cfg.workdir)
+    except files.Damaged as damaged:
+        return None, f"{damaged}; {AGAIN}"
+    return found, ""
+
+
+def how(cfg: config.Config) -> tuple[str, str]:
+    """How a point failed, "" where nothing says so; and what of its account is damaged."""
+    path = directory.failure(cfg.workdir)
+    try:
+        said = path.read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return "", ""
+    except (OSError, UnicodeDecodeError) as error:
+        return "", f"{path} is damaged: {files.brief(error)}; {AGAIN}"
+    return said, "" if said else f"{path} is damaged: it is empty; {AGAIN}"
 
 
 def state(cfg: config.Config) -> State:
-    records = files.read_lines(directory.metrics(cfg.workdir))
-    failure = directory.failure(cfg.workdir)
-    error = failure.read_text().strip() if failure.exists() else ""
-    if done(cfg):
-        name = "done"
+    records, _ = files.whole_lines(directory.metrics(cfg.workdir))
+    (found, fault), (error, doubt) = read(cfg), how(cfg)
+    if found is not None and not questions.missing(cfg):
+        name, error = "done", ""
     elif directory.held(cfg):
         name = "elsewhere"
+    elif fault or doubt:
+        name, error = "damaged", fault or doubt
     else:
         name = "failed" if error else "stopped" if records else "not started"
 
@@ -54,9 +80,25 @@ def state(cfg: config.Config) -> State:
     return State(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
 
 
-def finished(points: Sequence[config.Config]) -> list[dict]:
-    """The points that are done, as reports read them."""
-    return [run for run in (directory.reported(cfg.workdir) for cfg in points) if run]
+def finished(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:
+    """The points that are trained, as reports read them, and a line for each that is damaged."""
+    each = [read(cfg) for cfg in points]
+    return [run for run, _ in each if run], [fault for _, fault in each if fault]
+
+
+def score(cfg: config.Config) -> str:
+    """What a point that is done is judged by, in words."""
+    found = directory.result(cfg.workdir)
+    return log.brief(found["evaluation"], scores_of(found)[:1])
+
+
+class Told(NamedTuple):
+    """The last line about a point."""
+
+    when: float
+    name: str     # its state
+    step: int
+    times: int    # lines about its steps in that state
 
 
 class Overview:
@@ -66,8 +108,9 @@ class Overview:
         self.points, self.states = points, {cfg.workdir: state(cfg) for cfg in points}
         self.looked = self.drawn = time.monotonic()
         self.training: set[str] = set()
-        self.began: dict[str, tuple[float, int]] = {}   # when this runner first saw a step of the point, and which
-        self.told: dict[str, tuple[float, str]] = {}    # when a line was last printed of the point, and in what state
+        self.began: dict[str, tuple[float, int]] = {}   # when the first record came that this runner saw come, its step
+        self.kept: dict[str, int] = {}                  # the step of a point when this runner gave it to a worker
+        self.told: dict[str, Told] = {}
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -96,6 +139,9 @@ class Overview:
         for cfg in self.points:
             if cfg.workdir in self.training | set(training) or (look and self.states[cfg.workdir].name != "done"):
                 self.states[cfg.workdir] = state(cfg)
+        for workdir in self.training - set(training):
+            self.began.pop(workdir, None)
+            self.kept.pop(workdir, None)
         self.looked, self.training = now if look else self.looked, set(training)
         if self.live:
             self.live.update(self.table(training, now), refresh=True)
@@ -106,11 +152,13 @@ class Overview:
         return "training" if workdir in training else self.states[workdir].name
 
     def left(self, workdir: str, now: float) -> str:
-        """The time left to a point that is being trained, by the steps since this runner first saw one."""
+        """The time left to a point that is being trained, by the steps since its first record, before which the worker
+        packs and compiles."""
         at = self.states[workdir]
+        if at.step == self.kept.setdefault(workdir, at.step):
+            return ""
         since, first = self.began.setdefault(workdir, (now, at.step))
         if at.step <= first:
-            self.began[workdir] = (now, at.step) if at.step == 0 else (since, first)
             return ""
         seconds = int((now - since) / (at.step - first) * (at.steps - at.step))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -122,27 +170,30 @@ class Overview:
                       title_justify="left", box=None, pad_edge=False)
         for title in ("point", "state", "step", "loss", "held-out", "left"):
             table.add_column(title, justify="left" if title in ("point", "state") else "right", no_wrap=True)
-        order = ("training", "failed", "elsewhere", "stopped", "not started", "done")
+        order = ("training", "failed", "damaged", "elsewhere", "stopped", "not started", "done")
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
             at = self.states[cfg.workdir]
             losses = ("" if value is None else f"{value:.3f}" for value in (at.loss, at.held_out))
             table.add_row(Path(cfg.workdir).name, name, f"{at.step:,}/{at.steps:,}", *losses,
                           self.left(cfg.workdir, now) if name == "training" else "",
-                          style={"failed": "red", "training": "bold", "done": "green"}.get(name, ""))
+                          style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""))
         return table
 
     def lines(self, training: Collection[str], now: float) -> None:
-        """A line for each point that is being trained, now and then, and one for each that changed its state."""
+        """A line for each point that changed its state, and for one that is being trained when it has made steps and
+        was not spoken of for a while, which grows."""
         for cfg in self.points:
             name, at = self.name(cfg.workdir, training), self.states[cfg.workdir]
-            when, before = self.told.get(cfg.workdir, (now, at.name))
+            told = self.told.setdefault(cfg.workdir, Told(now, at.name, at.step, 0))
             left = self.left(cfg.workdir, now) if name == "training" else ""
-            if name == before and not (name == "training" and now - when > LINE):
-                self.told.setdefault(cfg.workdir, (now, at.name))
-                continue
-            self.told[cfg.workdir] = (now, name)
-            said = [f"step {at.step:,}/{at.steps:,}"] if at.step else []
+            if name == told.name:
+                wait = LINES[min(told.times, len(LINES) - 1)]
+                if name != "training" or at.step == told.step or now - told.when < wait:
+                    continue
+            self.told[cfg.workdir] = Told(now, name, at.step, told.times + 1 if name == told.name else 0)
+            said = [f"step {at.step:,}/{at.steps:,}"] if at.step and name != "done" else []
             said += [f"{title} {value:.3f}" for title, value in (("loss", at.loss), ("held-out", at.held_out))
-                     if value is not None]
-            self.say(f"{Path(cfg.workdir).name}: {name}" + "".join(f", {part}" for part in said)
-                     + (f", {left} left" if left else "") + (f": {at.error}" if name == "failed" else ""))
+                     if value is not None and name != "done"]
+            said += [score(cfg)] if name == "done" else [f"{left} left"] if left else []
+            self.say(f"{Path(cfg.workdir).name}: {', '.join([name, *said])}"
+                     + (f": {at.error}" if name in ("failed", "damaged") else ""))

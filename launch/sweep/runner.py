@@ -9,7 +9,8 @@ from multiprocessing import connection
 from pathlib import Path
 
 from launch.sweep import worker
-from launch.sweep.overview import Overview, done, state
+from launch.sweep.elsewhere import apart
+from launch.sweep.overview import Overview, state
 from mlm.base import config, errors
 from mlm.train.run import directory
 from mlm.train.step import program
@@ -32,6 +33,10 @@ def side_by_side(platform: str, cfg: config.Config) -> tuple[int, str]:
     return max(1, min(MOST, int(BUSY / flops))), f"a step takes about {flops:.0e} FLOPs of {BUSY:.0e} at a time"
 
 
+class CannotStart(Exception):
+    """No worker could be started; what for, in a line."""
+
+
 class Worker:
     """A worker process as its runner sees it."""
 
@@ -43,7 +48,8 @@ class Worker:
         self.warm = None                        # the program that it compiled last
         self.orders, theirs = context.Pipe()
         self.process = context.Process(target=worker.main, args=(theirs, points, cpus, log))
-        self.process.start()
+        with apart():
+            self.process.start()
         theirs.close()
 
 
@@ -53,7 +59,9 @@ class Runner:
     def __init__(self, root: Path, points: Sequence[config.Config], *, workers: int, together: int):
         self.root, self.points, self.together = root, points, together
         self.programs = {cfg.workdir: program.blank(cfg) for cfg in points}
-        self.waiting = [cfg for cfg in points if state(cfg).name != "done"]
+        states = [state(cfg) for cfg in points]
+        self.waiting = [cfg for cfg, at in zip(points, states, strict=True) if at.name != "done"]
+        self.damaged = [at.error for at in states if at.name == "damaged"]
         self.failed: dict[str, str] = {}
         self.told: set[config.Config] = set()   # programs of which was said how their points are trained
         self.signal = None
@@ -66,11 +74,13 @@ class Runner:
     def run(self, view: Overview) -> None:
         """Returns when every point is done, here or by another runner, or failed, or once asked to stop.
 
-        A point that another runner is at is waited for. Raises ConfigError for what no worker could train, RuntimeError
-        where workers cannot start. SIGTERM and SIGINT are passed to the workers, which save: see `signal` after it.
+        A point that another runner is at is waited for. Raises ConfigError for what no worker could train, CannotStart
+        where workers cannot. SIGTERM and SIGINT are passed to the workers, which save: see `signal` after it.
         """
         before = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            for fault in self.damaged:
+                view.say(fault)
             while self.signal is None and (self.waiting or any(member.given for member in self.team)):
                 self.staff()
                 self.assign(view)
@@ -100,9 +110,12 @@ class Runner:
     def staff(self) -> None:
         """Starts workers in the places that are free, as long as there are points for them."""
         while self.free and sum(not member.given for member in self.team) < len(self.waiting):
-            folder = self.root / "logs"
-            folder.mkdir(parents=True, exist_ok=True)
-            log = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.started}.log"
+            log = self.root / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.started}.log"
+            try:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.touch()
+            except OSError as error:
+                raise CannotStart(f"a worker cannot write its log: {error.strerror}: {error.filename}") from None
             self.team.append(Worker(self.points, self.free.pop(0), log))
             self.started += 1
 
@@ -110,7 +123,7 @@ class Runner:
         for member in self.team:
             if member.platform is None or member.given:
                 continue
-            self.waiting = [cfg for cfg in self.waiting if not done(cfg)]
+            self.waiting = [cfg for cfg in self.waiting if state(cfg).name != "done"]
             open_ = [cfg for cfg in self.waiting if not directory.held(cfg)]
             if not open_:
                 return
@@ -127,7 +140,8 @@ class Runner:
             member.given, member.warm = group[:count], made
             self.waiting = [cfg for cfg in self.waiting if cfg not in member.given]
             for cfg in member.given:
-                directory.failure(cfg.workdir).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    directory.failure(cfg.workdir).unlink()
             with contextlib.suppress(BrokenPipeError):  # one that has just ended is buried with what it was given
                 member.orders.send(member.given)
 
@@ -159,9 +173,12 @@ class Runner:
                 continue
             given, member.given = member.given, []
             self.waiting = [cfg for cfg in given if cfg.workdir not in said] + self.waiting  # another is at those
-            for workdir, error in said.items():
-                if error:
-                    self.fail(workdir, f"{error} (log: {member.log})")
+            for cfg in given:
+                if cfg.workdir in said:
+                    at = state(cfg) if not said[cfg.workdir] else None
+                    error = said[cfg.workdir] or (at.error if at.name != "done" else "")
+                    if error:
+                        self.fail(cfg.workdir, f"{error} (log: {member.log})")
 
     def bury(self, member: Worker) -> None:
         """A worker ended on its own: what it was at failed, unless this runner asked it to stop."""
@@ -174,11 +191,12 @@ class Runner:
         code = member.process.exitcode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if member.platform is None:
-            raise RuntimeError(f"a worker could not start: it {how} (log: {member.log})")
+            raise CannotStart(f"a worker could not start: it {how} (log: {member.log})")
         for cfg in member.given:
-            if not done(cfg):
+            if state(cfg).name != "done":
                 self.fail(cfg.workdir, f"the worker {how} (log: {member.log})")
 
     def fail(self, workdir: str, error: str) -> None:
         self.failed[workdir] = error
-        directory.fail(workdir, error)
+        with contextlib.suppress(OSError):  # what keeps the point from being trained may keep this from being written
+            directory.fail(workdir, error)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
-from mlm.base import config, errors
+from mlm.base import config, errors, files
 
 
 def main(orders: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
@@ -21,7 +21,7 @@ def main(orders: connection.Connection, points: Sequence[config.Config], cpus: S
 
     Ends when the runner closes `orders`. Where the runner is gone without a word, saves what it is at and ends too.
     """
-    os.setpgid(0, 0)  # Ctrl-C on a terminal reaches the runner alone, which passes it on
+    os.setpgid(0, 0)  # what a terminal ends reaches the runner alone, which passes it on
     threading.Thread(target=_follow, daemon=True).start()
     with log.open("a", buffering=1) as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
@@ -55,7 +55,6 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
 
     Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
     """
-    from mlm.judge import questions
     from mlm.train.run import directory, log, loop, population
     from mlm.train.run.stop import Stopped
 
@@ -65,31 +64,51 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
                         for workdir, outcome in population.train(given).items()}
             for cfg in given:
                 if outcomes.get(cfg.workdir) == "":
-                    questions.finish(cfg)
+                    ask(cfg)
             return outcomes
         except Stopped:
             raise
         except Exception:
-            traceback.print_exc()
-            print("one after the other, then", flush=True)
+            account("one after the other, then")
     outcomes = {}
     for cfg in given:
         try:
             loop.train(cfg)
-            questions.finish(cfg)
+            ask(cfg)
             outcomes[cfg.workdir] = ""
         except Stopped:
             raise
         except directory.Taken:
             continue  # another process is at it, which the runner is told by its absence
         except Exception as error:
-            traceback.print_exc()
+            account()
             outcomes[cfg.workdir] = said(error)
     return outcomes
 
 
+def ask(cfg: config.Config) -> None:
+    """Asks a trained run what it has not answered, or what it answered where that is no longer readable."""
+    from mlm.judge import questions
+    from mlm.train.run import directory
+
+    try:
+        directory.judged(cfg.workdir)
+    except files.Damaged:
+        directory.keep_judged(cfg.workdir, {})
+    questions.finish(cfg)
+
+
+def account(more: str = "") -> None:
+    """Writes the error of the moment to the log, where that can be written."""
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+        print(more, flush=True)
+
+
 def said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
 
 
 def _follow():
