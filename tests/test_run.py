@@ -218,7 +218,8 @@ def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
     (provenance,) = directory.provenance(tmp_path / "c")
     assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
-    assert provenance["versions"]["jax"] == jax.__version__
+    assert provenance["versions"]["jax"] == jax.__version__ and provenance["time"] <= provenance["ended"]
+    assert directory.reported(tmp_path / "c")["provenance"] == [provenance]
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())

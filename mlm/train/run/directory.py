@@ -115,7 +115,7 @@ def reported(workdir: Path | str) -> dict | None:
     """A finished run as reports read it, or None: its result, with the directory that it is in now, and beside that
 
     "answers", "summary": what it was asked at that step; "history": the records of metrics.jsonl; "held_out": columns;
-    "provenance": a record of each start.
+    "provenance": a record of each start, the last with the time when the run "ended".
     """
     found = result(workdir)
     if found is None:
@@ -193,10 +193,14 @@ def held(cfg: config.Config) -> bool:
 
 
 def finish(workdir: Path, found: dict, columns: Columns) -> None:
-    """Writes what each held-out row gave, and at last the result."""
+    """Writes what each held-out row gave, when the run ended, and at last the result."""
     with files.whole(workdir / "held_out.npz") as aside:
         np.savez(aside, **columns)
         digest = hashlib.sha256(aside.read_bytes()).hexdigest()
+    with mended():
+        if starts := provenance(workdir):
+            starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            files.write_sealed(workdir / "provenance.json", {"starts": starts})
     files.write_sealed(workdir / "result.json", {**found, "held_out": digest})
 
 
