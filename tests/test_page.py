@@ -1,90 +1,38 @@
-"""Figures hold the sweep's numbers and can be told apart; the page works in a browser, without a network."""
+"""Figures and the page hold the sweep's numbers, can be told apart, and say where they come from."""
 import copy
 import csv
+import html
+import importlib
 import itertools
 import json
 import re
-import shutil
-import types
 
 import numpy as np
+import pages
 import pytest
+from pages import LOSS, SCORES, at_rate, start
 
 from experiments import architectures
-from mlm.base import config, estimates, fields
+from mlm.base import estimates
 from mlm.objectives import mlm
-from mlm.report import charts, figures, series, table
+from mlm.report import charts, figures, series
+from mlm.report.pages import origin, recipe, sheet
 from mlm.report.pages import sweep as page
-from mlm.train.step import references
-
-MEMBERS = ("window", "gru", "lstm")
-SCORES = (*mlm.SCORES, *references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores)
-LOSS, GAP = (charts.axis(next(score for score in SCORES if score.name == name)) for name in ("loss", "gap"))
-
-
-def judged(loss, rate=0.15):
-    floor = 2 + rate
-    return {"rate": rate, "loss": loss, "loss_se": 0.03, "accuracy": 0.3, "accuracy_se": 0.01,
-            "perplexity": np.exp(loss), "perplexity_se": 0.1, "unigram_loss": 4.8, "unigram_accuracy": 0.1,
-            "window_floor": 2.5, "window_floor_accuracy": 0.4, "floor": floor, "floor_se": 0.02, "floor_accuracy": 0.5,
-            "gap": loss - floor, "gap_se": 0.01}
-
-
-def classes(share, *bounds):
-    return [{"low": low, "high": high, "items": 90, "accuracy": share - 0.05 * i, "accuracy_se": 0.02,
-             "optimum": 0.99 - 0.01 * i} for i, (low, high) in enumerate(bounds)]
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """A folder, and three groups of two seeds, which lie in the order of their losses."""
-    root, results, rng = tmp_path_factory.mktemp("sweep"), [], np.random.default_rng(0)
-    predictions_N, row_N = rng.integers(5, 20, 60), rng.normal(3, 0.5, 60)
-    for (place, member), seed in itertools.product(enumerate(MEMBERS), (0, 1)):
-        nats_N = (row_N + 0.3 * place + 0.02 * seed + rng.normal(0, 0.1, 60)) * predictions_N
-        loss = nats_N.sum() / predictions_N.sum()
-        own = {"model.family": architectures.MEMBERS[member], "model.cell": member, "model.size": "tiny", "seed": seed,
-               "workdir": str(root / f"{member}-tiny-seed{seed}-0123ab"),
-               "optim.learning_rate": 2e-3 if member == "lstm" else 1e-3}
-        results.append({
-            "config": fields.flatten(config.Config()) | own, "parameters": 1000, "non_embedding": 800,
-            "flops": 1e9, "steps": 4, "tokens": 4096.0 + seed, "tokens_per_second": 500.0, "predictions": 600.0,
-            "evaluation": judged(loss),
-            "scores": [score._asdict() for score in SCORES], "summary": {},
-            "held_out": {"mlm_nats": nats_N, "mlm_weight": predictions_N},
-            "answers": {
-                "rates": {"0.15": judged(loss, 0.15), "0.5": judged(loss + 0.2, 0.5)},
-                "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
-                                         "attractors": classes(0.9, (0, 0), (1, None))},
-                           "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98}}},
-            "history": [{"step": step, **more} for step in (2, 4) for more in (
-                {"loss": 5.0, "tokens": step * (4096.0 + seed) / 4},
-                {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()})]})
-    return root, results
-
-
-def with_paper(results):
-    rows, columns = architectures.table(results)
-    rows[0]["accuracy_paper"] = 0.25
-    at = [column.name for column in columns].index("accuracy") + 1
-    return rows, (*columns[:at], table.Column("accuracy_paper", "accuracy (paper)", ".3f"), *columns[at:])
-
-
-EXPERIMENT = types.SimpleNamespace(__doc__="Is <b>order</b> of use?\n\nSource  </script><script>alert(1)</script>\n",
-                                   table=with_paper, group=lambda result: result["config"]["model.cell"])
+    root = tmp_path_factory.mktemp("sweep")
+    return root, pages.sweep(root)
 
 
 @pytest.fixture(scope="module")
 def written(sweep):
-    return page.write(*sweep[:1], EXPERIMENT, sweep[1], 8)
+    return page.write(*sweep[:1], pages.EXPERIMENT, sweep[1], 8)
 
 
 def all_charts(sweep):
-    return {chart.name: chart for chart in charts.of(sweep[1], *with_paper(sweep[1]))}
-
-
-def at_rate(result, rate):
-    return result["answers"]["rates"][rate]
+    return {chart.name: chart for chart in charts.of(sweep[1], *pages.with_paper(sweep[1]))}
 
 
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
@@ -96,7 +44,107 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     (floor,) = chart.references
     assert floor.name == "exact optimum" and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
     assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
-    assert all_charts(sweep)["loss-by-tokens"].series[0].x[-1] == 4096.5
+
+
+def test_curves_have_their_places_on_all_axes_and_files_say_the_same(sweep, tmp_path):
+    chart = all_charts(sweep)["gap-by-step"]
+    at = {axis.along: axis.x[1] for axis in chart.axes}  # means of seeds 0 and 1
+    assert at == {"step": [2, 4], "tokens": [2048.25, 4096.5], "seconds": [4.25, 8.5], "flops": [0.5e9, 1e9]}
+    cost, training = (all_charts(sweep)[name] for name in ("gap-by-cost", "training"))
+    assert [one.x for one in cost.charts] == ["training tokens", "seconds of training", "training FLOPs"]
+    assert cost.charts[2].series[1].x == at["flops"] and cost.charts[2].series[1].y == chart.series[1].y
+    figures.draw(tmp_path, training)
+    with (tmp_path / "training.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["series"] == "gru-tiny"]
+    assert [(float(row["step"]), float(row["flops"]), float(row["training_gradient_norm"]),
+             float(row["training_learning_rate"])) for row in rows] == [(2, 0.5e9, 1, 5e-6), (4, 1e9, 1, 2.5e-6)]
+    assert [one.value for one in training.charts] == [f"training_{name}" for name in (
+        "loss", "gradient_norm", "learning_rate", "tokens_per_second")]
+
+
+def test_an_axis_that_some_runs_know_nothing_of_is_left_out(sweep):
+    results = copy.deepcopy(sweep[1])
+    results[0]["flops"] = None
+    del results[1]["history"][0]["timed_seconds"]
+    results[2]["history"][0]["tokens_per_second"] = None  # of a record without a timed step
+    found = {chart.name: chart for chart in charts.of(results, [], [])}
+    assert [axis.along for axis in found["gap-by-step"].axes] == ["step", "tokens"]
+    assert [axis.along for axis in found["training"].charts[0].axes] == ["step", "tokens"]
+    assert found["training"].charts[3].series[1].x == [4]
+
+
+def test_a_share_s_bars_are_whole_within_the_axes(sweep):
+    widest = estimates.Estimate(0.4, 0.0, 1.0)
+    chart = all_charts(sweep)["accuracy-by-rate"]
+    chart = chart._replace(series=[line._replace(y=[widest] * 2) for line in chart.series])
+    figure, _ = figures.lines(chart)
+    low, high = figure.axes[0].get_ylim()
+    assert low < 0 and high > 1
+    shown = charts.Intervals("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True)
+    (row,) = page.interval_plot(shown)["rows"]
+    assert (row["low"], row["high"]) == (0, 100)
+    figure, _ = figures.intervals(shown)
+    low, high = figure.axes[0].get_xlim()
+    assert low < 0 and high > 1
+
+
+def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):
+    text = plain(written.read_text())
+    line = "commit 0123456, changed files none, device cpu, Python 3.11.7, jax 0.10.2, flax 0.12.8"
+    assert f"Of all runs: {line}." in text
+    assert "differ in what made them" not in text and "2026-11-22 03:06" in text and "2026-11-22 04:10" in text
+
+
+def plain(text):
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()).replace(" .", ".").replace(" ,", ",")
+
+
+@pytest.mark.parametrize(("name", "other", "said"), [
+    ("commit", start(commit="fedcba9876543210"), "commit: 0123456 (5 runs); fedcba9 (1 run: gru)"),
+    ("changed files", start(changed_files=" M mlm/a.py\n?? b <i>.py"),
+     "changed files: none (5 runs); mlm/a.py, b <i>.py (1 run: gru)"),
+    ("device", start(device="NVIDIA H200", devices=8, processes=2),
+     "device: cpu (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)"),
+    ("jax", start(versions={"jax": "0.11.1", "flax": "0.12.8"}), "jax: 0.10.2 (5 runs); 0.11.1 (1 run: gru)"),
+    ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
+], ids=["commit", "changed files", "device", "jax", "nothing is known"])
+def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, other, said):
+    results = copy.deepcopy(sweep[1])
+    results[3]["provenance"] = [other] if other else []
+    text = pages.html(results)
+    before, _, after = plain(text).partition("Is it better?")
+    assert said in before and f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
+    (row,) = re.findall(r'<th scope=row data-key="gru-tiny-seed1-0123ab">.*?</tr>',
+                        text.partition("<span>What each run took")[2], re.DOTALL)
+    assert row.count('"config odd"') == (6 if other is None else 1)
+
+
+def test_a_continued_run_is_by_all_whose_steps_it_kept():
+    lost, first, second = (start(step=step, commit=letter * 40) for step, letter in ((0, "a"), (0, "b"), (3, "c")))
+    assert origin.origin([lost, first, second])["commit"] == "bbbbbbb, then ccccccc"
+    assert origin.origin([lost, first])["commit"] == "bbbbbbb"
+    assert origin.origin([start(commit=None, changed_files=None)])["commit"] == origin.UNKNOWN
+
+
+def test_wide_tables_are_cut_into_blocks_that_hold_every_column_once():
+    heads = [sheet.Cell(f"column {i}", None, "number" if i else "") for i in range(60)]
+    rows = [[sheet.Cell(f"{j}.{i}", str(i)) for i in range(60)] for j in range(3)]
+    blocks = sheet.blocks(heads, rows)
+    assert len(blocks) > 2 and all(block.heads[0] == heads[0] for block in blocks)
+    assert [head for block in blocks for head in block.heads[1:]] == heads[1:]
+    assert [cell for block in blocks for cell in block.rows[2][1:]] == rows[2][1:]
+    assert len(sheet.blocks(heads[:8], [row[:8] for row in rows])) == 1
+
+
+@pytest.mark.parametrize("name", ["architectures", "masking_rate", "dynamic_masking"])
+def test_the_recipe_loses_no_word_and_keeps_the_columns_of_a_table(name):
+    text = importlib.import_module(f"experiments.{name}").__doc__.partition("\n\n")[2].strip()
+    entries = recipe.entries(text)
+    assert " ".join(" ".join([term, *(piece.text for piece in said)]) for term, said in entries).split() == text.split()
+    for _, said in entries:
+        for piece in said:
+            assert piece.fixed == ("  " in piece.text)
+    assert recipe.entries("Free text,\nof two lines.") == []
 
 
 def test_points_carry_what_their_seeds_can_say(sweep):
@@ -177,114 +225,3 @@ def test_where_higher_is_better_the_highest_of_a_column_stands_out(sweep):
     (chart,) = charts.heat(results)
     assert [row[1] for row in chart.from_best()] == pytest.approx([0.2, 0.1, 0.0])
     assert chart.behind == "below the highest of"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def tab(chromium, written):
-    """The page in a tab; the test fails if the page logs anything, or asks for another file."""
-    said, asked = [], []
-    tab = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    tab.on("console", lambda message: said.append(message.text))
-    tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
-    tab.goto(written.as_uri())
-    yield tab
-    tab.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [written.as_uri()]
-
-
-def losses(tab):
-    column = tab.locator("#runs thead th", has_text="loss").first.evaluate("head => head.cellIndex")
-    return [float(text) for text in tab.locator(f"#runs tbody tr > :nth-child({column + 1})").all_inner_texts()]
-
-
-def test_runs_sort_by_the_numbers_of_a_column(tab):
-    assert losses(tab) == sorted(losses(tab))  # the order of the sweep
-    button = tab.get_by_role("button", name="loss (nats)")
-    button.click()
-    button.click()
-    head = tab.locator("#runs th[aria-sort]")
-    assert head.count() == 1 and head.get_attribute("aria-sort") == "descending"
-    assert losses(tab) == sorted(losses(tab), reverse=True)
-    tab.get_by_role("button", name="run", exact=True).press("Enter")
-    names = tab.locator("#runs tbody th").all_inner_texts()
-    assert names == sorted(names) and tab.locator("#runs th[aria-sort]").count() == 1
-
-
-def test_a_legend_shows_and_hides_its_series_in_all_figures(tab):
-    lines = tab.locator("g.series[data-name=gru]")
-    count = tab.locator("figure").count()
-    assert lines.count() == count > 3
-    button = tab.locator("figure").first.get_by_role("button", name="gru")
-    button.focus()
-    tab.keyboard.press("Enter")
-    assert lines.count() == 0 and button.get_attribute("aria-pressed") == "false"
-    assert tab.locator("g.series[data-name=lstm]").count() == count
-    tab.keyboard.press("Enter")  # the focus stays
-    assert lines.count() == count and button.get_attribute("aria-pressed") == "true"
-
-
-def test_the_crosshair_reads_the_values_at_the_pointer_and_by_keys(tab, sweep):
-    first = tab.locator("figure").first
-    plot, tip = first.locator("svg.axes"), first.locator(".tip")
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    tab.mouse.move(box["x"] + 0.95 * box["width"], box["y"] + 100)
-    assert tip.is_visible() and "step: 4" in tip.inner_text()
-    last = np.mean([result["evaluation"]["loss"] for result in sweep[1][2:4]])
-    row = tip.locator("tr", has_text="gru").inner_text().split()
-    assert float(row[1]) == pytest.approx(last, abs=6e-4)
-    tab.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 100)
-    assert "step: 2" in tip.inner_text() and first.locator(".crosshair .mark").count() == 4
-    tab.mouse.move(0, 0)
-    assert not tip.is_visible()
-    plot.focus()
-    tab.keyboard.press("ArrowRight")
-    assert "step: 2" in tip.inner_text()
-    tab.keyboard.press("Escape")
-    assert not tip.is_visible()
-
-
-def test_a_figure_shows_another_chart_of_its_topic(tab):
-    first = tab.locator("figure").first
-    first.get_by_role("combobox").select_option(label=f"{GAP} by training tokens")
-    assert first.locator("svg.axes text.soft").all_text_contents() == ["training tokens", GAP]
-    assert first.locator("g[data-name='exact optimum']").count() == 0
-    assert first.get_by_role("link", name="CSV").get_attribute("href") == "figures/gap-by-tokens.csv"
-
-
-def test_dark_light_and_paper(tab, tmp_path):
-    def ground():
-        return tab.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    stroke = "getComputedStyle(document.querySelector('g[data-name=window] .line')).stroke"
-    light = ground(), tab.evaluate(stroke)
-    tab.emulate_media(color_scheme="dark")
-    dark = ground(), tab.evaluate(stroke)
-    assert light[0] == "rgb(255, 255, 255)" and dark[0] == "rgb(22, 25, 30)" and light[1] != dark[1]
-    tab.emulate_media(media="print")
-    assert (ground(), tab.evaluate(stroke)) == light
-    assert not tab.locator("select").first.is_visible() and tab.locator(".chosen").first.is_visible()
-    assert tab.pdf(prefer_css_page_size=True).startswith(b"%PDF")
-    wide = "Math.max(...[...document.querySelectorAll('.wide > table')].map(one => one.getBoundingClientRect().right))"
-    tab.set_viewport_size({"width": 940, "height": 700})
-    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert tab.evaluate(wide) <= 941
-
-
-def test_a_small_screen_scrolls_tables_not_the_page(tab):
-    tab.set_viewport_size({"width": 390, "height": 800})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390

@@ -12,11 +12,21 @@ from mlm.report.series import Matrix, Series
 from mlm.report.table import Column
 
 
+class Axis(NamedTuple):
+    """What a curve can be drawn along: its short name, its title, and the places of each series."""
+
+    along: str
+    title: str
+    x: list[list[float]]
+
+
 class Lines(NamedTuple):
     """Series over numbers or classes, beside references (optimum, chance) that are no models.
 
     value, along: short names of y and x. topic: what it shares with charts that are shown in its place. band: whether
     bounds are a band or bars. bounds: what they are. share: whether values lie between 0 and 1, whatever bounds say.
+    axes: for a curve of training, all that it can be drawn along, x first; its references are then the same everywhere,
+    and have the ends of x alone.
     """
 
     value: str
@@ -29,10 +39,28 @@ class Lines(NamedTuple):
     band: bool = False
     bounds: str = ""
     share: bool = False
+    axes: Sequence[Axis] = ()
 
     @property
     def name(self) -> str:
         return f"{self.value}-by-{self.along}"
+
+    def by(self, axis: Axis) -> "Lines":
+        """The curve along another of its axes."""
+        ends = [min(map(min, axis.x)), max(map(max, axis.x))]
+        return self._replace(along=axis.along, x=axis.title,
+                             series=[line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)],
+                             references=[line._replace(x=ends) for line in self.references])
+
+
+class Panels(NamedTuple):
+    """Charts of the same series side by side in one figure. again: whether each is only another view of a chart that
+    stands by itself, too.
+    """
+
+    name: str
+    charts: list[Lines]
+    again: bool = False
 
 
 class Heat(NamedTuple):
@@ -83,14 +111,15 @@ class Intervals(NamedTuple):
 
 
 def of(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column],
-       group: Callable[[dict], str] = series.name_of) -> list[Lines | Heat | Intervals]:
+       group: Callable[[dict], str] = series.name_of) -> list[Lines | Panels | Heat | Intervals]:
     """Every chart that the results of a sweep and the rows of its table have the numbers for."""
     scores = worth_a_curve(results)
-    charts = [learning_curves(results, score, x, group) for score in scores for x in ("step", "tokens")]
-    charts += [probe(results, name, by, group) for name, by in PROBES]
-    charts += [rate_curves(results, score, group) for score in scores]
-    charts = [chart for chart in charts if chart.series]
-    return [*charts, *heat(results, group), *intervals(results, rows, columns)]
+    curves = [learning_curves(results, score, group) for score in scores]
+    others = [probe(results, name, by, group) for name, by in PROBES]
+    others += [rate_curves(results, score, group) for score in scores]
+    curves, others = ([chart for chart in some if chart.series] for some in (curves, others))
+    return [*curves, *costs(results, curves), *training(results, group), *others, *heat(results, group),
+            *intervals(results, rows, columns)]
 
 
 def worth_a_curve(results: Sequence[dict]) -> list[Score]:
@@ -104,16 +133,53 @@ def axis(score: Score) -> str:
     return f"{score.title} ({score.unit})" if score.unit else score.title
 
 
-def learning_curves(results: Sequence[dict], score: Score, x: str = "step", group=series.name_of) -> Lines:
-    """A held-out score by step or tokens, beside the optimum's where it is known and the same for all."""
-    lines = series.curves(series.histories(results, group), x, f"eval_{score.name}")
-    everywhere = sorted({place for line in lines for place in line.x})
+AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
+LOGGED = {"loss": "training loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate",
+          "tokens_per_second": "training tokens per second"}
+
+
+def curve(results: Sequence[dict], value: str, topic: str, y: str, group=series.name_of, **more) -> Lines:
+    """What runs logged of `value`, by step, and along the other axes that they know their places on."""
+    seeds = series.histories([spent(result) for result in results], group)
+    by = {along: series.curves(seeds, along, value) for along in AXES}
+    lines = by["step"]
+    points = [(line.name, len(line.x)) for line in lines]
+    axes = [Axis(along.removeprefix("timed_"), AXES[along], [line.x for line in found]) for along, found in by.items()
+            if points and points == [(line.name, len(line.x)) for line in found]]
+    return Lines(value.removeprefix("eval_"), "step", topic, AXES["step"], y, lines, [], band=True,
+                 bounds=series.said(lines), axes=axes, **more)
+
+
+def spent(result: dict) -> dict:
+    """The run with the FLOPs that it had spent in each record of its history, where they were counted; without gaps."""
+    each = result["flops"] and result["flops"] / result["steps"]
+    records = [record | {"flops": each * record["step"]} if each else record for record in result["history"]]
+    return result | {"history": [{name: value for name, value in record.items() if value is not None}
+                                 for record in records]}
+
+
+def learning_curves(results: Sequence[dict], score: Score, group=series.name_of) -> Lines:
+    """A held-out score in the course of training, beside the optimum's where it is known and the same for all."""
+    chart = curve(results, f"eval_{score.name}", "Learning curves", axis(score), group, share=score.share)
     best = series.optimum(results, score.name)
     at = None if best is None else series.same(results, best)
-    references = [] if at is None else [
-        Series(best.reference, everywhere, [Estimate(at, None, None)] * len(everywhere))]
-    return Lines(score.name, x, "Learning curves", {"step": "step", "tokens": "training tokens"}[x], axis(score), lines,
-                 references, band=True, bounds=series.said(lines), share=score.share)
+    if at is None or not chart.axes:
+        return chart
+    return chart._replace(references=[Series(best.reference, [], [Estimate(at, None, None)] * 2)]).by(chart.axes[0])
+
+
+def costs(results: Sequence[dict], charts: Sequence[Lines]) -> list[Panels]:
+    """The learning curve of the score that runs are judged by, along all that training costs."""
+    return [Panels(f"{chart.value}-by-cost", [chart.by(axis) for axis in chart.axes[1:]], again=True)
+            for chart in charts if chart.value == series.judging(results).name and len(chart.axes) > 1]
+
+
+def training(results: Sequence[dict], group=series.name_of) -> list[Panels]:
+    """How training went: what was logged of every step."""
+    charts = [curve(results, value, "Training", title, group)._replace(value=f"training_{value}")
+              for value, title in LOGGED.items()]
+    charts = [chart for chart in charts if chart.series]
+    return [Panels("training", charts)] if charts else []
 
 
 PROBES = {("agreement", "distance"): "words between subject and verb",

@@ -1,4 +1,5 @@
 """The charts of a sweep as figures for papers and slides: each as PNG, SVG and CSV. matplotlib is imported to draw."""
+import textwrap
 from pathlib import Path
 
 from mlm.base import files
@@ -8,15 +9,17 @@ from mlm.report.series import Series
 from mlm.report.table import Column
 
 REFERENCES = ((1, 1.2), (8, 4))  # dashes of the optimum, and of chance
+LABEL = 40                       # characters of a line beside an axis
 BANDS = 6                        # more of them over each other tell nothing, and stand in the CSV alone
 
 
-def draw(folder: Path, chart: charts.Lines | charts.Heat | charts.Intervals) -> Path:
+def draw(folder: Path, chart: charts.Lines | charts.Panels | charts.Heat | charts.Intervals) -> Path:
     """Writes NAME.png, NAME.svg and NAME.csv into the folder, each whole or not at all; returns the PNG's path.
 
     The same chart gives the same files. A legend stands beside the axes, where it covers nothing.
     """
-    figure, data = {charts.Lines: lines, charts.Heat: heat, charts.Intervals: intervals}[type(chart)](chart)
+    figure, data = {charts.Lines: lines, charts.Panels: panels, charts.Heat: heat,
+                    charts.Intervals: intervals}[type(chart)](chart)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     import matplotlib
@@ -30,19 +33,40 @@ def draw(folder: Path, chart: charts.Lines | charts.Heat | charts.Intervals) -> 
     return folder / f"{chart.name}.png"
 
 
-def canvas(x: str, y: str, height: float = 4.5):
-    """A figure with one pair of axes; it shares no state with others and needs no screen."""
+def canvas(width: float = 7.5, height: float = 4.5, down: int = 1, across: int = 1):
+    """A figure and its axes, in rows; it shares no state with others and needs no screen."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, height), layout="constrained")
-    axes = figure.add_subplot(xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for one in axes.flat:
+        one.spines[["top", "right"]].set_visible(False)
+        one.set_axisbelow(True)
     return figure, axes
 
 
 def lines(chart: charts.Lines):
-    figure, axes = canvas(chart.x, chart.y)
+    figure, ((axes,),) = canvas()
+    panel(axes, chart)
+    legend(figure, axes)
+    return figure, numbers([chart])
+
+
+def panels(chart: charts.Panels):
+    across = 2 if len(chart.charts) % 2 == 0 else len(chart.charts)
+    down = -(-len(chart.charts) // across)
+    figure, axes = canvas(1.5 + 3.6 * across, 3.2 * down, down, across)
+    for one, of in zip(axes.flat, chart.charts, strict=True):
+        panel(one, of)
+    if chart.again:  # all have the same y
+        for one in axes.flat[1:]:
+            one.set_ylabel("")
+    legend(figure, axes[0, 0])
+    return figure, numbers(chart.charts)
+
+
+def panel(axes, chart: charts.Lines) -> None:
+    axes.set(xlabel=chart.x, ylabel="\n".join(textwrap.wrap(chart.y, LABEL)))
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     classes = next((line.x for line in chart.series if isinstance(line.x[0], str)), None)
     for index, line in enumerate(chart.series):
@@ -57,16 +81,38 @@ def lines(chart: charts.Lines):
     if chart.share:
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -0.02), min(high, 1.02))
+    from matplotlib.ticker import EngFormatter
+
     if classes:
         axes.set_xticks(range(len(classes)), classes)
     else:
-        from matplotlib.ticker import EngFormatter
-
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    legend(figure, axes)
-    rows = [{"series": line.name, chart.along: place, chart.value: value} for line in (*chart.series, *chart.references)
-            for place, value in zip(line.x, line.y, strict=True)]
-    return figure, table.plain(rows, [Column(name, name) for name in ("series", chart.along, chart.value)])
+    if axes.get_ylim()[1] > 10_000:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def numbers(of: list[charts.Lines]) -> str:
+    """CSV of charts of the same series: a row for each point of a series, with its places on all axes, and one for a
+    reference that is the same everywhere.
+    """
+    rows, names = {}, {"series": ""}
+
+    def add(line: str, places: dict, chart: charts.Lines, value) -> None:
+        names.update(dict.fromkeys([*places, chart.value], ""))
+        row = rows.setdefault((line, next(iter(places.values()), None)), {"series": line})
+        row.update(places | {chart.value: value})
+
+    for chart in of:
+        for index, line in enumerate(chart.series):
+            axes = chart.axes or [charts.Axis(chart.along, chart.x, [line.x for line in chart.series])]
+            for point, value in enumerate(line.y):
+                add(line.name, {axis.along: axis.x[index][point] for axis in axes}, chart, value)
+        for line in chart.references:
+            if chart.axes:
+                add(line.name, {}, chart, line.y[0])
+            for place, value in () if chart.axes else zip(line.x, line.y, strict=True):
+                add(line.name, {chart.along: place}, chart, value)
+    return table.plain(list(rows.values()), [Column(name, name) for name in names])
 
 
 def plot(axes, line: Series, index: int, band: bool, shaded: bool) -> None:
@@ -101,7 +147,8 @@ def legend(figure, axes) -> None:
 
 def heat(chart: charts.Heat):
     matrix = chart.matrix
-    figure, axes = canvas(chart.x, chart.y, 1.6 + 0.38 * len(matrix.groups))
+    figure, ((axes,),) = canvas(height=1.6 + 0.38 * len(matrix.groups))
+    axes.set(xlabel=chart.x, ylabel=chart.y)
     behind_GxR = chart.from_best()
     image = axes.imshow(behind_GxR, cmap="Blues", aspect="auto", vmin=0)
     most = max(map(max, behind_GxR)) or 1
@@ -123,7 +170,8 @@ def heat(chart: charts.Heat):
 
 
 def intervals(chart: charts.Intervals):
-    figure, axes = canvas(chart.x, "", 1.2 + 0.32 * len(chart.rows))
+    figure, ((axes,),) = canvas(height=1.2 + 0.32 * len(chart.rows))
+    axes.set(xlabel=chart.x)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     for place, (_, value, paper) in enumerate(chart.rows):
         if value.low is not None:

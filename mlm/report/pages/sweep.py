@@ -18,10 +18,11 @@ from typing import NamedTuple
 from mlm.base import config, fields
 from mlm.base.files import write_text
 from mlm.report import charts, compare, figures, palette, series, table
+from mlm.report.pages import origin, recipe, sheet
 from mlm.report.table import Column
 
-SPENT = (
-    Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"),
+TOOK = (
+    Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"), Column("timed_seconds", "seconds", ",.0f"),
     Column("tokens_per_second", "tokens/s", ",.0f"), Column("parameters", "parameters", ",d"),
     Column("flops", "training FLOPs", ".2e"),
 )
@@ -39,11 +40,8 @@ class Findings(NamedTuple):
     charts: list
 
 
-def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.* and root/figures/*, and returns what they hold.
-
-    results: finished runs, at least one, as `series` says.
-    """
+def findings(experiment, results: Sequence[dict]) -> Findings:
+    """What finished runs say, at least one, as `series` has them."""
     group = getattr(experiment, "group", series.name_of)
     groups = series.groups(results, group)
     rows, columns = table.against_paper(*experiment.table(results))
@@ -52,9 +50,14 @@ def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     judged = compare.judged(results[0])
     note = (f"{judged.title[0].upper()}{judged.title[1:]} of the first less the second's: "
             f"{'negative' if judged.better < 0 else 'positive'} where the first is better.")
-    found = Findings(rows, columns, claims, claim_columns, note, charts.of(results, rows, columns, group))
-    table.write(root, rows, columns)
-    table.write(root, claims, claim_columns, "claims")
+    return Findings(rows, columns, claims, claim_columns, note, charts.of(results, rows, columns, group))
+
+
+def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
+    """Writes root/table.*, root/claims.* and root/figures/*, and returns what they hold; results: as of `findings`."""
+    found = findings(experiment, results)
+    table.write(root, found.rows, found.columns)
+    table.write(root, found.claims, found.claim_columns, "claims")
     for chart in found.charts:
         figures.draw(root / "figures", chart)
     return found
@@ -65,29 +68,47 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
 
     planned: how many points the sweep has. With no results yet the page holds the experiment's question alone.
     """
+    found = files(root, experiment, results) if results else Findings([], [], [], [], "", [])
+    root.mkdir(parents=True, exist_ok=True)
+    write_text(root / "report.html", html(root.name, experiment, found, results, planned))
+    return root / "report.html"
+
+
+def html(name: str, experiment, found: Findings, results: Sequence[dict], planned: int) -> str:
+    """The page of the sweep of that name."""
     import jinja2
 
-    found = files(root, experiment, results) if results else Findings([], [], [], [], "", [])
-    question, _, recipe = (experiment.__doc__ or root.name).partition("\n\n")
+    question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = settings(results)
-    topics = {}
-    for chart in found.charts:
-        if isinstance(chart, charts.Lines):
-            topics.setdefault(chart.topic, []).append(chart)
+    origins = origin.origins(results, getattr(experiment, "group", series.name_of))
+    topics = by_topic(found.charts)
     environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
                                      trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    html = environment.get_template("sweep.html").render(
-        question=" ".join(question.split()), recipe=recipe.strip(), name=root.name, done=len(results), planned=planned,
-        found=found, topics=topics, same=same, different=different, runs=runs(results, different),
+    return environment.get_template("sweep.html").render(
+        question=" ".join(question.split()), recipe=rest.strip(), entries=recipe.entries(rest.strip()),
+        name=name, done=len(results), planned=planned, found=found, topics=topics, same=same, origins=origins,
+        table=sheet.of(found.rows, found.columns), claims=sheet.of(found.claims, found.claim_columns),
+        runs=scored(results, different), took=took(results, origins),
         intervals=[interval_plot(chart) for chart in found.charts if isinstance(chart, charts.Intervals)],
         heats=[chart for chart in found.charts if isinstance(chart, charts.Heat)],
-        run_columns=[column for column in run_columns(results)
-                     if any(measured(result, column.name) is not None for result in results)],
-        data=embedded({topic: [drawn(chart) for chart in of] for topic, of in topics.items()}),
+        data=embedded({topic: [drawn(chart, stems(found.charts)) for chart in of] for topic, of in topics.items()}),
         palette=palette, text=table.text, below=table.notes)
-    root.mkdir(parents=True, exist_ok=True)
-    write_text(root / "report.html", html)
-    return root / "report.html"
+
+
+def by_topic(found: Sequence) -> dict[str, list[charts.Lines]]:
+    """The charts of lines that stand in one place each of the page."""
+    topics = {}
+    for chart in found:
+        each = chart.charts if isinstance(chart, charts.Panels) and not chart.again else [chart]
+        for one in each:
+            if isinstance(one, charts.Lines):
+                topics.setdefault(one.topic, []).append(one)
+    return topics
+
+
+def stems(found: Sequence) -> dict[str, str]:
+    """The name of the files that hold a chart of lines beside others, by the chart's own name."""
+    return {one.name: chart.name for chart in found if isinstance(chart, charts.Panels) for one in chart.charts}
 
 
 def settings(results: Sequence[dict]) -> tuple[dict, dict]:
@@ -108,20 +129,44 @@ def shown(value) -> str:
     return "" if value is None else str(value)
 
 
-def runs(results: Sequence[dict], different: dict) -> list[dict]:
-    """A row a run: its name, the config fields that differ (odd: from most runs' one value), and its numbers."""
-    columns = run_columns(results)
-    return [{"name": Path(result["config"]["workdir"]).name,
-             "fields": [{"text": text, "odd": name != "seed" and common is not None and text != common}
-                        for name, common in different.items() for text in [shown(result["config"].get(name))]],
-             "numbers": {column.name: measured(result, column.name) for column in columns}} for result in results]
-
-
-def run_columns(results: Sequence[dict]) -> list[Column]:
-    """What the table of runs shows: the scores with curves, the first with its error, and what the run took."""
+def scored(results: Sequence[dict], different: dict) -> list[sheet.Block]:
+    """A row a run: its name, the config fields that differ (odd: from most runs' one value), and its scores."""
     scores = [table.scored(score, ".4f") for score in charts.worth_a_curve(results)] if results else []
     error = [Column(f"{column.name}_se", "its error", column.form) for column in scores[:1]]
-    return [*scores[:1], *error, *scores[1:], *SPENT]
+    columns = [*scores[:1], *error, *scores[1:]]
+    heads = [sheet.Cell(by_word(name), None, "config") for name in different]
+    return of_runs(results, heads, [
+        [sheet.Cell(text, text, "config" if name == "seed" or common in (None, text) else "config odd")
+         for name, common in different.items() for text in [shown(result["config"].get(name))]]
+        for result in results], columns)
+
+
+def took(results: Sequence[dict], origins: origin.Origins) -> list[sheet.Block]:
+    """A row a run: what it took, and where and when it ran; odd is what most others have another value of."""
+    when = {"begun (UTC)": origins.since, "ended (UTC)": origins.until}
+    when = {name: times for name, times in when.items() if any(times)}
+    odd = {name: {value for value, groups in found.items() if 2 * len(groups) < len(results)}
+           for name, found in origins.mixed.items()}
+    cells = [[sheet.Cell(text, text, "config odd" if text in odd.get(name, ()) else "config")
+              for name, text in (*run.items(), *((name, times[i]) for name, times in when.items()))]
+             for i, run in enumerate(origins.runs)]
+    return of_runs(results, [sheet.Cell(name, None, "config") for name in (*origins.mixed, *when)], cells, TOOK)
+
+
+def of_runs(results: Sequence[dict], heads: Sequence[sheet.Cell], cells: Sequence[Sequence[sheet.Cell]],
+            columns: Sequence[Column]) -> list[sheet.Block]:
+    """The blocks of a table of runs: names, cells of text, then the columns of numbers that some run has."""
+    columns = [column for column in columns if any(measured(result, column.name) is not None for result in results)]
+    names = [Path(result["config"]["workdir"]).name for result in results]
+    heads = [sheet.Cell("run"), *heads, *(sheet.Cell(column.title, None, "number") for column in columns)]
+    return sheet.blocks(heads, [[sheet.Cell(name, name), *of, *(sheet.number(measured(result, column.name), column)
+                                                                for column in columns)]
+                                for name, of, result in zip(names, cells, results, strict=True)])
+
+
+def by_word(name: str) -> str:
+    """A config field that may be broken after each word."""
+    return name.replace(".", ".\u200b").replace("_", "_\u200b")
 
 
 def measured(result: dict, name: str) -> float | None:
@@ -129,18 +174,16 @@ def measured(result: dict, name: str) -> float | None:
 
 
 def interval_plot(chart: charts.Intervals) -> dict:
-    """The chart's places as per cent of the axis, which holds all bounds; that of a share ends at 0 and 1."""
+    """The chart's places as per cent of the axis, which holds all that is drawn."""
     from matplotlib.ticker import MaxNLocator
 
     ends = [x for _, value, paper in chart.rows for x in (*value, paper) if x is not None]
     low, high = min(ends), max(ends)
-    if chart.share:
-        low, high = max(low, 0), min(high, 1)
     ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     low, high = float(ticks[0]), float(ticks[-1])
 
     def place(x):
-        return None if x is None else round(100 * min(max((x - low) / (high - low), 0), 1), 2)
+        return None if x is None else round(100 * (x - low) / (high - low), 2)
 
     return {"title": chart.x, "name": chart.name, "form": chart.form,
             "ticks": [(f"{x:.6g}", place(x)) for x in ticks.tolist()],
@@ -150,29 +193,37 @@ def interval_plot(chart: charts.Intervals) -> dict:
                      for name, value, paper in chart.rows]}
 
 
-def drawn(chart: charts.Lines) -> dict:
-    """The chart for the page's script: rounded numbers, and at most some POINTS of a line, for a screen has no more."""
-    def line(index, of, reference):
-        of = thinned(of)
-        bounds = [[short(value.low), short(value.high)] if value.low is not None else None for value in of.y]
-        return {"name": of.name, "x": [x if isinstance(x, str) else short(x) for x in of.x],
-                "y": [short(value.mean) for value in of.y], "bounds": bounds, "reference": reference,
-                **palette.style(index)._asdict()}
+def drawn(chart: charts.Lines, stems: dict[str, str]) -> dict:
+    """The chart for the page's script: rounded numbers, and at most some POINTS of a line, for a screen has no more.
 
-    return {"name": chart.name, "x": chart.x, "y": chart.y, "band": chart.band, "bounds": chart.bounds,
-            "share": chart.share,
-            "series": [*(line(i, of, False) for i, of in enumerate(chart.series)),
-                       *(line(i, of, True) for i, of in enumerate(chart.references))]}
+    A series has its places on each axis; a reference that is the same everywhere has none.
+    """
+    axes = chart.axes or [charts.Axis(chart.along, chart.x, [line.x for line in (*chart.series, *chart.references)])]
+
+    def line(index, of, places, reference):
+        points = thinned(len(of.y)) if places else [0]
+        values = [of.y[i] for i in points]
+        return {"name": of.name, "x": [[short(x[i]) for i in points] for x in places],
+                "y": [short(value.mean) for value in values],
+                "bounds": [None if value.low is None else [short(value.low), short(value.high)] for value in values],
+                "reference": reference, **palette.style(index)._asdict()}
+
+    lines = [line(i, of, [axis.x[i] for axis in axes], False) for i, of in enumerate(chart.series)]
+    for i, of in enumerate(chart.references):
+        lines.append(line(i, of, [] if chart.axes else [of.x], True))
+    own = stems.get(chart.name, chart.name)
+    return {"name": chart.name, "y": chart.y, "band": chart.band, "bounds": chart.bounds, "share": chart.share,
+            "axes": [{"x": axis.title, "files": stems.get(f"{chart.value}-by-{axis.along}", own)} for axis in axes],
+            "series": lines}
 
 
-def thinned(line: series.Series) -> series.Series:
-    every = -(-len(line.x) // POINTS)
-    kept = sorted({*range(0, len(line.x), every), len(line.x) - 1})
-    return line._replace(x=[line.x[i] for i in kept], y=[line.y[i] for i in kept])
+def thinned(count: int) -> list[int]:
+    """The places of a line's points that are drawn: at most some POINTS, and the last."""
+    return sorted({*range(0, count, -(-count // POINTS)), count - 1})
 
 
-def short(value: float) -> float:
-    return float(f"{value:.6g}")
+def short(value: float | str) -> float | str:
+    return value if isinstance(value, str) else float(f"{value:.6g}")
 
 
 def embedded(value) -> str:
