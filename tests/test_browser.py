@@ -201,6 +201,7 @@ def wide(sweep, tmp_path_factory):
         return [row | {column.name: value for column in more} for row in rows], [*columns, *more]
 
     said = "Long?\n\n" + "Command    " + "run --with=this " * 30 + "x" * 500
+    said += "\nExpected   " + "word  other  " * 12
     return pages.alone(root, results, types.SimpleNamespace(__doc__=said, table=table))
 
 
@@ -218,6 +219,8 @@ def test_nothing_is_cut_on_paper(chromium, request, which, width):
         tab.emulate_media(media="print")
         tab.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert tab.evaluate(HIDDEN) == []
+        fixed = "[...document.querySelectorAll('pre')]"
+        assert tab.evaluate(f"{fixed}.every(one => one.scrollWidth <= one.clientWidth + 1)")
 
 
 @pytest.mark.parametrize("which", ["written", "wide"])
