@@ -125,3 +125,21 @@ def test_one_vocabulary_over_338_languages():
     normal = [unicodedata.normalize("NFKC", text) for text in texts]
     exact = [words.decode(i).split() == text.split() for i, text in zip(ids, normal, strict=True)]
     assert np.mean(exact) > 0.99  # SentencePiece also drops some control characters
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+@pytest.mark.parametrize("latin", [False, True], ids=["chinese", "mixed"])
+def test_the_size_that_an_error_advises_is_right_the_first_time(kind, latin):
+    """Of characters that are words of their own, of which few take two entries."""
+    draw = random.Random(0)
+    letters = [chr(0x4e00 + i) for i in range(700)]
+    text = ["".join(draw.choices(letters, [1 / (i + 1) for i in range(700)], k=15)) + "\u3002" for _ in range(300)]
+    text += [" ".join(draw.choices(["alpha", "beta", "gamma", "the", "of"], k=8)) for _ in range(100 * latin)]
+    with pytest.raises(errors.ConfigError, match=r"expected at most \d+,") as error:
+        kinds.train(config.Tokenizer(kind, 5000), text)
+    advised = int(re.search(r"at most (\d+)", str(error.value))[1])
+    made = kinds.train(config.Tokenizer(kind, advised), text)
+    assert made.vocab_size == advised
+    assert not any(special.UNK in ids for ids in made.encode_batch(text))  # nothing more could be known
+    for size in (advised - 1, advised // 2, 60):
+        assert kinds.train(config.Tokenizer(kind, size), text).vocab_size == size

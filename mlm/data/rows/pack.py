@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from mlm.base import config, errors, types
+from mlm.base import config, errors, files, types
 from mlm.base.reads import Rule
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
 from mlm.data.rows import store
@@ -65,6 +65,7 @@ def resolve(cfg: config.Config) -> config.Config:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
+    files.check_folder("config.data.cache", cfg.data.cache, writing=False)
     errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
     errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
@@ -219,12 +220,12 @@ def _write(folder, split, rows, knobs, isolate, unigram_V) -> dict:
     block["ids"].fill(PAD)
     filled = 0
     with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context(open(folder / f"{split}.{name}.bin", "wb")) for name in block}
+        columns = {name: stack.enter_context(open(folder / f"{split}.{name}.bin", "wb")) for name in block}
 
         def flush():
             ids = block["ids"][:filled]
             unigram_V[:] += np.bincount(ids.ravel(), minlength=len(unigram_V))
-            for name, file in files.items():
+            for name, file in columns.items():
                 file.write(block[name][:filled].tobytes())
                 block[name].fill(PAD if name == "ids" else 0)
 

@@ -19,7 +19,7 @@ MAX_DOCUMENT = 2 ** 22  # characters; a longer document is cut, so that memory s
 PIECE = 2 ** 20         # bytes of a line that are read at a time
 MAX_HEADING = 10_000    # characters; no longer line starts a document
 SECONDS = 1             # that a regular expression may take for a line
-RATIO, FREE = 100, 2 ** 26  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
+RATIO, FREE = 100, 2 ** 24  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
 
 Boundary = Callable[[str], bool]  # line -> whether it starts a document
 

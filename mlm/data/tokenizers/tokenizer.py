@@ -66,9 +66,12 @@ def alphabet(counts: Counter, entries: int) -> list[str]:
     return entries_by_count[:max(1, entries // 8, min(enough, entries // 2))]
 
 
-def too_many(asked, possible):
-    return errors.ConfigError(f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, "
-                              "which is what the training text can give")
+class TooMany(errors.ConfigError):
+    """More entries are asked for than the training text can give."""
+
+    def __init__(self, asked, possible):
+        super().__init__(f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, which is what the "
+                         "training text can give")
 
 
 def too_few(asked, needed):

@@ -7,18 +7,29 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer, alphabet, characters, too_few, too_many
+from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer, TooMany, alphabet, characters, ranked, too_few
 
 SPACE = "\u2581"        # how SentencePiece writes the space before a word
+
+
 def train(vocab_size, sentences):
     """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
+    counts = characters(sentences, normalize)
+    kept = alphabet(counts, vocab_size - NUM_SPECIAL)
+    try:
+        return _learn(vocab_size, counts.keys() - kept, sentences)
+    except TooMany:  # room is left, which the rarer characters fill: with all of them, no text gives more
+        more = ranked(counts)[:max(len(kept), vocab_size - NUM_SPECIAL - 1)]
+        return _learn(vocab_size, counts.keys() - more, sentences)
+
+
+def normalize(character):
+    return unicodedata.normalize("NFKC", character)
+
+
+def _learn(vocab_size, rare, sentences):
     import sentencepiece
 
-    def normalize(character):
-        return unicodedata.normalize("NFKC", character)
-
-    counts = characters(sentences, normalize)
-    rare = counts.keys() - alphabet(counts, vocab_size - NUM_SPECIAL)
     # Left out here, since SentencePiece accepts no character coverage under 98%. They are unknown in any case.
     blanks = {ord(c): " " for c in set().union(*sentences) if not rare.isdisjoint(normalize(c))} if rare else {}
     model = io.BytesIO()
@@ -35,7 +46,7 @@ def train(vocab_size, sentences):
     except (RuntimeError, OSError) as error:
         message = str(error)
         if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-            raise too_many(vocab_size, most[1]) from None
+            raise TooMany(vocab_size, most[1]) from None
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
             raise too_few(vocab_size, least[1]) from None
         raise errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "

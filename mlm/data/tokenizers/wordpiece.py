@@ -2,7 +2,7 @@
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, alphabet, characters, too_few, too_many
+from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, alphabet, characters, ranked, too_few
 
 
 def _wordpiece(entries=()):
@@ -17,24 +17,41 @@ def _wordpiece(entries=()):
 
 def train(vocab_size, sentences):
     """BERT's WordPiece (Devlin et al. 2019, arXiv:1810.04805), cased, as the tokenizers library learns it."""
-    import tokenizers
     tool = _wordpiece()
     counts = characters(sentences, tool.normalizer.normalize_str)
-    kept = sorted(alphabet(counts, (vocab_size - NUM_SPECIAL) // 2))  # each takes two entries, one within words
-    inner = [c for c in kept if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
-    # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
-    # special keep their place, which makes the vocabulary a function of the text.
-    first = [*SPECIAL, *kept, *(f"##{c}" for c in inner)]
+    kept = alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
+    first = _alphabet(tool, kept)
     if vocab_size < len(first):
         raise too_few(vocab_size, len(first))
+    number = _learn(vocab_size, first, kept, sentences)
+    if len(number) < vocab_size:  # room is left, which the rarer characters fill: with all of them, no text gives more
+        rest, missing = ranked(counts)[len(kept):], vocab_size - len(number)
+        while rest and missing > 0:
+            kept.append(rest.pop(0))
+            missing -= len(_alphabet(tool, kept[-1:])) - NUM_SPECIAL
+        number = _learn(vocab_size, _alphabet(tool, kept)[:vocab_size], kept, sentences)
+    if len(number) < vocab_size:
+        raise TooMany(vocab_size, len(number))
+    return "\n".join(sorted(number, key=number.get)).encode()
+
+
+def _alphabet(tool, kept):
+    """The first entries: each character takes two, one within words; one where it stands alone, as in Chinese."""
+    inner = [c for c in sorted(kept) if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
+    return [*SPECIAL, *sorted(kept), *(f"##{c}" for c in inner)]
+
+
+def _learn(vocab_size, first, kept, sentences):
+    """The number of each entry: `first`, and what is merged of them."""
+    import tokenizers
+    tool = _wordpiece()
+    # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
+    # special keep their place, which makes the vocabulary a function of the text.
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=first, initial_alphabet=kept, limit_alphabet=len(kept),
+        vocab_size=vocab_size, special_tokens=first, initial_alphabet=sorted(kept), limit_alphabet=len(kept),
         show_progress=False)
     tool.train_from_iterator(iter(sentences), trainer)
-    number = tool.get_vocab()
-    if len(number) < vocab_size:
-        raise too_many(vocab_size, len(number))
-    return "\n".join(sorted(number, key=number.get)).encode()
+    return tool.get_vocab()
 
 
 def restore(model):

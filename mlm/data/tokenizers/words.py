@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, ranked, too_many
+from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
 
 
 def train(vocab_size, sentences):
@@ -18,7 +18,7 @@ def train(vocab_size, sentences):
     if vocab_size:
         words = words[:vocab_size - NUM_SPECIAL]
     if len(words) < vocab_size - NUM_SPECIAL:
-        raise too_many(vocab_size, len(words) + NUM_SPECIAL)
+        raise TooMany(vocab_size, len(words) + NUM_SPECIAL)
     return "\n".join([*SPECIAL, *words]).encode()
 
 

@@ -1,0 +1,161 @@
+"""Inputs that a user could get wrong end in one line and make nothing: a table; experiments/attack tries many more."""
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.attack import cases
+from launch import join, loaded
+from launch.sweep import __main__ as command
+from launch.sweep import points
+from mlm.base import config, errors, fields
+from mlm.train import recipe
+from mlm.train.run import loop
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    cases.files(folder)
+    return folder
+
+
+def refused(words, call, *arguments):
+    with pytest.raises(errors.ConfigError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("changes", cases.PAIRS, ids=str)
+def test_contradictions_and_what_does_not_fit_together(changes):
+    refused([list(changes)[-1].rpartition(".")[2]], lambda: loop.check(recipe.resolve(config.Config(), changes)))
+
+
+def test_every_field_refuses_what_is_not_of_its_kind():
+    """The values that no field of the type can have; which of the others are right, its own checks know."""
+    never = {float: slice(0, 3), int: slice(4, 5), str: slice(3, 5), bool: slice(0), tuple: slice(0, 2)}
+    for name, value in cases.DEFAULT.items():
+        for wrong in (*cases.VALUES[type(value)][never[type(value)]], None):
+            refused([f"config.{name} = "], lambda changes: recipe.check(recipe.resolve(config.Config(), changes)),
+                    {name: wrong})
+        refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("syntax", ["line 1", "invalid syntax"]), ("raises", ["line 2", "ZeroDivisionError"]),
+    ("exits", ["line 2", "exit(3)"]), ("empty", ["defines get_config"]), ("nul", ["null bytes"]),
+    ("nothing", ["get_config() returns", "NoneType"]), ("wrong", ["get_config() returns", "dict"]),
+    ("types", ["config.seed = 'a'", "int"]), ("none", ["none of this name"])])
+def test_a_config_file_that_is_none(folder, name, words):
+    from launch import command
+    refused(words, command.recipe, str(folder / f"{name}.py"))
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("syntax", ["line 1"]), ("raises", ["line 2", "ZeroDivisionError"]), ("exits", ["line 2", "exit(3)"]),
+    ("no_scales", ["defines SCALES", "sweep, table"]), ("scales_no_dict", ["SCALES = 3"]), ("no_table", ["table"]),
+    ("sweep_raises", ["line 3", "ZeroDivisionError"]), ("sweep_exits", ["line 3", "exit(0)"]),
+    ("sweep_nothing", ["sweep() returns", "None"]), ("sweep_list", ["sweep() returns", "[{}]"]),
+    ("sweep_empty", ["sweep() returns", "points by name"]),
+    ("unknown_field", ["point a", "did you mean config.mask.rate"]),
+    ("wrong_type", ["point a", "config.seed = '1'"]), ("deep", ["point a", "config.seed"]), ("dots", ["'..'"]),
+    ("slash", ["'a/b'"]), ("newline", [r"'a\nb'"]), ("nul_name", [r"'a\x00b'"]), ("empty_name", ["name = ''"]),
+    ("long_name", ["200 bytes"]), ("number_name", ["name = 1"]), ("contradiction", ["point a", "nothing reads it"])])
+def test_an_experiment_that_is_none(folder, name, words):
+    def listed():
+        experiment = command.load_experiment(str(folder / f"{name}.py"))
+        with loaded.blamed("experiment", experiment.__file__):
+            sweep = experiment.sweep("quick")
+        points.resolved(config.Config(), sweep, {})
+
+    refused(words, listed)
+
+
+@pytest.mark.parametrize(("path", "words"), [("{}", ["something else"]), ("{}/pipe", ["something else"]),
+                                             ("experiments/masking_rat.py", ["did you mean"])])
+def test_a_path_that_is_no_experiment_is_not_opened(folder, path, words):
+    refused(words, command.load_experiment, path.format(folder))
+
+
+def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():
+    sweep = {"a": {"model.family": "rnn"}, "b": {"model.positions": "rotary"}}
+    found = points.resolved(config.Config(), sweep, {"model.heads": 4})
+    assert found["b"].model.heads == 4 and found["a"] == recipe.resolve(config.Config(), sweep["a"])
+    refused(["config.model.window = 4", "no point reads it"], points.resolved, config.Config(), sweep,
+            {"model.window": 4})
+
+
+@pytest.mark.parametrize("workdir", ["", " ", "{}/empty.py", "{}/empty.py/below/it", "{}/" + "n" * 256,
+                                     "{}/" + "n/" * 2100, "/dev/null", "{}/pipe"])
+def test_a_workdir_that_can_be_no_folder(folder, workdir):
+    refused(["config.workdir = '"], lambda: loop.check(recipe.resolve(config.Config(),
+                                                                      {"workdir": workdir.format(folder)})))
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    (("", 2, 0, False), ["--coordinator"]), (("", 1, 1, False), ["--coordinator"]),
+    (("localhost:1", 2, 0, True), ["beside --distributed"]),
+    (("localhost:1", 2, 2, False), ["--process = 2", "counted"]),
+    *(((address, 2, 1, False), ["HOST:PORT"]) for address in ("localhost", "localhost:", ":1", "localhost:0", "a:65536",
+                                                               "a:port", "a:-1", "a:1.5", "a:" + "9" * 5000))])
+def test_processes_that_cannot_be(asked, words):
+    refused(words, join.check, join.Asked(*asked, 1))
+
+
+def test_processes_that_do_not_come_and_those_that_do_not_agree():
+    first = join.Asked("localhost:48765", 3, 0, False, 1)
+    refused(["not there within 1 s: process 1, 2 of 3"], join.join, first)
+    refused(["expected process 0 to answer there within 1 s"], join.join, first._replace(process=1))
+    for other, said in ((first._replace(process=1, processes=2), "process 1 has --processes=2, process 0 has 3"),
+                        (first._replace(process=1), "process 2 of 3")):
+        at_work = subprocess.Popen([sys.executable, "-c", "import sys; from launch import join; "
+                                    f"join.meet(join.{other._replace(timeout=20)!r}, 1e9)"], cwd=ROOT,
+                                   stderr=subprocess.PIPE, text=True)
+        refused([said], join.gather, first._replace(timeout=8), time.monotonic() + 8)
+        assert said in at_work.communicate(timeout=30)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["launch.run", "launch.sweep", "launch.judge"])
+def test_ctrl_c_at_any_moment_of_the_start_is_one_line(module, folder):
+    words = {"launch.run": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
+             "launch.sweep": ["list", "experiments/architectures.py"], "launch.judge": [f"{folder}/none"]}[module]
+    ends = set()
+    for wait in (0.12, 0.3, 0.8, 1.5):
+        started = subprocess.Popen([sys.executable, "-m", module, *words], cwd=ROOT, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        time.sleep(wait)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+        assert "Traceback" not in said, said
+        ends.add(started.returncode)
+    assert 130 in ends and ends <= {130, 0, 2, -2}  # -2: Python itself had not begun
+
+
+@pytest.mark.slow
+def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
+    listed = f"{sys.executable} -m launch.sweep list {folder}/many.py"
+    (folder / "many.py").write_text(cases.EXPERIMENT.format("{str(i): {'seed': i} for i in range(300)}", "[], []"))
+    piped = subprocess.run(["bash", "-c", f"{listed} | head -n 1; exit ${{PIPESTATUS[0]}}"], cwd=ROOT, text=True,
+                           capture_output=True, check=False)
+    assert piped.returncode in (141, 0) and "Traceback" not in piped.stderr and "Exception" not in piped.stderr
+    small = {"config.data.language.train_documents": 64, "config.data.language.validation_documents": 32,
+             "config.model.size": "micro", "config.train.steps": 2, "config.workdir": folder / "full",
+             "config.data.cache": folder / "full-cache", "config.train.batch_size": 8, "config.eval.batch_size": 8}
+    words = " ".join(f"--{name}={value}" for name, value in small.items())
+    run = f"{sys.executable} -m launch.run {words}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    full = subprocess.run(["bash", "-c", f"ulimit -f 4; {run}"], cwd=ROOT, text=True, capture_output=True, check=False,
+                          env=environment)
+    assert full.returncode == 1 and "Traceback" not in full.stderr, full.stderr
+    assert full.stderr.strip().splitlines()[-1].startswith("error: File too large")
+    assert not list((folder / "full-cache").glob("*/*")) and not list(folder.glob("full/*.json"))
+    after = subprocess.run(["bash", "-c", run], cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
+    assert after.returncode == 0 and "done:" in after.stdout, after.stderr
