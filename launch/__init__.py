@@ -5,10 +5,11 @@ import sys
 
 
 def end(number, frame):
-    """Leaves at once: what an import has half done would turn an exception into another."""
-    os.write(2, b"\nstopped before anything was begun\n")
+    """Leaves at once: an exception in the middle of an import becomes another, or ends in an abort."""
+    os.write(2, b"\nstopped\n")
     os._exit(128 + number)
 
 
 if sys.argv[:1] == ["-m"]:  # python -m launch.COMMAND, and neither a test nor a worker
     signal.signal(signal.SIGINT, end)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which environ.restart blocks

@@ -13,7 +13,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from launch import environ, loaded
+from launch import end, environ, loaded
 from mlm.base import config, errors, fields
 
 DEFAULT = "configs/base.py"
@@ -82,13 +82,11 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
         finally:
             sys.stdout.flush()
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app.run(checked, flags_parser=parse)
     except (errors.ConfigError, flags.Error) as error:
         leave(2, f"error: {error}", ending)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one waits for nothing
         leave(128 + signal.SIGINT, "stopped")
     except Exception as error:
         said = outside(error)
@@ -97,6 +95,13 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
             ending(1, f"{type(error).__name__}: {errors.line(error)}")
             sys.exit(1)
         leave(*said, ending)
+    finally:
+        signal.signal(signal.SIGINT, end)
+
+
+def listen() -> None:
+    """From here on Ctrl-C is an exception, which lets files be closed: called when all is imported."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def outside(error: Exception) -> tuple[int, str] | None:

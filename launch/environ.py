@@ -1,5 +1,6 @@
 """What libraries read as a process starts: where compiled programs are kept, and how memory is held."""
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -28,4 +29,5 @@ def restart(settings: dict[str, str]) -> None:
     """Starts this very command again, in this process, with those of the settings that the environment is without."""
     if not settings.keys() <= os.environ.keys():
         sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until launch/__init__.py can answer it
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings | os.environ)

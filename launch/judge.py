@@ -141,6 +141,7 @@ def main(argv):
     from mlm.judge.judged import Part
     from mlm.train.run import trained
 
+    command.listen()
     for flag in (_PARADIGMS, _SUITE):
         errors.expect(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
                       if flag is _PARADIGMS else flag.value, "--blimp=FOLDER beside it")

@@ -21,7 +21,7 @@ def load(flag: str, path: str, needs: tuple[str, ...]) -> ModuleType:
     spec = importlib.util.spec_from_loader(Path(path).stem, loader=None, origin=path)
     module = importlib.util.module_from_spec(spec)
     module.__file__ = path
-    with blamed(flag, path):
+    with blamed(flag, path, reading=True):
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     for name in needs:
         if not hasattr(module, name):
@@ -35,8 +35,11 @@ def _public(module):
 
 
 @contextlib.contextmanager
-def blamed(flag: str, path: str) -> Iterator[None]:
-    """Where the block fails in code of the file, raises ConfigError with the file, the line and what happened."""
+def blamed(flag: str, path: str, *, reading: bool = False) -> Iterator[None]:
+    """Where the block fails in code of the file, raises ConfigError with the file, the line and what happened.
+
+    reading: in anything, then, as the block does nothing else.
+    """
     try:
         yield
     except errors.ConfigError:
@@ -49,7 +52,7 @@ def blamed(flag: str, path: str) -> Iterator[None]:
             said = f"it ends Python by exit({error.code!r})"
         else:
             said = f"{type(error).__name__}: {errors.line(error)}"
-        if not lines and not isinstance(error, SyntaxError | ValueError | OSError | RecursionError):
+        if not lines and not reading:
             raise
         where = f", line {lines[-1]}" if lines else ""
         raise errors.ConfigError(f"{flag} = {path!r}{where}: {said}") from None

@@ -37,6 +37,7 @@ def main(argv):
     from mlm.train.run.stop import Stopped
     from mlm.train.step import parallel
 
+    command.listen()
     asked = join.Asked(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _DISTRIBUTED.value, _JOIN_TIMEOUT.value)
     join.check(asked)
     cfg = recipe.resolve(command.base(), command.overrides(sys.argv))

@@ -128,15 +128,19 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(module, folder):
     words = {"launch.run": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
              "launch.sweep": ["list", "experiments/architectures.py"], "launch.judge": [f"{folder}/none"]}[module]
     ends = set()
-    for wait in (0.12, 0.3, 0.8, 1.5):
-        started = subprocess.Popen([sys.executable, "-m", module, *words], cwd=ROOT, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+    for wait in (0, 0.3, 1.0):
+        started = subprocess.Popen([sys.executable, "-X", "importtime", "-m", module, *words], cwd=ROOT,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for line in started.stderr:
+            if line.endswith(" launch\n"):  # Python itself has begun, and may begin again with other settings
+                break
         time.sleep(wait)
         started.send_signal(signal.SIGINT)
-        _, said = started.communicate(timeout=60)
-        assert "Traceback" not in said, said
-        ends.add(started.returncode)
-    assert 130 in ends and ends <= {130, 0, 2, -2}  # -2: Python itself had not begun
+        said = [line for line in started.stderr if not line.startswith("import time:")]
+        ends.add(started.wait(timeout=60))
+        assert "Traceback" not in "".join(said), said
+        assert len("".join(said).split()) < 40
+    assert 130 in ends and ends <= {130, 0, 2, -signal.SIGINT}  # the last: Python itself was about to end
 
 
 @pytest.mark.slow
@@ -156,6 +160,6 @@ def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
                           env=environment)
     assert full.returncode == 1 and "Traceback" not in full.stderr, full.stderr
     assert full.stderr.strip().splitlines()[-1].startswith("error: File too large")
-    assert not list((folder / "full-cache").glob("*/*")) and not list(folder.glob("full/*.json"))
+    assert not list((folder / "full-cache").glob(".*.part-*")) and not list(folder.glob("full/result.json"))
     after = subprocess.run(["bash", "-c", run], cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
     assert after.returncode == 0 and "done:" in after.stdout, after.stderr

@@ -147,6 +147,7 @@ def main(argv):
                                  "python -m launch.sweep run experiments/architectures.py --scale=quick")
     verb, path = argv[1:]
     errors.one_of("verb", verb, VERBS)
+    errors.number("--utilisation", _UTILISATION.value, 0.01, 1)  # which the flag's own bounds let pass where it is nan
     experiment = load_experiment(path)
     root, configs = points(experiment, sys.argv)
     with loaded.blamed("experiment", path):
