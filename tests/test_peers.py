@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"data.path": "PLACE/text/*.txt", "data.validation_fraction": 0.3, "data.cache": "PLACE/cache",
-         "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.length": 16, "model.layers": 1, "model.width": 8,
+         "tokenizer.kind": "words", "tokenizer.vocab_size": 13, "pack.length": 16, "model.layers": 1, "model.width": 8,
          "model.hidden": 8, "model.heads": 2, "train.batch_size": 8, "train.steps": 1_000_000, "train.log_every": 1,
          "eval.batch_size": 8, "workdir": "PLACE/run"}
 FASTER = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
