@@ -1,12 +1,11 @@
 """Under a budget every point spends what the first one does."""
-import json
 import random
 
 import pytest
 from small import small_config
 
-from launch.sweep import budget
-from mlm.base import fields
+from launch.sweep import budget, overview
+from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.train.run import loop
@@ -53,12 +52,30 @@ def test_equal_flops_are_spent(base, tmp_path):
 def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
     points = [small_config(**base | changes) for changes in (
         {}, {"model__layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})]
-    (tmp_path / "step_seconds.json").write_text(json.dumps(
-        {budget.name(points[0]): 0.01, budget.name(points[1]): 0.02, budget.name(points[3]): 0.004}))
+    path = tmp_path / "step_seconds.json"
+    files.write_sealed(path, {budget.name(points[number]): took for number, took in ((0, 0.01), (1, 0.02), (3, 0.004))})
     points = budget.rewrite(points, "seconds", tmp_path)
     assert steps(points) == [40, 20, 40, 100]
     assert len({fields.fingerprint(cfg) for cfg in points}) == 4
     assert budget.step_seconds(points[0]) > 0
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(files.Damaged, match=r"step_seconds.json is damaged: .*: remove it to measure again"):
+        budget.rewrite(points, "seconds", tmp_path)
+
+
+def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked(base, tmp_path, monkeypatch):
+    points, folder = [small_config(**base | {"model__layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
+    measured = []
+    monkeypatch.setattr(budget.elsewhere, "each", lambda function, items: measured.extend(items) or [0.02] * len(items))
+    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [budget.UNKNOWN] * 3
+    assert not folder.exists()
+    folder.mkdir()
+    files.write_sealed(folder / "step_seconds.json", {budget.name(cfg): 0.01 for cfg in points[:2]})
+    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, budget.UNKNOWN]
+    assert overview.state(budget.rewrite(points, "seconds", folder, measure=False)[2]).name == "not measured"
+    assert measured == [] and len(list(folder.iterdir())) == 1
+    assert steps(budget.rewrite(points, "seconds", folder)) == [40, 40, 20] and measured == points[2:]
+    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, 20]
 
 
 def test_a_budget_counts_what_training_masks(base):

@@ -1,5 +1,11 @@
-"""A plan counts what the papers count by hand, sees the memory of the real step, and its remedies are remedies."""
+"""A plan counts what the papers count by hand, knows the memory of the real step, and its remedies are remedies."""
+import contextlib
+import functools
+import math
+import multiprocessing
 import re
+import signal
+import time
 
 import jax
 import pytest
@@ -7,7 +13,7 @@ from jax._src import xla_bridge
 from small import small_config
 
 from launch.cluster import kinds
-from launch.sweep import plan
+from launch.sweep import elsewhere, here, plan
 from mlm.base import config, fields
 from mlm.objectives import masking
 from mlm.train import recipe
@@ -15,11 +21,12 @@ from mlm.train.step import cost, program
 
 pytestmark = pytest.mark.slow
 
-RATES = (0.15, 0.15)
-
-
 def member(**changes):
-    return small_config(tokenizer__vocab_size=500, data__path="text.txt", train__batch_size=64, **changes)
+    return small_config(**{"tokenizer__vocab_size": 500, "data__path": "text.txt", "train__batch_size": 64} | changes)
+
+
+def point(cfg, kind="H200", number=1, exact=False) -> dict:
+    return plan.point("a", cfg, plan.Plan(kinds.KINDS[kind], number, 0.5, exact))
 
 
 def allocated() -> int:
@@ -31,7 +38,7 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
     cfg = recipe.resolve(fields.override(config.Config(), {
         "model.size": "base", "mask.rate": rate, "data.path": "text.txt", "tokenizer.vocab_size": 30_522,
         "train.steps": 1000, "train.batch_size": 16}))
-    row = plan.point("base", cfg, "H200", 1, 0.5, (rate, rate))
+    row = point(cfg)
     tokens, predictions = 1000 * 16 * 128, 1000 * 16 * masking.slots(rate, 128)
     by_hand = (6 * 12 * 12 * 768**2 * tokens + 12 * 12 * 128 * 768 * tokens
                + 6 * (768 + 30_522) * 768 * predictions)
@@ -53,41 +60,63 @@ def test_flops_are_counted_where_a_plugin_counts_none(monkeypatch):
 
 def test_more_devices_take_less_time_and_memory_each():
     cfg, before = member(), allocated()
-    rows = [plan.point("a", cfg, "H200", number, 0.5, RATES) for number in (1, 2)]
+    rows = [point(cfg, "H200", number) for number in (1, 2)]
     assert rows[1]["hours"] == pytest.approx(rows[0]["hours"] / 2)
     state = 3 * 4 * rows[0]["parameters"]  # parameters and both moments, float32
     assert state < 1e9 * rows[1]["memory"] < 1e9 * rows[0]["memory"]
-    assert plan.point("a", cfg, "v5e-8", 1, 0.5, RATES)["memory"] < rows[1]["memory"]
-    assert "does not divide by 3 devices" in plan.point("a", cfg, "A100", 3, 0.5, RATES)["fits"]
+    assert point(cfg, "v5e-8", 1)["memory"] < rows[1]["memory"]
+    assert "does not divide by 3 devices" in point(cfg, "A100", 3)["fits"]
     assert allocated() - before < rows[0]["parameters"]
 
 
-def test_memory_between_two_rates_is_near_and_never_too_little():
-    def memory(rate, rates):
-        return plan.point("a", member(mask__rate=rate), "H200", 1, 0.5, rates)["memory"]
+@pytest.mark.parametrize("member_of", [
+    {}, {"train__accumulate": 4}, {"mask__rate": 0.8}, {"family": "feedforward", "cell": "bag"},
+    {"family": "rnn", "cell": "lstm"}], ids=["transformer", "parts", "rate", "bag", "lstm"])
+def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
+    """Of a step whose rows take more than its state, and whose vocabulary is large."""
+    cfg = small_config(**{"tokenizer__vocab_size": 8000, "data__path": "text.txt", "train__batch_size": 64,
+                          "pack__length": 128, "model__max_positions": 128, "model__width": 64, "model__hidden": 256,
+                          "model__layers": 4} | member_of)
+    ours, theirs = point(cfg)["memory"], point(cfg, exact=True)["memory"]
+    assert theirs / plan.ERROR <= ours <= theirs * plan.ERROR
 
-    low, middle, high = (memory(rate, (rate, rate)) for rate in (0.15, 0.5, 0.8))
-    assert low < high and middle <= memory(0.5, (0.15, 0.8)) <= 1.05 * middle
-    rows = plan.table({str(rate): member(mask__rate=rate) for rate in (0.15, 0.5, 0.8)}, "H200", 1, 0.5)
-    assert [row.get("memory") for row in rows] == [low, pytest.approx(middle, rel=0.05), high, None]
-    assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
+
+def test_near_the_edge_only_the_compiler_tells(monkeypatch):
+    needs = 1e9 * point(member())["memory"] / plan.USABLE
+    for share, fits in ((1.3, "yes"), (1.1, "perhaps: --exact compiles it to know"), (0.9, "perhaps")):
+        monkeypatch.setitem(kinds.KINDS, "near", kinds.Kind(1e12, share * needs, 1, ""))
+        assert point(member(), "near")["fits"].startswith(fits)
+        assert point(member(), "near", exact=True)["fits"].split(":")[0] in ("yes", "no")
 
 
-def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch):
-    whole = 1e9 * plan.point("a", member(), "H200", 1, 0.5, RATES)["memory"]
+def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_other(monkeypatch):
+    monkeypatch.setattr(cost, "memory", None)
+    points = {"a": member(seed=1), "bad": member(), "b": member(train__steps=7)}
+    monkeypatch.setattr(plan, "vocab_size", lambda cfg: plan.errors.expect(cfg != points["bad"], "x", 1, "2") or 500)
+    lines = plan.lines(points, plan.Plan(kinds.KINDS["H200"]))
+    assert next(lines).split()[1] == "point" and set(next(lines)) == set("|-")
+    said = list(lines)
+    assert [line.split()[1] for line in said] == ["a", "bad", "b", "3"]
+    assert "cannot be planned: x = 1: expected 2" in said[1] and " yes " in said[2]
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["estimated", "compiled"])
+def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
+    point = functools.partial(globals()["point"], exact=exact)
+    whole = 1e9 * point(member(), "H200", 1)["memory"]
     monkeypatch.setitem(kinds.KINDS, "small", kinds.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
-    said = plan.point("a", member(), "small", 1, 0.5, RATES)["fits"]
+    said = point(member(), "small", 1)["fits"]
     told = re.match(r"no: train.accumulate = (\d+) would .*, or --devices=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
-    assert plan.point("a", member(train__accumulate=accumulate), "small", 1, 0.5, RATES)["fits"] == "yes"
-    assert plan.point("a", member(train__accumulate=accumulate // 2), "small", 1, 0.5, RATES)["fits"] != "yes"
-    assert plan.point("a", member(), "small", devices, 0.5, RATES)["fits"] == "yes"
+    assert point(member(train__accumulate=accumulate), "small", 1)["fits"] == "yes"
+    assert point(member(train__accumulate=accumulate // 2), "small", 1)["fits"] != "yes"
+    assert point(member(), "small", devices)["fits"] == "yes"
     monkeypatch.setitem(kinds.KINDS, "tiny", kinds.Kind(1e12, 1e4, 1, ""))
     for devices in (1, 64):  # 64: a row each from the first
-        assert "nor with one row at a time" in plan.point("a", member(), "tiny", devices, 0.5, RATES)["fits"]
-    monkeypatch.setitem(kinds.KINDS, "four", kinds.Kind(1e12, 0.1 * whole / plan.USABLE, 4, ""))
-    devices = int(re.search(r"--devices=(\d+)$", plan.point("a", member(), "four", 1, 0.5, RATES)["fits"])[1])
-    assert plan.point("a", member(), "four", devices, 0.5, RATES)["fits"] == "yes"
+        assert "nor with one row at a time" in point(member(), "tiny", devices)["fits"]
+    monkeypatch.setitem(kinds.KINDS, "four", kinds.Kind(1e12, 0.15 * whole / plan.USABLE, 4, ""))
+    devices = int(re.search(r"--devices=(\d+)$", point(member(), "four", 1)["fits"])[1])
+    assert point(member(), "four", devices)["fits"] == "yes"
 
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
@@ -95,5 +124,50 @@ def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monke
     monkeypatch.setattr(cost, "memory", lambda cfg, entries: compiled.append(cfg) or 1)
     points = {str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
               for seed in range(3)}
-    plan.table(points, "H200", 1, 0.5)
+    rows = list(plan.rows(points, plan.Plan(kinds.KINDS["H200"], exact=True)))
     assert len(set(compiled)) == 1 and program.blank(compiled[0]) == compiled[0]
+    assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
+
+
+def test_this_machine_is_measured_by_steps_of_each_program_and_of_large_batches_by_some_rows(monkeypatch):
+    """In this process: what is measured is what another would."""
+    measured, real = [], here.elsewhere.Process
+
+    class Process:
+        def ask(self, function, item, seconds=None):
+            if function is here.machine:
+                return here.Machine("a machine", 2, 1e9, {"float32": 1e9})
+            measured.append(item)
+            return 0.25
+
+    monkeypatch.setattr(here.elsewhere, "Process", Process)
+    found = here.Here({"float32"}, 0.5)
+    small, large = member(train__batch_size=8), member(train__batch_size=4096, train__accumulate=2)
+    entries = 500
+    assert found.step(small, entries, 1e8) == (0.25, "0.25 s")  # it would take 0.1 s
+    again = fields.override(small, {"seed": 5, "train.steps": 77, "workdir": "elsewhere"})
+    assert found.step(again, entries, 1e8) == (0.25, "0.25 s") and len(measured) == 1
+    assert found.step(large, entries, 1e11) == (64, "64 s, by 16 of 4096 rows")  # else 250 s
+    monkeypatch.setattr(here.elsewhere, "Process", real)
+    monkeypatch.setattr(here, "PROGRAM", 0)
+    found.process = real()
+    with contextlib.closing(found):
+        assert found.step(member(model__layers=3), entries, 1e8)[1] == "0.1 s by its FLOPs: it took longer than 0 s"
+    assert here.step_seconds((program.blank(member(train__batch_size=8)), entries, 4)) > 0
+    assert here.peak("float32") > 1e8 and here.ram() > 1e8
+
+
+def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():
+    answers = elsewhere.each(math.sqrt, [4, 9, -1])
+    assert [next(answers), next(answers)] == [2, 3]
+    with pytest.raises(elsewhere.Ended, match="ValueError"):
+        next(answers)
+    answers = elsewhere.each(time.sleep, [0, 600])
+    next(answers)
+    child, = multiprocessing.active_children()
+    answers.close()
+    assert not child.is_alive() and multiprocessing.active_children() == []
+    with contextlib.closing(elsewhere.Process()) as process, pytest.raises(elsewhere.Ended, match="longer than 1 s"):
+        process.ask(time.sleep, 600, seconds=1)
+    with pytest.raises(elsewhere.Ended, match="was ended by SIGKILL"):
+        list(elsewhere.each(signal.raise_signal, [signal.SIGKILL]))

@@ -5,6 +5,7 @@
 --config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
 spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
 """
+import contextlib
 import dataclasses
 import os
 import sys
@@ -23,9 +24,12 @@ _WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at th
                                 "them. Leave it at 1 on an accelerator.", lower_bound=1, upper_bound=1024)
 _TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
                                  lower_bound=0, upper_bound=1024)
-_DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of launch/cluster/kinds.py's.")
+_DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of launch/cluster/kinds.py's, or here: "
+                              "this machine, on which a few steps of each program are then measured.")
+_EXACT = flags.DEFINE_bool("exact", False, "plan: compile each program for its memory, in 3 to 20 s, instead of "
+                           "estimating that.")
 _DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1, upper_bound=2**20)
-_UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense bfloat16 peak that training reaches.",
+_UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense peak that training reaches.",
                                   lower_bound=0.01, upper_bound=1)
 VERBS = ("list", "plan", "run", "table", "report")
 
@@ -46,7 +50,7 @@ def load_experiment(path: str):
     return module
 
 
-def points(experiment, argv) -> tuple[Path, list]:
+def points(experiment, argv, measure: bool) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
     from launch import loaded
     from launch.sweep import points as checked
@@ -64,7 +68,7 @@ def points(experiment, argv) -> tuple[Path, list]:
     if not own_steps:
         from launch.sweep import budget
 
-        resolved = budget.rewrite(resolved, _BUDGET.value, root)
+        resolved = budget.rewrite(resolved, _BUDGET.value, root, measure)
     configs, names = [], {}
     for name, cfg in zip(sweep, resolved, strict=True):
         print_ = fields.fingerprint(cfg)
@@ -100,19 +104,37 @@ def show(experiment, root: Path, configs) -> None:
 
 
 def plan(configs) -> None:
-    """Prints what the points would cost."""
-    from launch.cluster import kinds
-    from launch.sweep import plan
-    from mlm.report import table
+    """Prints what the points would cost, each as soon as it is known."""
+    import jax
 
-    points = {Path(cfg.workdir).name: cfg for cfg in configs}
-    rows = plan.table(points, _DEVICE.value, _DEVICES.value, _UTILISATION.value)
-    kind = kinds.KINDS[_DEVICE.value]
-    print(f"{table.markdown(rows, plan.COLUMNS)}\n\nOn {_DEVICES.value} x {_DEVICE.value} (chips: "
-          f"{_DEVICES.value * kind.chips}, each {kind.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and "
-          f"{kind.memory / 1e9:.0f} GB; {kind.source}), at {_UTILISATION.value:.0%} of that peak; a step fits where it "
-          f"takes at most {plan.USABLE:.0%} of the memory.")
-    if any(cfg.model.dtype != "bfloat16" for cfg in configs):
+    from launch.cluster import kinds
+    from launch.sweep import here, plan
+    from mlm.base import errors
+
+    jax.config.update("jax_platforms", "cpu")  # an accelerator is left to those at work there
+    points, exact = {Path(cfg.workdir).name: cfg for cfg in configs}, _EXACT.value
+    if _DEVICE.value == "here":
+        errors.expect(_DEVICES.value == 1, "--devices", _DEVICES.value, "1 beside --device=here, which has its own")
+        found = here.Here({cfg.model.dtype for cfg in configs}, _UTILISATION.value)
+        kind, machine = found.kind(), found.machine
+        asked = plan.Plan(kind, 1, _UTILISATION.value, exact, found.step)
+        peaks = " and ".join(f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices"
+                             for dtype, flops in machine.flops.items())
+        note = (f"On this machine ({machine.devices} x {machine.name}, each {peaks} and {kind.memory / 1e9:.1f} GB), a "
+                f"step as measured, with nothing else at work one hopes")
+    else:
+        errors.one_of("--device", _DEVICE.value, [*kinds.KINDS, "here"])
+        kind = kinds.KINDS[_DEVICE.value]
+        asked = plan.Plan(kind, _DEVICES.value, _UTILISATION.value, exact)
+        note = (f"On {_DEVICES.value} x {_DEVICE.value} (chips: {_DEVICES.value * kind.chips}, each "
+                f"{kind.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {kind.memory / 1e9:.0f} GB; {kind.source}), at "
+                f"{_UTILISATION.value:.0%} of that peak")
+    with contextlib.closing(found) if _DEVICE.value == "here" else contextlib.nullcontext():
+        for line in plan.lines(points, asked):
+            print(line, flush=True)
+    how = "as compiled" if exact else "estimated, which may be wrong by a quarter (--exact compiles each step)"
+    print(f"\n{note}; a step fits where it takes at most {plan.USABLE:.0%} of the memory, {how}.")
+    if _DEVICE.value != "here" and any(cfg.model.dtype != "bfloat16" for cfg in configs):
         print("Some points compute in float32, for which the peak is lower: --config.model.dtype=bfloat16")
 
 
@@ -120,13 +142,9 @@ def train(experiment, root: Path, configs) -> None:
     """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
     from launch.sweep import overview, runner
 
-    try:
-        with overview.Overview(configs) as view:
-            call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
-            call.run(view)
-    except runner.CannotStart as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    with overview.Overview(configs) as view:
+        call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
+        call.run(view)
     if call.signal is not None:
         done = len(overview.finished(configs)[0])
         print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
@@ -139,7 +157,7 @@ def train(experiment, root: Path, configs) -> None:
 
 
 def main(argv):
-    from launch import loaded
+    from launch.sweep import elsewhere
     from mlm.base import errors
 
     if len(argv) != 3:
@@ -149,30 +167,38 @@ def main(argv):
     errors.one_of("verb", verb, VERBS)
     errors.number("--utilisation", _UTILISATION.value, 0.01, 1)  # which the flag's own bounds let pass where it is nan
     experiment = load_experiment(path)
-    root, configs = points(experiment, sys.argv)
-    with loaded.blamed("experiment", path):
-        act(verb, experiment, root, configs)
+    try:
+        root, configs = points(experiment, sys.argv, measure=verb == "run")
+        if verb == "list":
+            listed(configs)
+        elif verb == "plan":
+            plan(configs)
+        elif verb == "run":
+            train(experiment, root, configs)
+        elif verb == "report":
+            report(experiment, root, configs)
+        else:
+            show(experiment, root, configs)
+    except (elsewhere.CannotStart, elsewhere.Ended) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
-def act(verb: str, experiment, root: Path, configs) -> None:
-    """Does what the verb says of an experiment's points."""
-    if verb == "list":
-        from launch.sweep import overview
+def listed(configs) -> None:
+    """Prints where each point stands; one whose steps are unknown has no directory yet, for they are in its name."""
+    from launch.sweep import overview
 
-        for cfg in configs:
-            print(f"{cfg.workdir}: {overview.state(cfg)}")
-    elif verb == "plan":
-        plan(configs)
-    elif verb == "run":
-        train(experiment, root, configs)
-    elif verb == "report":
-        from mlm.report.pages import sweep as page
+    for cfg in configs:
+        workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
+        print(f"{workdir}: {overview.state(cfg)}", flush=True)
 
-        results = finished(configs)
-        path = page.write(root, experiment, results, len(configs))
-        print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
-    else:
-        show(experiment, root, configs)
+
+def report(experiment, root: Path, configs) -> None:
+    from mlm.report.pages import sweep as page
+
+    results = finished(configs)
+    path = page.write(root, experiment, results, len(configs))
+    print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
 
 
 if __name__ == "__main__":

@@ -3,18 +3,15 @@
 A budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
 """
 import fcntl
-import json
-import multiprocessing
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from launch.sweep import plan
+from launch.sweep import elsewhere, plan
 from mlm import objectives
 from mlm.base import config, fields, files
 from mlm.base.special import NUM_SPECIAL
@@ -22,20 +19,24 @@ from mlm.data.rows import loader, pack
 from mlm.train.step import cost, program
 
 WARM, TIMED = 3, 15  # steps before the clock starts, and under it
+UNKNOWN = 0          # train.steps of a point whose step was not measured yet
 
 
-def rewrite(points: Sequence[config.Config], budget: str, folder: Path) -> list[config.Config]:
+def rewrite(points: Sequence[config.Config], budget: str, folder: Path, measure: bool = True) -> list[config.Config]:
     """The points with train.steps set by a budget, one of BUDGETS; folder: of the sweep, which keeps step times.
 
-    Everything that follows the share of the steps made, such as the learning rate, follows the new steps.
+    Everything that follows the share of the steps made, such as the learning rate, follows the new steps. measure:
+    whether what is not kept is measured; where not, such a point has UNKNOWN steps, and all have where it is the first.
     """
-    cost = BUDGETS[budget](points, folder)
-    total = cost[0] * points[0].train.steps
-    return [fields.override(cfg, {"train.steps": max(1, round(total / each))})
-            for cfg, each in zip(points, cost, strict=True)]
+    costs = BUDGETS[budget](points, folder, measure)
+    if costs[0] is None:
+        return [fields.override(cfg, {"train.steps": UNKNOWN}) for cfg in points]
+    total = costs[0] * points[0].train.steps
+    return [fields.override(cfg, {"train.steps": UNKNOWN if each is None else max(1, round(total / each))})
+            for cfg, each in zip(points, costs, strict=True)]
 
 
-def predictions(points, folder) -> list[float]:
+def predictions(points, folder, measure) -> list[float]:
     """Of a step, on average over the run: a share of the tokens that may be masked, counted where rows differ."""
     differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
     return [cfg.train.batch_size * objectives.predicted(cfg) * (words(cfg) if differ else 1) for cfg in points]
@@ -47,38 +48,42 @@ def words(cfg: config.Config) -> float:
     return int(np.frombuffer(rows.about.unigram, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
 
 
-def training_flops(points, folder) -> list[float]:
-    with elsewhere() as process:
-        return list(process.map(step_flops, points))
+def training_flops(points, folder, measure) -> list[float]:
+    return list(elsewhere.each(step_flops, points, platform="cpu"))
 
 
 def step_flops(cfg: config.Config) -> float:
     return cost.per_step(cfg, plan.vocab_size(cfg))
 
 
-def seconds(points, folder) -> list[float]:
+def seconds(points, folder, measure) -> list[float | None]:
     """Of a step on this machine's devices, measured once and kept in folder/step_seconds.json.
 
-    Whoever comes while another call measures waits, and takes its times: they decide which points these are.
+    Whoever comes while another call measures waits, and takes its times: they decide which points these are. Not to
+    measure makes no file and waits for nobody. Raises Damaged where what is kept is.
     """
     path = folder / "step_seconds.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".step_seconds.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        kept = json.loads(path.read_text()) if path.exists() else {}
-        unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
-        if unknown:
-            print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
-            with elsewhere() as process:
-                for key, cfg in unknown.items():
-                    kept[key] = process.submit(step_seconds, cfg).result()
-                    files.write_json(path, kept)
-    return [kept[name(cfg)] for cfg in points]
+    kept = times(path)
+    if measure and any(name(cfg) not in kept for cfg in points):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".step_seconds.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = times(path)
+            unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
+            if unknown:
+                print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
+            for key, took in zip(unknown, elsewhere.each(step_seconds, list(unknown.values())), strict=True):
+                kept[key] = took
+                files.write_sealed(path, kept)
+    return [kept.get(name(cfg)) for cfg in points]
 
 
-def elsewhere() -> ProcessPoolExecutor:
-    """A process to use JAX in: devices belong to the process that touches them first, and workers will need them."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+def times(path: Path) -> dict[str, float]:
+    try:
+        return files.read_sealed(path) or {}
+    except files.Damaged as damaged:
+        raise files.Damaged(f"{damaged}; it decides how long each point is trained: remove it to measure again, for "
+                            "points of other lengths") from None
 
 
 def name(cfg: config.Config) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mlm.base.errors import ConfigError
@@ -20,53 +20,68 @@ def apart():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class CannotStart(Exception):
+    """A process that is needed could not be started, or not get ready; why, in a line."""
+
+
 class Ended(Exception):
     """The process ended, or was ended for the time it took, without an answer; how, in a line."""
 
 
-def each(function: Callable, items: Sequence, *, platform: str = "", seconds: float | None = None) -> Iterator[Any]:
-    """function(item) of each item, in order, from one other process, which ends with the last, or with this generator.
+class Process:
+    """Another process, which calls what it is asked to; platform: the only one that JAX may use there, such as "cpu",
+    or "" for what there is."""
 
-    platform: the only one that JAX may use there, such as "cpu"; "" for what there is. seconds: the longest that one
-    answer may take. Raises ConfigError as the function does, and Ended.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs, function, items, platform), daemon=True)
-    with apart():
-        process.start()
-    theirs.close()
-    try:
-        for _ in items:
-            if seconds is not None and not ours.poll(seconds):
+    def __init__(self, platform: str = ""):
+        context = multiprocessing.get_context("spawn")
+        self.ours, theirs = context.Pipe()
+        self.process = context.Process(target=_answer, args=(theirs, platform), daemon=True)
+        with apart():
+            self.process.start()
+        theirs.close()
+
+    def ask(self, function: Callable, item, seconds: float | None = None):
+        """function(item). Raises ConfigError as that does, and Ended for any other error, for the end of the process,
+        and where there is no answer after so many seconds."""
+        try:
+            self.ours.send((function, item))
+            if seconds is not None and not self.ours.poll(seconds):
                 raise Ended(f"it took longer than {seconds:.0f} s")
-            try:
-                answer, error = ours.recv()
-            except EOFError:
-                process.join()
-                code = process.exitcode
-                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                raise Ended(f"the process that was to answer {how}") from None
-            if error is not None:
-                raise error
-            yield answer
-    finally:
-        ours.close()
-        process.kill()
-        process.join()
+            answer, error = self.ours.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            code = self.process.exitcode
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            raise Ended(f"the process that was to answer {how}") from None
+        if error is not None:
+            raise error
+        return answer
+
+    def close(self) -> None:
+        self.ours.close()
+        self.process.kill()
+        self.process.join()
 
 
-def _answer(answers, function, items, platform):
+def each(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
+    """function(item) of each item, in order, from one other process, which ends with the last, or with this generator;
+    raises as `ask` does."""
+    with contextlib.closing(Process(platform)) as process:
+        for item in items:
+            yield process.ask(function, item)
+
+
+def _answer(orders, platform):
     if platform:
         import jax
 
         jax.config.update("jax_platforms", platform)
-    with contextlib.suppress(BrokenPipeError):  # nobody waits any longer
-        for item in items:
+    with contextlib.suppress(EOFError, ConnectionError):  # nobody asks any longer
+        while True:
+            function, item = orders.recv()
             try:
-                answers.send((function(item), None))
+                orders.send((function(item), None))
             except ConfigError as error:
-                return answers.send((None, error))
+                orders.send((None, error))
             except Exception as error:
-                said = f"{type(error).__name__}: {error}".splitlines()
-                return answers.send((None, Ended(said[0])))
+                orders.send((None, Ended(f"{type(error).__name__}: {error}".splitlines()[0])))

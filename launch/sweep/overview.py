@@ -21,7 +21,8 @@ AGAIN = "run makes it again"
 class State(NamedTuple):
     """Where a point stands, by its directory alone. Losses in nats, None before the first record of them."""
 
-    name: str           # done | damaged | failed | elsewhere (some process is at it) | stopped | not started
+    name: str           # done | damaged | failed | elsewhere (some process is at it) | stopped | not started | not
+                        # measured, where a budget's steps are not known
     step: int
     steps: int
     loss: float | None       # of training
@@ -31,7 +32,8 @@ class State(NamedTuple):
     def __str__(self):
         step = f"step {self.step:,} of {self.steps:,}"
         return {"stopped": step, "elsewhere": f"{step}, at work", "failed": f"failed at {step}: {self.error}",
-                "damaged": f"damaged: {self.error}"}.get(self.name, self.name)
+                "damaged": f"damaged: {self.error}", "not measured": "steps not measured yet; run measures",
+                }.get(self.name, self.name)
 
 
 def read(cfg: config.Config) -> tuple[dict | None, str]:
@@ -63,6 +65,8 @@ def how(cfg: config.Config) -> tuple[str, str]:
 
 
 def state(cfg: config.Config) -> State:
+    if not cfg.train.steps:
+        return State("not measured", 0, 0, None, None, "")
     records, _ = files.whole_lines(directory.metrics(cfg.workdir))
     (found, fault), (error, doubt) = read(cfg), how(cfg)
     if found is not None and not questions.missing(cfg):

@@ -9,7 +9,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from launch.sweep import worker
-from launch.sweep.elsewhere import apart
+from launch.sweep.elsewhere import CannotStart, apart
 from launch.sweep.overview import Overview, state
 from mlm.base import config, errors
 from mlm.train.run import directory
@@ -31,10 +31,6 @@ def side_by_side(platform: str, cfg: config.Config) -> tuple[int, str]:
         return 1, f"config.parallel.mode is {cfg.parallel.mode}"
     flops = 6 * 12 * cfg.model.layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.length
     return max(1, min(MOST, int(BUSY / flops))), f"a step takes about {flops:.0e} FLOPs of {BUSY:.0e} at a time"
-
-
-class CannotStart(Exception):
-    """No worker could be started; what for, in a line."""
 
 
 class Worker:
