@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
-from mlm.base import config, errors, files
+from mlm.base import config, errors
 
 
 def main(orders: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
@@ -55,6 +55,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
 
     Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
     """
+    from mlm.judge import questions
     from mlm.train.run import directory, log, loop, population
     from mlm.train.run.stop import Stopped
 
@@ -64,7 +65,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
                         for workdir, outcome in population.train(given).items()}
             for cfg in given:
                 if outcomes.get(cfg.workdir) == "":
-                    ask(cfg)
+                    questions.finish(cfg)
             return outcomes
         except Stopped:
             raise
@@ -74,7 +75,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
     for cfg in given:
         try:
             loop.train(cfg)
-            ask(cfg)
+            questions.finish(cfg)
             outcomes[cfg.workdir] = ""
         except Stopped:
             raise
@@ -84,18 +85,6 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
             account()
             outcomes[cfg.workdir] = said(error)
     return outcomes
-
-
-def ask(cfg: config.Config) -> None:
-    """Asks a trained run what it has not answered, or what it answered where that is no longer readable."""
-    from mlm.judge import questions
-    from mlm.train.run import directory
-
-    try:
-        directory.judged(cfg.workdir)
-    except files.Damaged:
-        directory.keep_judged(cfg.workdir, {})
-    questions.finish(cfg)
 
 
 def account(more: str = "") -> None:
