@@ -57,7 +57,7 @@ def start(folder, root, *more):
                                 "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
                                 "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment)
+                            env=environment, start_new_session=True)
 
 
 def finish(process, code=0):
@@ -122,6 +122,17 @@ def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     assert sum(1 for path in root.glob("*/checkpoints/*") if path.name.isdigit()) >= saved
 
 
+def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
+    """A terminal tells every process of its group."""
+    process = start(folder, "starting", "--workers=2")
+    while process.poll() is None and len(started := workers(process)) < 2:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)
+    assert finish(process, 128 + signal.SIGINT) == "stopped; 0 of 4 points are done; the same command continues\n"
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+                   for pid in started)
+
+
 def test_two_runners_train_no_point_twice(folder, undisturbed):
     root = folder / "two"
     pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--together=2")]
@@ -147,7 +158,7 @@ def test_a_worker_that_dies_takes_its_point_with_it_and_no_other(folder, undistu
 
 def test_what_no_worker_could_train_is_refused_in_one_line(folder):
     out = finish(start(folder, "refused", "--config.train.accumulate=3"), 2)
-    assert out.splitlines()[-1].startswith("error: config.train.accumulate = 3")
+    assert out.splitlines()[-1].startswith("error: point width8-seed0: config.train.accumulate = 3")
     assert not (folder / "refused").exists()
 
 
