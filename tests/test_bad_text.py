@@ -112,3 +112,10 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
         assert f"{share:.1%}, of documents by chance" in caplog.text
         warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert any("of the words and pieces are unknown" in message for message in warned) == told
+
+
+def test_the_parts_of_a_long_line_start_no_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIECE", 8)
+    (tmp_path / "a.txt").write_text("a" * 40 + "\naaaaaaa\nb\n")
+    assert read(tmp_path / "a.txt", "a+") == ["a" * 40, "aaaaaaa\nb"]
+    assert read(tmp_path / "a.txt", "line") == ["a" * 40, "aaaaaaa", "b"]
