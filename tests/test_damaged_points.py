@@ -176,3 +176,13 @@ def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):
     view.show((), last=True)
     loss = json.loads(Path(cfg.workdir, "result.json").read_text())["evaluation"]["loss"]
     assert capsys.readouterr().out.startswith(f"seed2: done, held-out loss {loss:.4f} ± ")
+
+
+def test_runs_of_another_version_or_of_other_settings_are_named_beside_a_sweep(points):
+    assert overview.strangers(points) == ""
+    drawn = fields.identity(points[0], {})
+    for name, change in (("old", {"drawn": drawn["drawn"] | {"masks": 1}}), ("other", {})):
+        shutil.copytree(points[0].workdir, Path(points[0].workdir).with_name(name))
+        files.write_sealed(Path(points[0].workdir).with_name(name) / "config.json", drawn | change)
+    assert overview.strangers(points) == ("left out, another version's, which drew otherwise (masks 1, now 2): old; "
+                                          "left out, of other settings: other")

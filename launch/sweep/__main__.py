@@ -81,12 +81,13 @@ def points(experiment, argv, measure: bool) -> tuple[Path, list]:
 
 
 def finished(configs) -> list[dict]:
-    """The points that are trained, as reports read them; what is damaged is named on stderr."""
+    """The points that are trained, as reports read them; what is damaged, or of another sweep, is named on stderr."""
     from launch.sweep import overview
 
     results, faults = overview.finished(configs)
-    for fault in faults:
-        print(fault, file=sys.stderr)
+    for said in (*faults, overview.strangers(configs)):
+        if said:
+            print(said, file=sys.stderr)
     return results
 
 
@@ -191,6 +192,8 @@ def listed(configs) -> None:
     for cfg in configs:
         workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
         print(f"{workdir}: {overview.state(cfg)}", flush=True)
+    if said := overview.strangers(configs):
+        print(said, file=sys.stderr)
 
 
 def report(experiment, root: Path, configs) -> None:

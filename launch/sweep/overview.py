@@ -105,6 +105,20 @@ class Told(NamedTuple):
     times: int    # lines about its steps in that state
 
 
+def strangers(points: Sequence[config.Config]) -> str:
+    """A line that names the runs beside a sweep's points that are none of them, with why; "" where there are none."""
+    found: dict[str, list[str]] = {}
+    for workdir in sorted(set(directory.beside(points[0].workdir)) - {cfg.workdir for cfg in points}):
+        try:
+            other = fields.drawn_otherwise(directory.origin(workdir) or {})
+            why = f"another version's, which drew otherwise ({other})" if other else "of other settings"
+        except files.Damaged:
+            why = "damaged, or another version's"
+        found.setdefault(why, []).append(Path(workdir).name)
+    return "; ".join(f"left out, {why}: {', '.join(names[:5])}" + (f" and {more} more" if (more := len(names) - 5) > 0
+                                                                    else "") for why, names in found.items())
+
+
 class Overview:
     """Shows the points of a call of `run`, as often as it is asked to."""
 

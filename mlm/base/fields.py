@@ -100,6 +100,12 @@ def identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
     return {"config": flatten(config), "data": data, "drawn": DRAWN}
 
 
+def drawn_otherwise(saved: Mapping[str, Any]) -> str:
+    """What chance decided otherwise for a run of this identity than it would now, "" where nothing is."""
+    drawn = saved.get("drawn", {})
+    return "; ".join(f"{name} {drawn.get(name)}, now {now}" for name, now in DRAWN.items() if drawn.get(name) != now)
+
+
 def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError, naming what differs, unless `saved`, an `identity`, would give the same result."""
     want, have = json.loads(json.dumps(flatten(cfg, results_only=True))), saved["config"]  # tuples are lists there
@@ -107,10 +113,9 @@ def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], w
                  for name, value in want.items() if have.get(name) != value]
     if differing:
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
-    drawn = saved.get("drawn", {})
-    other = [f"{name} {drawn.get(name)}, now {now}" for name, now in DRAWN.items() if drawn.get(name) != now]
+    other = drawn_otherwise(saved)
     if other:
-        raise ConfigError(f"{where} is another version's, which drew otherwise ({'; '.join(other)}): keep it and "
+        raise ConfigError(f"{where} is another version's, which drew otherwise ({other}): keep it and "
                           "choose another config.workdir, or remove it to have it made again")
     changed = [name for name in data if saved["data"].get(name) != data[name]]
     if changed:

@@ -1,0 +1,74 @@
+"""What chance decides is what it was when its version was last raised (mlm/base/drawn.py).
+
+Where a test fails here, draws have changed: raise their version in DRAWN, then write down what is drawn now.
+"""
+import itertools
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import MEMBERS, VOCAB, small_config
+
+from mlm.base.drawn import DRAWN
+from mlm.data.language import grammar, probes
+from mlm.data.rows import loader
+from mlm.models import MODELS
+from mlm.objectives import masking
+from mlm.train.step import update
+
+LANGUAGE = small_config(data__corpus="language", pack__length=32).data.language
+
+
+def crc32(*values) -> str:
+    return f"{zlib.crc32(b''.join(np.ascontiguousarray(value, np.int64).tobytes() for value in values)):08x}"
+
+
+def language():
+    return zlib.crc32("\n".join(itertools.islice(grammar.documents(LANGUAGE), 50)).encode())
+
+
+def batches():
+    rows = dict.fromkeys(("ids", "segments", "positions"), np.zeros((40, 4), np.int32))
+    made = loader.train_batches(rows, seed=3, batch_size=4, start_step=7)
+    return crc32(*(np.stack([batch.row_B, batch.epoch_B, batch.index_B]) for batch in itertools.islice(made, 20)))
+
+
+def masks():
+    keys = update.row_keys(np.uint32(3), np.int32(5), jnp.arange(8))
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, VOCAB, (8, 32)), jnp.int32)
+    drawn = jax.jit(lambda: [masking.corrupt(
+        keys, ids, rate=0.3, mask_share=0.5, random_share=0.3, slots=12, cdf_V=masking.cumulative(np.ones(VOCAB), True),
+        predict=0.4, view=view, views=2) for view in range(2)])()
+    return crc32(*(np.concatenate([one.ids_BxL, one.positions_BxK, one.weights_BxK], 1) for one in drawn))
+
+
+def items():
+    made = grammar.build(LANGUAGE)
+    words = [[made.words.index(word) for word in document.split()]
+             for document in itertools.islice(grammar.documents(LANGUAGE), 200)]
+    words_NxL = np.array([row + [-1] * (30 - len(row)) for row in words])
+    return crc32(*(np.stack(probes.sample(every(made, words_NxL), probes.SENTENCES, 20, 5)[0])
+                   for every in (probes.recall, probes.agreement)))
+
+
+@pytest.mark.parametrize(("name", "version", "draw", "drawn"), [
+    ("language", 1, language, 3612678098), ("batches", 1, batches, "9ae056d1"), ("masks", 2, masks, "29edbd21"),
+    ("probes", 1, items, "1cfc59cb")], ids=lambda value: value if isinstance(value, str) else "")
+def test_draws_of_whole_numbers(name, version, draw, drawn):
+    assert (DRAWN[name], draw()) == (version, drawn)
+
+
+SUMS = {("feedforward", "window"): [656.7938, 56.5571], ("feedforward", "bag"): [577.6599, 59.4591],
+        ("rnn", "lstm"): [3183.6775, 81.9547], ("rnn", "gru"): [2507.6223, 73.4342],
+        ("rnn", "elman"): [1115.8020, 77.6432], ("transformer", ""): [1057.2512, 90.2736]}
+
+
+@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+def test_first_parameters(family, cell):
+    """By their sums, as processors round otherwise."""
+    model = MODELS[family].build(small_config(family, cell).model, VOCAB)
+    leaves = jax.tree.leaves(jax.jit(model.init)(jax.random.key(3)))
+    found = [float(sum(np.sum(function(leaf)) for leaf in leaves)) for function in (np.abs, np.sin)]
+    assert DRAWN["parameters"] == 1 and found == pytest.approx(SUMS[family, cell], rel=1e-4)
