@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from small import drawn_config
 
+from experiments.attack.flips import flip, outcome
 from mlm.base import errors, fields, files
-from mlm.report import series
 from mlm.train.run import directory, loop, stop, trained
 
 STEPS = 6
@@ -42,21 +42,6 @@ def copy(runs, name, to) -> Path:
     return cfg(to)
 
 
-def outcome(workdir) -> dict:
-    """What a finished run says of its model: all of it but the time it took."""
-    found = directory.reported(workdir)
-    history = [{name: value for name, value in record.items() if "second" not in name}
-               for record in series.by_step(found["history"]).values()]
-    return {"evaluation": found["evaluation"], "totals": [found[name] for name in ("tokens", "predictions")],
-            "held_out": {name: column.tolist() for name, column in found["held_out"].items()}, "history": history}
-
-
-def flip(path: Path, place: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1 << bit
-    path.write_bytes(content)
-
-
 def data_of(workdir, step) -> Path:
     """The largest file of a checkpoint: its arrays."""
     return max((path for path in directory.checkpoints(workdir).glob(f"{step}/**/*") if path.is_file()),
@@ -78,7 +63,7 @@ def tear(workdir):
 
 def change(workdir):
     path = data_of(workdir, 4)
-    flip(path, path.stat().st_size // 2)
+    flip(path, path.stat().st_size // 2, 0)
 
 
 @pytest.mark.parametrize("damage", [change, empty, lose, tear], ids=lambda damage: damage.__name__)
@@ -97,7 +82,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
 def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(runs):
     cfg = copy(runs, "half", "hopeless")
     for step in (2, 4):
-        flip(data_of(cfg.workdir, step), 100)
+        flip(data_of(cfg.workdir, step), 100, 0)
     before = sorted(path for path in Path(cfg.workdir).rglob("*"))
     with pytest.raises(files.Damaged, match=r"4 is damaged.*2 is damaged.*none is whole: remove "):
         loop.train(cfg)
@@ -115,7 +100,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
     if content is None:
         path.unlink()
     elif content == "changed":
-        flip(path, path.stat().st_size // 2)
+        flip(path, path.stat().st_size // 2, 0)
     else:
         path.write_bytes(content)
     if (content is not None and name != "config.json") or name in ("held_out.npz", "metrics.jsonl"):

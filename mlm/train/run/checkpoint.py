@@ -1,5 +1,7 @@
 """Checkpoints of a run: asynchronous, atomic, checked against their digest, and refused to another run (orbax)."""
 import hashlib
+import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -94,10 +96,18 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
     except errors.ConfigError:
         raise
     except Exception as error:  # orbax and its parts raise all there is
+        sys.unraisablehook = _heard
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")
         raise files.Damaged(f"{name} is damaged: {files.brief(error)}") from None
     if digest(state) != origin["state"]:
         raise files.Damaged(f"{name} is damaged: its arrays are not what was saved")
     return Saved(state, origin["totals"])
+
+
+def _heard(unraisable) -> None:
+    """Of a restore that failed, tensorstore's threads still report to an event loop that orbax has closed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def digest(state: types.TrainState) -> str:

@@ -157,11 +157,11 @@ def mended():
     try:
         yield
     except files.Damaged as damaged:
-        _tell(f"{damaged}; it is made again")
+        tell(f"{damaged}; it is made again")
 
 
 @functools.cache  # a run looks before and after it has its directory to itself
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     logging.warning(text)
 
 
@@ -219,7 +219,9 @@ def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     folder = Path(cfg.workdir, "tokenizer")
     try:
         tokenizer(cfg.workdir, origin(cfg.workdir) or {"data": data})
-    except files.Damaged:
+    except files.Damaged as damaged:
+        if folder.exists():
+            tell(f"{damaged}; it is made again")
         folder.mkdir(exist_ok=True)
         vocabulary.save(folder)
     files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data))
