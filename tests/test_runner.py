@@ -1,6 +1,7 @@
 """Sweeps run by workers end the same whatever happens to the runner, to its workers, and beside them."""
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -127,6 +128,9 @@ def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     process = start(folder, "starting", "--workers=2")
     while process.poll() is None and len(started := workers(process)) < 2:
         time.sleep(0.005)
+    for pid in started:  # they hear nothing, from their first moment on
+        blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())[1]
+        assert int(blocked, 16) >> signal.SIGINT - 1 & 1
     os.killpg(process.pid, signal.SIGINT)
     assert finish(process, 128 + signal.SIGINT) == "stopped; 0 of 4 points are done; the same command continues\n"
     assert not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()

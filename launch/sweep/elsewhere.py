@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 from mlm.base.errors import ConfigError
@@ -13,6 +14,7 @@ from mlm.base.errors import ConfigError
 def apart():
     """A process started in this block is not told of Ctrl-C, which a terminal tells all that it started, from its first
     moment on: who started it decides what becomes of it."""
+    resource_tracker.ensure_running()  # its start, else a part of the first process's, would undo the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
