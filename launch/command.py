@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import app, flags
@@ -17,6 +18,7 @@ from launch import end, environ, loaded
 from mlm.base import config, errors, fields
 
 DEFAULT = "configs/base.py"
+BASE = Path(__file__).parents[1] / DEFAULT  # from wherever the command is called
 CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_config() is the recipe ({DEFAULT} if not "
                                          "given); --config.mask.rate=0.4 and the like change one field of it.")
 _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Hold memory as launch/environ.py says: faster, and memory that was "
@@ -62,8 +64,8 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
             if match := re.match(r"--?(?:no)?config\.([^=]+)", word):
                 fields.check_name(match[1])
         given = re.findall(r"(?:^|\n)--?config(?:=|\n)([^\n]*)", "\n".join(argv))
-        argv = argv if given else [argv[0], f"--config={DEFAULT}", *argv[1:]]
-        recipe(given[-1] if given else DEFAULT)
+        argv = argv if given else [argv[0], f"--config={BASE}", *argv[1:]]
+        recipe(given[-1] if given else str(BASE))
         try:
             return flags.FLAGS(argv)
         except flags.Error:

@@ -40,7 +40,8 @@ def load_experiment(path: str):
     from mlm.base import errors
 
     if not os.path.lexists(path):
-        errors.one_of("experiment", path, sorted(str(file) for file in Path("experiments").glob("*.py")))
+        there = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
+        errors.one_of("experiment", path, sorted(str(file) for file in there.glob("*.py")))
     module = loaded.load("experiment", path, ("SCALES", "sweep", "table"))
     for name, right, what in (("SCALES", isinstance(module.SCALES, Mapping) and bool(module.SCALES),
                                "a dict of scales by name, with one at least"),
