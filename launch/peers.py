@@ -92,8 +92,8 @@ def how() -> Ended | None:
 
 
 def lost(error: Exception) -> Ended | None:
-    """What an error says of another process; None where it is this one's own."""
-    if not joined() or not LOST.search(f"{type(error).__name__} {error}"):
+    """What an error says of another process; None where it is this one's own, as bad input is whatever it names."""
+    if isinstance(error, errors.ConfigError) or not joined() or not LOST.search(f"{type(error).__name__} {error}"):
         return None
     return how() or Ended("another process of this run ended; start all again, they continue")
 
@@ -127,7 +127,7 @@ def tell(code: int, line: str) -> None:
 
 def given(argv: Sequence[str]) -> dict:
     """The flags that say which of several processes this is, of a command line that may be wrong elsewhere."""
-    found = dict(word.lstrip("-").split("=", 1) for word in argv if "=" in word)
+    found = dict(re.findall(r"^--?(\w+)[=\n](?!-)(.*)", "\n".join(argv), re.MULTILINE))
     return {"coordinator": found.get("coordinator", ""), "processes": int(found.get("processes", 1)),
             "process": int(found.get("process", 0)), "distributed": "--distributed" in argv}
 
