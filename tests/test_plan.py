@@ -154,7 +154,7 @@ def test_this_machine_is_measured_by_steps_of_each_program_and_of_large_batches_
     with contextlib.closing(found):
         assert found.step(member(model__layers=3), entries, 1e8)[1] == "0.1 s by its FLOPs: it took longer than 0 s"
     assert here.step_seconds((program.blank(member(train__batch_size=8)), entries, 4)) > 0
-    assert here.peak("float32") > 1e8 and here.ram() > 1e8
+    assert here.peak("float32") > 1e8
 
 
 def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():

@@ -42,3 +42,10 @@ def test_a_small_run_is_not_traced_for_it(monkeypatch):
 
 def test_a_device_has_memory():
     assert 2**28 < parallel.room() < 2**50
+
+
+def test_a_process_has_no_more_memory_than_it_was_given(monkeypatch):
+    monkeypatch.setattr(parallel.Path, "read_text", lambda path: "1000000\n")
+    assert parallel.room() == 1_000_000
+    monkeypatch.setattr(parallel.Path, "read_text", lambda path: "max\n")
+    assert parallel.room() > 2**28

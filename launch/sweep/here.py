@@ -2,13 +2,10 @@
 
 What touches the devices is done in processes of their own (elsewhere.py).
 """
-import contextlib
 import itertools
-import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -20,7 +17,7 @@ from launch.sweep import elsewhere, plan
 from mlm.base import config, fields, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
-from mlm.train.step import program
+from mlm.train.step import parallel, program
 
 LARGEST = 8192               # of the matrices multiplied for the peak
 WARM, TIMED, TIME = 1, 5, 3  # steps before the clock starts; at most under it, while no more than so many seconds pass
@@ -103,18 +100,8 @@ class Here:
 
 def machine(dtypes) -> Machine:
     """All devices of this machine; the first is measured."""
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    return Machine(device.device_kind, jax.device_count(), float(stats.get("bytes_limit", 0) or ram()),
+    return Machine(jax.devices()[0].device_kind, jax.device_count(), float(parallel.room()),
                    {dtype: peak(dtype) for dtype in dtypes})
-
-
-def ram() -> int:
-    """Bytes of this machine's memory, or of this process's share of it."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # there is no limit, or no such file
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total
 
 
 def peak(dtype: str) -> float:

@@ -3,6 +3,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -47,10 +48,17 @@ def check_evaluation(cfg: config.Config) -> None:
 
 
 def room() -> int:
-    """Bytes of memory of one device: an accelerator's own, or on a CPU what the machine has."""
+    """Bytes of memory of one device: an accelerator's own, or on a CPU what this process may have of the machine's."""
     device = jax.local_devices()[0]
     of_device = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
-    return of_device or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return of_device or _ram()
+
+
+def _ram():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # there is no limit, or no such file
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
 
 
 def writes() -> bool:
