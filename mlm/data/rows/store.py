@@ -29,7 +29,7 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
     says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
-    name = f"{noun}-{_digest(inputs)[:16]}"
+    name = f"{noun}-{files.sha256(inputs)[:16]}"
     folder = Path(cache) / name
     files.check_folder("config.data.cache", str(cache), writing=False)
     with contextlib.ExitStack() as stack:
@@ -57,7 +57,7 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
         try:
             manifest = {"inputs": inputs, **make(aside)}
             manifest["sha256"] = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
-            told = {**manifest, "sha256_of_the_above": _digest(manifest)}
+            told = {**manifest, "sha256_of_the_above": files.sha256(manifest)}
             (aside / MANIFEST).write_text(json.dumps(told, indent=1) + "\n")
             aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync(aside)
@@ -91,7 +91,7 @@ def _check(folder, inputs, parts) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        if manifest.pop("sha256_of_the_above") != _digest(manifest) or manifest["inputs"] != inputs:
+        if manifest.pop("sha256_of_the_above") != files.sha256(manifest) or manifest["inputs"] != inputs:
             return {}, f"{MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
             if name.startswith(parts) and _sha256(folder / name) != digest:
@@ -99,10 +99,6 @@ def _check(folder, inputs, parts) -> tuple[dict, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"not whole ({error})"
     return manifest, ""
-
-
-def _digest(values):
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path):
