@@ -54,8 +54,7 @@ def summary(answers: Mapping[str, dict]) -> dict:
     suites: dict[str, dict[str, dict]] = {}
     for name, answer in answers.items():
         suite, _, paradigm = name.partition("/")
-        if paradigm:  # a version before suites had names kept none
-            suites.setdefault(suite, {})[paradigm] = answer
+        suites.setdefault(suite, {})[paradigm] = answer
     return {suite: _summary(paradigms) for suite, paradigms in suites.items()}
 
 

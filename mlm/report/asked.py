@@ -33,11 +33,10 @@ def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
                Answer(values["word_perplexity"], values["word_perplexity_se"] if held["sentences"] > 1 else None,
                       f"{held['sentences']:,} sentences"))
     for suite in result["summary"].get("pairs", {}).values():
-        if "suite" in suite:
-            overall = suite["overall"]
-            yield (Text(f"pairs_{suite['suite']}", f"{suite['suite']}: pairs right (%)", suite["sha256"]),
-                   Answer(100 * overall[f"{METRIC}_accuracy"], None,
-                          f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms"))
+        overall = suite["overall"]
+        yield (Text(f"pairs_{suite['suite']}", f"{suite['suite']}: pairs right (%)", suite["sha256"]),
+               Answer(100 * overall[f"{METRIC}_accuracy"], None,
+                      f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms"))
 
 
 def columns(results: Sequence[dict]) -> dict[Text, Column]:
