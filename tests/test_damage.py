@@ -79,6 +79,28 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
     trained.load(cfg.workdir, {})
 
 
+def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
+    cfg = copy(runs, "done", "done-damaged")
+    flip(data_of(cfg.workdir, STEPS), 100)
+    assert loop.train(cfg)["steps"] == STEPS  # its result is whole
+    with pytest.raises(files.Damaged, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
+                       ) as error:
+        trained.load(cfg.workdir, {})
+    Path(str(error.value).partition("; remove ")[2].split()[0]).unlink()
+    loop.train(cfg)
+    assert outcome(cfg.workdir) == outcome(runs[0] / "done") and trained.load(cfg.workdir, {}).step == STEPS
+
+
+def test_a_log_without_its_last_line_s_end_is_noticed(runs):
+    cfg = copy(runs, "done", "done-unended")
+    path = directory.metrics(cfg.workdir)
+    flip(path, path.stat().st_size - 1)
+    with pytest.raises(files.Damaged, match=r"metrics.jsonl is damaged: it ends at step 6 of 6, or before"):
+        directory.reported(cfg.workdir)
+    loop.train(cfg)
+    assert outcome(cfg.workdir) == outcome(runs[0] / "done")
+
+
 def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(runs):
     cfg = copy(runs, "half", "hopeless")
     for step in (2, 4):

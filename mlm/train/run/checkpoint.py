@@ -56,9 +56,15 @@ def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, ma
 
 def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
            ) -> Saved | None:
-    """The newest checkpoint, or None where there is none; raises as `read` does."""
+    """The newest checkpoint, or None where there is none. Raises as `read` does, with what to do about damage."""
     step = checkpoints.latest_step()
-    return None if step is None else read(checkpoints, step, cfg, data, jax.eval_shape(made.initial, knobs))
+    try:
+        return None if step is None else read(checkpoints, step, cfg, data, jax.eval_shape(made.initial, knobs))
+    except files.Damaged as damaged:
+        end = directory.end(checkpoints.directory.parent)
+        first = f"remove {end} and " if end.exists() else ""
+        raise files.Damaged(f"{damaged}; {first}start the run again, which makes it anew from one that is whole"
+                            ) from None
 
 
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, saved: Saved) -> None:

@@ -60,9 +60,14 @@ def beside(workdir: Path | str) -> list[str]:
     return [str(found.parent) for found in Path(workdir).parent.glob("*/config.json")]
 
 
+def end(workdir: Path | str) -> Path:
+    """The file that says that a run is done."""
+    return Path(workdir, "result.json")
+
+
 def result(workdir: Path | str) -> dict | None:
     """The result of a run that is done, or None."""
-    return files.read_sealed(Path(workdir, "result.json"))
+    return files.read_sealed(end(workdir))
 
 
 def judged(workdir: Path | str) -> dict:
@@ -88,8 +93,9 @@ def history(workdir: Path | str, found: dict) -> list[dict]:
     path = metrics(workdir)
     records = files.read_lines(path)
     last = records[-1]["step"] if records else 0
-    if last != found["steps"]:
-        raise files.Damaged(f"{path} is damaged: it ends at step {last:,} of {found['steps']:,}")
+    if last != found["steps"] or not any(name.startswith("eval_") for name in records[-1]):
+        raise files.Damaged(f"{path} is damaged: it ends at step {last:,} of {found['steps']:,}, or before what was "
+                            "evaluated there")
     return records
 
 
@@ -201,7 +207,7 @@ def finish(workdir: Path, found: dict, columns: Columns) -> None:
         if starts := provenance(workdir):
             starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             files.write_sealed(workdir / "provenance.json", {"starts": starts})
-    files.write_sealed(workdir / "result.json", {**found, "held_out": digest})
+    files.write_sealed(end(workdir), {**found, "held_out": digest})
 
 
 def keep_judged(workdir: Path | str, found: dict) -> None:
