@@ -81,7 +81,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
 
 def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
     cfg = copy(runs, "done", "done-damaged")
-    flip(data_of(cfg.workdir, STEPS), 100)
+    flip(data_of(cfg.workdir, STEPS), 100, 0)
     assert loop.train(cfg)["steps"] == STEPS  # its result is whole
     with pytest.raises(files.Damaged, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
                        ) as error:
@@ -94,7 +94,7 @@ def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
 def test_a_log_without_its_last_line_s_end_is_noticed(runs):
     cfg = copy(runs, "done", "done-unended")
     path = directory.metrics(cfg.workdir)
-    flip(path, path.stat().st_size - 1)
+    flip(path, path.stat().st_size - 1, 0)
     with pytest.raises(files.Damaged, match=r"metrics.jsonl is damaged: it ends at step 6 of 6, or before"):
         directory.reported(cfg.workdir)
     loop.train(cfg)
