@@ -170,12 +170,12 @@ def corrected(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> tu
 
 
 def student(difference_xS: np.ndarray) -> np.ndarray:
-    """The two-sided p of Student's test that paired seeds do not differ; 1 where no seed does."""
+    """The two-sided p of Student's test that paired seeds do not differ; 1 where they are too much alike for a test."""
     seeds = difference_xS.shape[-1]
     error_x = difference_xS.std(-1, ddof=1) / np.sqrt(seeds)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_x = difference_xS.mean(-1) / error_x
-    return np.where(np.isnan(t_x), 1.0, 2 * stats.t.sf(np.abs(t_x), seeds - 1))
+    return np.where(np.isfinite(t_x), 2 * stats.t.sf(np.abs(t_x), seeds - 1), 1.0)
 
 
 def holm(p_xP: np.ndarray) -> np.ndarray:
