@@ -138,10 +138,11 @@ def evaluations(result: dict) -> list[tuple[int, float]]:
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
-    """The share of the probes' items that the models, or the optimum, get right: verbs near and far, and names."""
+    """The share of items that the models, or the optimum, get right, verbs near and far, and names; of all runs only."""
     asked = [series.probes(result) for result in results]
     found = {"recall": [probes["recall"] for probes in asked if which in probes.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
         found[name] = [one for probes in asked for one in probes.get("agreement", {}).get("distance", [])
                        if one["low"] == low]
-    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items() if there}
+    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
+            if there and len(there) == len(results)}
