@@ -138,7 +138,7 @@ def evaluations(result: dict) -> list[tuple[int, float]]:
 
 
 def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
-    """The share of items that the models, or the optimum, get right, verbs near and far, and names; of all runs only."""
+    """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
     asked = [series.probes(result) for result in results]
     found = {"recall": [probes["recall"] for probes in asked if which in probes.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
