@@ -152,9 +152,10 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     results = []
     for point, own in experiment.sweep("quick").items():
         fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
-                 "data.language.train_documents": 64, "data.language.validation_documents": 16, "eval.max_rows": 16,
-                 "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2], "pack.length": 32,
-                 "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
+                 "eval.max_rows": 16, "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2],
+                 "pack.length": 32, "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
+        if own.get("data.corpus", "language") == "language":
+            fewer |= {"data.language.train_documents": 64, "data.language.validation_documents": 16}
         loop.train(recipe.resolve(fields.override(config.Config(), own | fewer)))
         results.append(directory.reported(fewer["workdir"]))
     made, columns = experiment.table(results)
