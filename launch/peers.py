@@ -93,7 +93,8 @@ def how() -> Ended | None:
 
 def lost(error: Exception) -> Ended | None:
     """What an error says of another process; None where it is this one's own, as bad input is whatever it names."""
-    if isinstance(error, errors.ConfigError) or not joined() or not LOST.search(f"{type(error).__name__} {error}"):
+    own = isinstance(error, errors.ConfigError | OSError) and not isinstance(error, ConnectionError)
+    if own or not joined() or not LOST.search(f"{type(error).__name__} {error}"):
         return None
     return how() or Ended("another process of this run ended; start all again, they continue")
 

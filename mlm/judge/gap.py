@@ -24,7 +24,7 @@ def can(cfg: config.Config) -> str:
 
 
 def asked(cfg: config.Config) -> dict:
-    return {"rate": cfg.eval.rate, "seed": cfg.eval.seed, "max_rows": cfg.eval.max_rows}
+    return {"rate": cfg.eval.rate, "seed": cfg.eval.seed, "max_rows": cfg.eval.max_rows, "format": references.FORMAT}
 
 
 def ask(run: Trained, part: Part, told) -> dict:
