@@ -3,7 +3,8 @@
     python -m launch.run --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
 
 On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
-SLURM), else with --coordinator, --processes and --process.
+SLURM), else with --coordinator, --processes and --process. A run that is there with fewer config.train.steps goes on to
+more by --longer, where its schedules are such that it is then what it had been with so many from the start.
 """
 import signal
 import sys
@@ -20,6 +21,8 @@ _PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coo
                                 upper_bound=2**20)
 _JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for the other processes at the start.",
                                      lower_bound=1, upper_bound=86_400)
+_LONGER = flags.DEFINE_bool("longer", False, "Train the run of this config further, which config.workdir holds with "
+                            "fewer config.train.steps: bit for bit the longer run, for schedules that allow it.")
 
 
 def main(argv):
@@ -35,11 +38,13 @@ def main(argv):
     from mlm.judge import questions
     from mlm.train.run import log, loop
     from mlm.train.run.stop import Stopped
-    from mlm.train.step import parallel
+    from mlm.train.step import optim, parallel
 
     command.listen()
     asked = join.Asked(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _DISTRIBUTED.value, _JOIN_TIMEOUT.value)
     join.check(asked)
+    errors.expect(not (_LONGER.value and (asked.coordinator or asked.distributed)), "--longer", True,
+                  "a single process; once the run is made longer, several can continue it by what its config.json says")
     cfg = recipe.resolve(command.base(), command.overrides(sys.argv))
     recipe.check(cfg)
     if asked.coordinator:
@@ -54,6 +59,10 @@ def main(argv):
         loop.check(cfg)
         packed = pack.load(cfg)
         peers.agree("rows", packed.manifest["inputs"])
+        if _LONGER.value:
+            cfg = loop.lengthen(cfg, packed)
+            print(f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {optim.warmup(cfg.optim, cfg.train.steps):,} of "
+                  f"them warm-up (config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})", flush=True)
         try:
             result = loop.train(cfg, packed)
             try:
@@ -63,6 +72,10 @@ def main(argv):
         except Stopped as stop:
             print(stop)
             sys.exit(128 + stop.signal)
+        except errors.ConfigError as error:
+            if parallel.several() or not loop.can_lengthen(cfg, packed):
+                raise
+            raise errors.ConfigError(f"{error}, or give --longer, which trains the run there further") from None
         except log.Diverged as diverged:
             print(f"error: {diverged}", file=sys.stderr)
             sys.exit(1)

@@ -49,6 +49,12 @@ def whole(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+def set_aside(path: Path, mark: str) -> None:
+    """Renames a file, where it is there: result.json by the mark "1000" to result-1000.json."""
+    with contextlib.suppress(FileNotFoundError):
+        Path(path).rename(path.with_stem(f"{path.stem}-{mark}"))
+
+
 def write_text(path: Path, text: str) -> None:
     with whole(path) as aside:
         aside.write_text(text, encoding="utf-8")

@@ -1,4 +1,5 @@
 """Checkpoints of a run: asynchronous, atomic, checked against their digest, and refused to another run (orbax)."""
+import contextlib
 import hashlib
 import sys
 import warnings
@@ -12,7 +13,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import config, errors, fields, files, types
-from mlm.train.run import directory
+from mlm.train.run import directory, longer
 from mlm.train.step.program import Program
 
 KEPT = 2  # the newest, and one to go back to where that is damaged
@@ -25,9 +26,11 @@ class Saved(NamedTuple):
     totals: Mapping[str, float]      # what the run has counted up to there
 
 
-def manager(workdir: Path | str) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
+def manager(workdir: Path | str, *steps: int) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory: the newest, and those of `steps`."""
+    policies = ocp.checkpoint_managers
+    policy = policies.AnyPreservationPolicy([policies.LatestN(KEPT), policies.CustomSteps(steps)])
+    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
     return ocp.CheckpointManager(directory.checkpoints(workdir).absolute(), options=options)
 
 
@@ -67,6 +70,33 @@ def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, m
                             ) from None
 
 
+def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:
+    """The steps of those that belong to what the run was before it was made longer, and not to what it is."""
+    found = []
+    for step in checkpoints.all_steps():
+        with contextlib.suppress(files.Damaged):
+            saved = _origin(checkpoints, step)
+            if longer.behind(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
+                found.append(step)
+    return found
+
+
+def check_shared(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+                 ) -> None:
+    """Raises ConfigError where there are checkpoints, but none that is whole and that a run of cfg goes through."""
+    like, steps, faults = jax.eval_shape(made.initial, knobs), sorted(checkpoints.all_steps(), reverse=True), []
+    for step in steps:
+        try:
+            read(checkpoints, step, cfg, data, like)
+            return
+        except errors.ConfigError as error:
+            faults.append(f"{step:,}" + (" (damaged)" if isinstance(error, files.Damaged) else ""))
+    if faults:
+        raise errors.ConfigError(f"{cfg.workdir} cannot be trained longer: of its checkpoints, {', '.join(faults)}, "
+                                 "none is whole and of a step that the longer run goes through; choose another "
+                                 "config.workdir")
+
+
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, saved: Saved) -> None:
     """Starts saving under the state's step, with the run's identity (`data`: the rows') and digests of it all.
 
@@ -83,14 +113,13 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
          like: types.TrainState) -> Saved:
     """The checkpoint of a step. `like` gives the shapes and types of its state.
 
-    Raises Damaged where it is not what was saved, and ConfigError where the run differs in what can change results,
-    where it was trained on other rows, or where an array has another type.
+    Raises Damaged where it is not what was saved, and ConfigError where the run differs in what can change results
+    up to there, where it was trained on other rows, or where an array has another type.
     """
-    name = f"{checkpoints.directory.parent}: checkpoint {step}"
+    name = _name(checkpoints, step)
+    origin = _origin(checkpoints, step)
     try:
-        origin = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
-        origin = files.unseal(origin, name)
-        fields.check_same(cfg, data, origin, name)
+        fields.check_same(longer.behind(cfg, origin, step), data, origin, name)
         abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like._asdict())
         restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
         state = types.TrainState(**restored["state"])
@@ -114,6 +143,19 @@ def _heard(unraisable) -> None:
     """Of a restore that failed, tensorstore's threads still report to an event loop that orbax has closed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
+
+
+def _name(checkpoints, step):
+    return f"{checkpoints.directory.parent}: checkpoint {step}"
+
+
+def _origin(checkpoints, step):
+    name = _name(checkpoints, step)
+    try:
+        found = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+    except Exception as error:  # as in `read`
+        raise files.Damaged(f"{name} is damaged: {files.brief(error)}") from None
+    return files.unseal(found, name)
 
 
 def digest(state: types.TrainState) -> str:

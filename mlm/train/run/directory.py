@@ -3,6 +3,7 @@
 config.json, the resolved config and the rows' identity; tokenizer/; provenance.json, a record of each start;
 metrics.jsonl, what the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave;
 result.json, written last; judged.json, what the trained model was asked since; error.txt, how a sweep's point failed.
+What a run gave that was made longer since stands beside them: held_out-1000.npz, judged-1000.json, result-1000.json.
 
 Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.
 """
@@ -23,6 +24,7 @@ from absl import logging
 from mlm.base import config, errors, fields, files
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.train.run import longer
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
 
@@ -51,7 +53,10 @@ def failure(workdir: Path | str) -> Path:
 
 
 def origin(workdir: Path | str) -> dict | None:
-    """The identity (base/fields.py) that a run was begun with, or None where no run was."""
+    """The identity (base/fields.py) of a run, or None where there is none.
+
+    Where the run was made longer, beside it as "begun" what it was first begun with (longer.py).
+    """
     return files.read_sealed(Path(workdir, "config.json"))
 
 
@@ -142,7 +147,7 @@ def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | No
     kept = {}
     for read in (origin, result):
         with mended():
-            kept[read] = read(cfg.workdir)
+            kept[read] = None if read is result and outgrown(cfg, kept.get(origin)) else read(cfg.workdir)
             if kept[read] is not None:
                 fields.check_same(cfg, data, kept[read], cfg.workdir)
     found = kept.get(result)
@@ -169,6 +174,27 @@ def mended():
 @functools.cache  # a run looks before and after it has its directory to itself
 def tell(text: str) -> None:
     logging.warning(text)
+
+
+def outgrown(cfg: config.Config, saved: dict | None) -> int | None:
+    """The steps of a result that is there from before the run of an identity was made as long as cfg; else None."""
+    if "begun" in (saved or {}):
+        with contextlib.suppress(files.Damaged):
+            found = result(cfg.workdir)
+            if found is not None and found["steps"] != cfg.train.steps:
+                return found["steps"]
+    return None
+
+
+def set_aside(cfg: config.Config, steps: int) -> None:
+    """Gives what a run said when it had so many steps names with their number; the result goes last."""
+    for name in ("held_out.npz", "judged.json", "result.json"):
+        files.set_aside(Path(cfg.workdir, name), str(steps))
+
+
+def lengthen(cfg: config.Config, data: dict, saved: dict) -> None:
+    """Makes the run of an identity that of cfg, which is longer: in one write, before which it is wholly the old."""
+    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data) | {"begun": longer.begun(saved)})
 
 
 def claim(cfg: config.Config):
@@ -222,15 +248,17 @@ def fail(workdir: Path | str, error: str) -> None:
 
 def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     """Writes what a run is known by, and its tokenizer, where they are not there as they are to be."""
-    folder = Path(cfg.workdir, "tokenizer")
+    folder, begun = Path(cfg.workdir, "tokenizer"), {}
     try:
-        tokenizer(cfg.workdir, origin(cfg.workdir) or {"data": data})
+        saved = origin(cfg.workdir) or {"data": data}
+        begun = {name: saved[name] for name in ("begun",) if name in saved}
+        tokenizer(cfg.workdir, saved)
     except files.Damaged as damaged:
         if folder.exists():
             tell(f"{damaged}; it is made again")
         folder.mkdir(exist_ok=True)
         vocabulary.save(folder)
-    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data))
+    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data) | begun)
 
 
 def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -> None:

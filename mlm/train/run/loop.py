@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mlm.base import config, fields, files, types
+from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.train import recipe
-from mlm.train.run import checkpoint, directory
+from mlm.train.run import checkpoint, directory, longer
 from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
 from mlm.train.step import cost, evaluation, parallel, references
@@ -48,11 +48,57 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
     return outcome
 
 
+def lengthen(cfg: config.Config, packed: pack.Packed) -> config.Config:
+    """Makes the run in config.workdir, done or not, one of cfg's steps, and returns its config, by which it goes on.
+
+    Nothing changes where it has so many. Raises ConfigError as `longer.resolve` does, where there is no run, where none
+    of its checkpoints is on the way of the longer one. For one process alone.
+    """
+    data = packed.manifest["inputs"]
+    errors.expect(directory.origin(cfg.workdir) is not None, "config.workdir", cfg.workdir,
+                  "the directory of a run to be trained longer")
+    with directory.claim(cfg):
+        saved = directory.origin(cfg.workdir)
+        further = longer.resolve(cfg, data, saved)
+        if further.train.steps > saved["config"]["train.steps"]:
+            check(further)
+            made = programs.build(further, packed.about)
+            with contextlib.closing(checkpoint.manager(cfg.workdir)) as checkpoints:
+                checkpoint.check_shared(checkpoints, further, data, made, programs.knobs(further))
+            directory.lengthen(further, data, saved)
+    return further
+
+
+def can_lengthen(cfg: config.Config, packed: pack.Packed) -> bool:
+    """Whether config.workdir holds another run than cfg's, of which `lengthen` would make it."""
+    try:
+        saved = directory.origin(cfg.workdir)
+        if saved is None:
+            return False
+        longer.resolve(cfg, packed.manifest["inputs"], saved)
+    except errors.ConfigError:
+        return False
+    return any(fields.flatten(cfg)[name] != saved["config"][name] for name in longer.CHANGED)
+
+
+def settle(cfg: config.Config, checkpoints) -> None:
+    """Puts out of the way what a run that was made longer had and the longer one has not."""
+    saved = None
+    with directory.mended():
+        saved = directory.origin(cfg.workdir)
+    if "begun" in (saved or {}):
+        if parallel.writes() and (steps := directory.outgrown(cfg, saved)):
+            directory.set_aside(cfg, steps)
+        for step in checkpoint.outgrown(checkpoints, cfg):
+            checkpoints.delete(step)
+
+
 @contextlib.contextmanager
 def opened(cfg: config.Config, packed: pack.Packed):
     """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first."""
     made = programs.build(cfg, packed.about)
-    with contextlib.closing(checkpoint.manager(cfg.workdir)) as checkpoints:
+    with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg))) as checkpoints:
+        settle(cfg, checkpoints)
         saved = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
         with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
             yield run, saved.state
@@ -84,11 +130,15 @@ class Run:
 
     def rests(self, number: int, stop: bool) -> bool:
         """Whether more than the next step follows step `number`: an evaluation, a checkpoint or the end."""
-        return stop or self.due(number) or number % self.cfg.train.checkpoint_every == 0
+        return stop or self.due(number) or self.saves(number)
 
     def due(self, number: int) -> bool:
         train = self.cfg.train
         return number == train.steps or bool(train.eval_every and number % train.eval_every == 0)
+
+    def saves(self, number: int) -> bool:
+        train = self.cfg.train
+        return number in (train.steps, longer.stable(self.cfg)) or number % train.checkpoint_every == 0
 
     def rest(self, number: int, state, stop: bool) -> None:
         """Evaluates and saves what is due after step `number`; where the run is to stop there, waits for the disk."""
@@ -97,7 +147,7 @@ class Run:
         if self.due(number):  # before the checkpoint, so that a run continued from it lacks no evaluation
             self.evaluations = {number: self.evaluate(state)}
             self.log.evaluation(number, self.evaluations[number][1], self.scores)
-        if last or stop or number % self.cfg.train.checkpoint_every == 0:
+        if stop or self.saves(number):
             saved = checkpoint.Saved(self.made.run.get_state(state), self.log.totals)
             checkpoint.save(self.checkpoints, self.cfg, self.data, saved)
         if stop and not last:

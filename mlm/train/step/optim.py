@@ -9,6 +9,7 @@ from mlm.base import config, errors, types
 from mlm.base.reads import Rule
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
+STABLE = ("wsd", "constant")  # at the peak after the warm-up, however many steps there are
 READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
         Rule(("optim.final_fraction",), "optim.schedule", unless=("constant",)))
 
@@ -30,14 +31,26 @@ def check(optim: config.Optim) -> None:
         errors.expect(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
 
 
+def warmup(optim: config.Optim, steps: int) -> int:
+    """The steps of warm-up."""
+    return round(optim.warmup_fraction * steps)
+
+
+def stable(optim: config.Optim, steps: int) -> int:
+    """How many of the first steps have their share of the peak by the number of steps of warm-up alone."""
+    peak = max(steps - warmup(optim, steps), 1) - round(optim.decay_fraction * steps)
+    early = {"constant": steps, "wsd": warmup(optim, steps) + max(peak, 0) + 1}.get(optim.schedule, 0)
+    return min(early, steps)
+
+
 def schedule(optim: config.Optim, steps: int) -> Callable:
     """The share of the peak learning rate at each step, a function that can be traced.
 
     It rises linearly over the warm-up to the peak, then falls so that final_fraction would be that of step `steps`, one
     after the last; wsd stays at the peak until the last decay_fraction of the steps, constant for good.
     """
-    warmup = round(optim.warmup_fraction * steps)
-    rest = max(steps - warmup, 1)
+    rising = warmup(optim, steps)
+    rest = max(steps - rising, 1)
     final = optim.final_fraction
     after = {
         "constant": optax.constant_schedule(1.0),
@@ -46,8 +59,8 @@ def schedule(optim: config.Optim, steps: int) -> Callable:
         "wsd": optax.linear_schedule(1.0, final, max(round(optim.decay_fraction * steps), 1),
                                      transition_begin=rest - round(optim.decay_fraction * steps)),
     }[optim.schedule]
-    # The first update is made at 1/warmup of the peak, not at 0, which would waste it.
-    return lambda step: jnp.where(step < warmup, (step + 1) / max(warmup, 1), after(step - warmup))
+    # The first update is made at 1/rising of the peak, not at 0, which would waste it.
+    return lambda step: jnp.where(step < rising, (step + 1) / max(rising, 1), after(step - rising))
 
 
 def decays(params) -> types.Params:
