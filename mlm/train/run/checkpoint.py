@@ -131,12 +131,16 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
     except errors.ConfigError:
         raise
     except Exception as error:  # orbax and its parts raise all there is
-        sys.unraisablehook = _heard
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited")
-        raise files.Damaged(f"{name} is damaged: {files.brief(error)}") from None
+        raise _damaged(name, error) from None
     if digest(state) != origin["state"]:
         raise files.Damaged(f"{name} is damaged: its arrays are not what was saved")
     return Saved(state, origin["totals"])
+
+
+def _damaged(name: str, error: Exception) -> files.Damaged:
+    sys.unraisablehook = _heard
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+    return files.Damaged(f"{name} is damaged: {files.brief(error)}")
 
 
 def _heard(unraisable) -> None:
@@ -154,7 +158,7 @@ def _origin(checkpoints, step):
     try:
         found = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
     except Exception as error:  # as in `read`
-        raise files.Damaged(f"{name} is damaged: {files.brief(error)}") from None
+        raise _damaged(name, error) from None
     return files.unseal(found, name)
 
 
