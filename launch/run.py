@@ -36,7 +36,7 @@ def main(argv):
     from mlm.base.estimates import scores_of
     from mlm.data.rows import pack
     from mlm.judge import questions
-    from mlm.train.run import log, loop
+    from mlm.train.run import directory, log, loop
     from mlm.train.run.stop import Stopped
     from mlm.train.step import optim, parallel
 
@@ -59,6 +59,7 @@ def main(argv):
         loop.check(cfg)
         packed = pack.load(cfg)
         peers.agree("rows", packed.manifest["inputs"])
+        peers.agree("end", {f"what {cfg.workdir} holds": "a result" if directory.end(cfg.workdir).exists() else "none"})
         if _LONGER.value:
             cfg = loop.lengthen(cfg, packed)
             print(f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {optim.warmup(cfg.optim, cfg.train.steps):,} of "
