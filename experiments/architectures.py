@@ -43,7 +43,7 @@ ROWS, EVERY = 32_000, 1_600  # taken in by a run, and between two evaluations
 # 8e-3 x 32                                      .545             .223             .394             .529
 # 1.6e-2 x 32                                    .581             .602             .524             .833
 # recipes.BEST has the lowest mean of those with three seeds; what has seed 0 alone was behind the same seed of it. The
-# plateau, until a tenth of the way was made, was 1,600 rows for window, bag and elman, 1,600 or 3,200 for the gru, 3,200
+# plateau, until a tenth of the way was made, was 1,600 rows for window, bag, elman, 1,600 or 3,200 for the gru, 3,200
 # or 4,800 for the lstm, 3,200 to 6,400 for the Transformer. The LSTM's seed 2 is what one seed may hide: a fair search
 # is still to come.
 TRIALS = [{"name": f"lr{rate:g}-batch{size}", "optim.learning_rate": rate, "train.batch_size": size}
