@@ -31,7 +31,9 @@ def checked(changes: Mapping[str, Any]) -> config.Config:
 
     Its corpus is never read: `batches` draws the rows.
     """
-    changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.norm": "post"} | dict(changes)
+    changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522} | dict(changes)
+    if changes.get("model.family", "transformer") == "transformer":
+        changes = {"model.norm": "post"} | changes
     cfg = recipe.resolve(fields.override(config.Config(), changes))
     recipe.check(cfg)
     return cfg
