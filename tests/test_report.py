@@ -47,14 +47,14 @@ def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lie
     assert directory.reported(tmp_path) is None
     columns = {"mlm_nats": np.array([2.0, 3.0])}
     directory.finish(tmp_path, {"fingerprint": "a", "steps": 4, "config": {"workdir": "before", "seed": 1}}, columns)
-    files.write_lines(directory.metrics(tmp_path), [{"step": 4}])
+    files.write_lines(directory.metrics(tmp_path), [{"step": 4, "eval_loss": 2.5}])
     asked = {"fingerprint": "a", "step": 4, "answers": {"rates": {}}, "summary": {"pairs": {}}}
     for kept, found in ((asked, asked), (asked | {"step": 2}, {"answers": {}, "summary": {}})):
         directory.keep_judged(tmp_path, kept)
         run = directory.reported(tmp_path)
         assert {name: run[name] for name in ("answers", "summary")} == {
             name: found[name] for name in ("answers", "summary")}
-    assert run["config"] == {"workdir": str(tmp_path), "seed": 1} and run["history"] == [{"step": 4}]
+    assert run["config"] == {"workdir": str(tmp_path), "seed": 1} and run["history"] == [{"step": 4, "eval_loss": 2.5}]
     assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
 
 
