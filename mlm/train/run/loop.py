@@ -37,8 +37,7 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
         return done
     with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
         # Another process may have ended it since; of several processes of one run, all must see the same.
-        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"],
-                                                                         packed.tokenizer)
+        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
         if done is not None:
             return done
         with opened(cfg, packed) as (run, state):
