@@ -110,11 +110,22 @@ def greet(caller: socket.socket, asked: Asked, there: dict[int, socket.socket]) 
         wrong = ""
         if processes != asked.processes:
             wrong = f"process {number} has --processes={processes}, process 0 has {asked.processes}"
-        elif number in there:
+        elif number in there and waits(there[number]):
             wrong = f"two processes have --process={number}"
         there[-len(there) - 1 if wrong else number] = caller
         return wrong
     return ""
+
+
+def waits(caller: socket.socket) -> bool:
+    """Whether one that called is still there: it has not hung up, as one does that was stopped and started again."""
+    caller.setblocking(False)
+    try:
+        return caller.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def meet(asked: Asked, until: float) -> None:

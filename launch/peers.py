@@ -42,9 +42,9 @@ def joined() -> bool:
 
 def program() -> dict[str, str]:
     """What the code of a process is known by."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].glob("mlm/**/*.py")):
-        digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted([*root.glob("mlm/**/*.py"), *root.glob("launch/**/*.py")]):
+        digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
     return {"the code of mlm (SHA-256)": digest.hexdigest()[:12], "the version of Python": sys.version.split()[0]} | {
         f"the version of {name}": metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")}
 

@@ -17,6 +17,10 @@ class Damaged(errors.ConfigError):
     """A file is not what was written: torn, emptied or changed since."""
 
 
+class Older(Damaged):
+    """A file may be whole, but was written by a version that gave it no digest."""
+
+
 def check_folder(field: str, path: str, *, writing: bool = True) -> None:
     """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing.
 
@@ -76,8 +80,10 @@ def seal(value: dict) -> dict:
 
 def unseal(value, name: Path | str) -> dict:
     """The object that was sealed. Raises Damaged, by the name of what holds it, where it is another."""
-    if not isinstance(value, dict) or SEAL not in value:
-        raise Damaged(f"{name} is damaged: it lacks its digest, or an older version wrote it")
+    if not isinstance(value, dict) or not value:
+        raise Damaged(f"{name} is damaged: it lacks its digest")
+    if SEAL not in value:
+        raise Older(f"{name} lacks its digest: an older version wrote it; move what is there away to make it again")
     rest = {key: one for key, one in value.items() if key != SEAL}
     if value[SEAL] != sha256(rest):
         raise Damaged(f"{name} is damaged: it is not what its digest is of")

@@ -57,8 +57,7 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
         try:
             manifest = {"inputs": inputs, **make(aside)}
             manifest["sha256"] = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
-            told = {**manifest, "sha256_of_the_above": files.sha256(manifest)}
-            (aside / MANIFEST).write_text(json.dumps(told, indent=1) + "\n")
+            files.write_sealed(aside / MANIFEST, manifest)
             aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync(aside)
             try:
@@ -90,12 +89,14 @@ def _alone(path) -> Iterator[bool]:
 def _check(folder, inputs, parts) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        if manifest.pop("sha256_of_the_above") != files.sha256(manifest) or manifest["inputs"] != inputs:
+        manifest = files.unseal(json.loads((folder / MANIFEST).read_text()), MANIFEST)
+        if manifest["inputs"] != inputs:
             return {}, f"{MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
             if name.startswith(parts) and _sha256(folder / name) != digest:
                 return {}, f"{name} differs from its SHA-256 in {MANIFEST}"
+    except files.Damaged as damaged:
+        return {}, str(damaged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"not whole ({error})"
     return manifest, ""

@@ -164,9 +164,11 @@ def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | No
 
 @contextlib.contextmanager
 def mended():
-    """Names what is damaged, which is then as if it were not there."""
+    """Names what is damaged, which is then as if it were not there; what an older version wrote stays as it is."""
     try:
         yield
+    except files.Older:
+        raise
     except files.Damaged as damaged:
         tell(f"{damaged}; it is made again")
 
@@ -248,17 +250,18 @@ def fail(workdir: Path | str, error: str) -> None:
 
 def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     """Writes what a run is known by, and its tokenizer, where they are not there as they are to be."""
-    folder, begun = Path(cfg.workdir, "tokenizer"), {}
+    folder, saved = Path(cfg.workdir, "tokenizer"), None
     try:
-        saved = origin(cfg.workdir) or {"data": data}
-        begun = {name: saved[name] for name in ("begun",) if name in saved}
-        tokenizer(cfg.workdir, saved)
+        saved = origin(cfg.workdir)
+        tokenizer(cfg.workdir, saved or {"data": data})
     except files.Damaged as damaged:
         if folder.exists():
             tell(f"{damaged}; it is made again")
         folder.mkdir(exist_ok=True)
         vocabulary.save(folder)
-    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data) | begun)
+    wanted = fields.identity(cfg, data) | {name: saved[name] for name in ("begun",) if name in (saved or {})}
+    if saved is None or files.sha256(saved) != files.sha256(wanted):
+        files.write_sealed(Path(cfg.workdir, "config.json"), wanted)
 
 
 def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -> None:
