@@ -27,9 +27,31 @@ class Language:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Labelled:
+    """How the files of a task are read; what is empty follows from its row of TASKS (mlm/data/tasks/tasks.py)."""
+
+    format: str = ""                    # tsv | csv | jsonl | conll (a token a line) | conllu | squad
+    train: str = ""                     # file names below task_path
+    dev: str = ""
+    test: str = ""                      # empty: there is none
+    text: str = ""                      # columns: by name where the file has a header, by number from 0 where it has
+                                        #       none. Here a text, or the first of a pair; of conll and conllu the token
+    second: str = ""                    # the second text of a pair; empty: rows hold one text
+    label: str = ""                     # the label or number; of conll and conllu the tag
+    id: str = ""                        # what a row is called in predictions; empty: its number in the file, from 0
+    quoting: str = ""                   # tsv, csv: whether "..." may hold delimiters and line ends: on | off; empty:
+                                        #       off for tsv, on for csv
+    scheme: str = ""                    # of tags that mark stretches: bio | iob1 (turned into bio); empty: a tag a word
+    labels: str = ""                    # in their order, separated by commas; empty: those of the train split, sorted
+    scores: str = ""                    # by name, separated by commas; the first is what one judges by
+    stride: int = 128                   # squad: tokens from one window of a passage to the next
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Data:
-    corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known);
-                                        #       auto: text where path is set, else language
+    corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known) |
+                                        #       task (labelled rows); auto: task where task is set, text where path is,
+                                        #       else language
     path: str = ""                      # text: globs of .txt and .gz files, separated by commas
     validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
     boundary: str = "file"              # text: a document is a "file" or a "line", ends at a "blank_line", or starts at
@@ -39,6 +61,9 @@ class Data:
     tfds_dir: str = ""                  # tfds: folder of the prepared data sets; empty: the library's default
     tfds_field: str = "text"            # tfds: the feature that holds a document
     validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
+    task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
+    task_path: str = ""                 # task: folder of its files
+    labelled: Labelled = dataclasses.field(default_factory=Labelled)
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
 
@@ -49,6 +74,8 @@ class Tokenizer:
                                         #       else unigram
     vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language,
                                         #       else 8192
+    path: str = setting("")             # folder of a tokenizer's file, such as a run's, to take instead of learning
+                                        #       one; its content is part of what the rows are known by
 
 
 @dataclasses.dataclass(unsafe_hash=True)

@@ -41,6 +41,10 @@ class About(NamedTuple):
     length: int               # tokens of a row
     labels: tuple[str, ...]   # names that end in their shape's letters, such as next_B
     unigram: bytes            # int64: how often each entry of the vocabulary stands in the train split
+    classes: tuple[str, ...] = ()  # names of the labels or tags, in the order of their numbers
+
+
+NUMBERS = ("value_B",)        # labels that are float32, not int32
 
 
 def abstract(rows: int, about: About) -> Batch:
@@ -48,7 +52,8 @@ def abstract(rows: int, about: About) -> Batch:
     size = {"B": rows, "L": about.length}
 
     def array(name):
-        return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], jnp.int32)
+        return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")],
+                                    jnp.float32 if name in NUMBERS else jnp.int32)
 
     return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"))
 

@@ -2,13 +2,13 @@
 from collections.abc import Iterator, Mapping
 
 import grain
-import jax
 import numpy as np
 
 from mlm.base import errors, types
 
 Rows = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
 TEXT = ("ids", "segments", "positions", "types")
+NOTHING = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
 
 
 def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, process: int = 0, processes: int = 1
@@ -17,8 +17,8 @@ def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, pr
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. row_B is its
-    number in the split, epoch_B the number of its permutation. Arrays are int32. Raises ConfigError where processes
-    does not divide batch_size.
+    number in the split, epoch_B the number of its permutation. Raises ConfigError where processes does not divide
+    batch_size.
     """
     share, count = _share(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
@@ -38,16 +38,16 @@ def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, process: int
                  ) -> Iterator[types.Batch]:
     """This process's share of every row once, in order; index_B is the row's number in the split.
 
-    max_rows: the first so many rows; 0 for all. The last batch is filled up with rows that hold padding only.
-    Raises ConfigError where processes does not divide batch_size.
+    max_rows: the first so many rows; 0 for all. The last batch is filled up with rows that hold padding only, and ask
+    nothing. Raises ConfigError where processes does not divide batch_size.
     """
     share, count = _share(batch_size, processes, "config.eval.batch_size"), judged_rows(rows, max_rows)
     for first in range(process * share, -(-count // batch_size) * batch_size, batch_size):
         numbers_B = np.arange(first, first + share, dtype=np.int32)
         batch = read(rows, np.minimum(numbers_B, count - 1), numbers_B)
-        real_B = numbers_B < count
-        emptied = jax.tree.map(lambda x, real_B=real_B: np.where(real_B.reshape(-1, *[1] * (x.ndim - 1)), x, 0), batch)
-        yield emptied._replace(index_B=numbers_B)
+        for name, column in (*batch.text._asdict().items(), *batch.labels.items()):
+            column[max(0, count - first):] = NOTHING.get(name, 0)
+        yield batch
 
 
 def judged_rows(rows: Rows, max_rows: int) -> int:
@@ -61,8 +61,12 @@ def _share(batch_size, processes, field):
 
 
 def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray) -> types.Batch:
-    """Rows rows_B of a split as a batch of int32 arrays of its own. What is no part of the text is a label."""
-    there = {name: column[rows_B].astype(np.int32) for name, column in rows.items()}
+    """Rows rows_B of a split as a batch of arrays of its own. What is no part of the text is a label.
+
+    Numbers with a fraction are float32, all others int32.
+    """
+    there = {name: column[rows_B].astype(np.float32 if column.dtype.kind == "f" else np.int32)
+             for name, column in rows.items()}
     there = {"types": np.zeros_like(there["ids"])} | there
     labels = {f"{name}_{'x'.join('BL'[:column.ndim])}": column for name, column in there.items() if name not in TEXT}
     return types.Batch(types.Text(*(there[name] for name in TEXT)), labels, index_B)

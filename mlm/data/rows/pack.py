@@ -1,64 +1,47 @@
 """Documents packed once into rows of a fixed length, memory-mapped from then on."""
-import contextlib
 import dataclasses
 import hashlib
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
 from mlm.base import config, errors, files, types
 from mlm.base.reads import Rule
-from mlm.base.special import NUM_SPECIAL, PAD, UNK
-from mlm.data.rows import store
+from mlm.base.special import PAD
+from mlm.data.rows import columns, labelled, store
+from mlm.data.rows.columns import Column, Packed
 from mlm.data.rows.fill import MODES, Document
+from mlm.data.tasks import tasks
 from mlm.data.text import corpus, trouble
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
-READ = (Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
-        Rule(("pack.short_share",), "pack.mode", ("segment_pair",)))
-BLOCK = 4096          # rows written at a time
+READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", unless=("task",)),
+        Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
+        Rule(("pack.short_share",), "pack.mode", ("segment_pair",)),
+        Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
 BATCH = 2 ** 20       # characters tokenized at a time
 UNKNOWN = 0.01        # share of unknown words above which a warning says so
-
-
-class Column(NamedTuple):
-    """What a file of a split holds of each row."""
-
-    dtype: type
-    letters: str          # of its shape, as in types.py: "NxL" or "N"
-
-
-class Packed(NamedTuple):
-    """The rows of both splits, by column: N rows, L tokens a row; PAD fills the end of a row.
-
-    ids_NxL; segments_NxL: tokens see each other where this is equal, from 1, 0 on padding; positions_NxL: of a token in
-    its segment, from 0. Of pairs also types_NxL, 1 in the second segment, and the label next_N, 1 where that is the
-    true next one.
-    """
-
-    train: dict[str, np.ndarray]
-    validation: dict[str, np.ndarray]
-    tokenizer: Tokenizer
-    about: types.About
-    manifest: dict             # "inputs", "sha256" of each file, and counts of each split
 
 
 def resolve(cfg: config.Config) -> config.Config:
     """With the corpus, its vocabulary and how its documents fill rows, where nothing is said."""
     data, knobs, pack = cfg.data, cfg.tokenizer, cfg.pack
     if data.corpus == "auto":
-        data = dataclasses.replace(data, corpus="text" if data.path else "language")
+        found = "task" if data.task else "text" if data.path else "language"
+        data = dataclasses.replace(data, corpus=found)
+    if data.corpus == "task":
+        return tasks.resolve(dataclasses.replace(cfg, data=data))
     drawn = data.corpus == "language"
     if drawn:
         room = pack.length - 2  # beside [CLS] and [SEP]
         data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or room))
-    knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
-                                vocab_size=knobs.vocab_size or (0 if drawn else 8192))
+    if not knobs.path:
+        knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
+                                    vocab_size=knobs.vocab_size or (0 if drawn else 8192))
     pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
     return dataclasses.replace(cfg, data=data, tokenizer=knobs, pack=pack)
 
@@ -66,18 +49,24 @@ def resolve(cfg: config.Config) -> config.Config:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
     files.check_folder("config.data.cache", cfg.data.cache, writing=False)
-    errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
-    errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
     errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
-    errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
-    if cfg.data.corpus != "language":
-        errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
+    if cfg.data.corpus == "task":
+        tasks.check(cfg)
         return
-    for name, value, only in (("tokenizer.kind", cfg.tokenizer.kind, "words"),
+    errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
+    errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
+    if not cfg.tokenizer.path:
+        errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
+    if cfg.data.corpus != "language":
+        if not cfg.tokenizer.path:
+            errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
+        return
+    for name, value, only in (("tokenizer.path", cfg.tokenizer.path, ""),
+                              ("tokenizer.kind", cfg.tokenizer.kind, "words"),
                               ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
                               ("pack.mode", cfg.pack.mode, "doc_sentences")):
         errors.expect(value == only, f"config.{name}", value,
-                      f"{only}, since config.data.corpus is language; leave it out to have that")
+                      f"{only or 'none'}, since config.data.corpus is language; leave it out to have that")
     errors.number("config.data.language.words", cfg.data.language.words, 8, cfg.pack.length - 2)
 
 
@@ -87,6 +76,8 @@ def load(cfg: config.Config) -> Packed:
     Made once for a corpus (by content), a tokenizer and a config.pack; a file that changed since is noticed and made
     again. Raises ConfigError as corpus.documents and kinds.train do.
     """
+    if cfg.data.corpus == "task":
+        return labelled.load(cfg)
     content = corpus.fingerprint(cfg.data)
     tokenizer = vocabulary(cfg, content)
     isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"
@@ -99,33 +90,34 @@ def load(cfg: config.Config) -> Packed:
     def make(folder):
         counts = {}
         for split in corpus.SPLITS:
-            unigram_V = np.zeros(tokenizer.vocab_size, np.int64)
             rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, tokenizer), cfg.pack.length, **short)
-            counts[split] = _write(folder, split, rows, cfg.pack, isolate, unigram_V)
+            writer = _write(folder, split, rows, cfg.pack, isolate, tokenizer.vocab_size)
+            counts[split] = writer.counts()
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")
             logging.info("packed %s: %d rows, %d tokens, %.1f%% padding", split, counts[split]["rows"],
                          counts[split]["tokens"], 100 * counts[split]["padding"])
             if split == "train":
-                unigram_V[PAD] = 0
-                (folder / "unigram.bin").write_bytes(unigram_V.tobytes())  # tofile hides why it failed
+                writer.unigram_V[PAD] = 0
+                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
         return counts
 
     folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
-    _tell(cfg, manifest)
-
-    def split_of(split):
-        size = {"N": manifest[split]["rows"], "L": cfg.pack.length}
-        return {name: np.memmap(folder / f"{split}.{name}.bin", column.dtype, "r",
-                                shape=tuple(size[letter] for letter in column.letters.split("x")))
-                for name, column in _columns(cfg.pack.mode, tokenizer.vocab_size).items()}
-
+    _tell(cfg, tokenizer, manifest)
     about = shape(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    return Packed(*map(split_of, corpus.SPLITS), tokenizer, about, manifest)
+    files_of = _columns(cfg.pack.mode, tokenizer.vocab_size)
+    splits = (columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
+              for split in corpus.SPLITS)
+    return Packed(*splits, tokenizer, about, manifest, folder=folder)
 
 
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
-    """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand."""
+    """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand.
+
+    The classes of a task are read from its files where the config does not name them.
+    """
+    if cfg.data.corpus == "task":
+        return labelled.shape(cfg, vocab_size, unigram_V)
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     return types.About(vocab_size, cfg.pack.length, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
                        unigram_V.tobytes())
@@ -134,8 +126,11 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
 def vocabulary(cfg: config.Config, content: str) -> Tokenizer:
     """The tokenizer learnt from the corpus of this content (`corpus.fingerprint`), made where the cache lacks it.
 
-    Raises ConfigError where it would have to be made and the corpus holds something else by now.
+    That of config.tokenizer.path where it is set. Raises ConfigError where it would have to be made and the corpus
+    holds something else by now.
     """
+    if cfg.tokenizer.path:
+        return kinds.given("config.tokenizer.path", cfg.tokenizer.path)
     def make(folder):
         if corpus.fingerprint(cfg.data) != content:
             raise errors.ConfigError(f"config.data.cache = {cfg.data.cache!r}: expected the folder that holds the "
@@ -189,7 +184,7 @@ def _tokenize(data, split, tokenizer) -> Iterator[Document]:
     long.report()
 
 
-def _tell(cfg, manifest):
+def _tell(cfg, tokenizer, manifest):
     """Says what share was held out, and what share of the words the vocabulary does not know."""
     if cfg.data.corpus != "language":
         held, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
@@ -198,53 +193,33 @@ def _tell(cfg, manifest):
         trouble.tell(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
     for split in corpus.SPLITS:
         share = manifest[split]["unknown"]
-        say = trouble.warn if share > UNKNOWN else trouble.tell
-        say(f"{split}: {share:.2%} of the words and pieces are unknown to the vocabulary of {cfg.tokenizer.kind}"
-            + ("; a larger config.tokenizer.vocab_size, or another kind, knows more" if share > UNKNOWN else ""))
+        known = f"{split}: {share:.2%} of the words and pieces are unknown to the vocabulary of {tokenizer.kind}"
+        if share > UNKNOWN:
+            trouble.warn(f"{known}; a larger config.tokenizer.vocab_size, or another kind, knows more")
+        else:
+            trouble.tell(known)
 
 
 def _columns(mode, vocab_size) -> dict[str, Column]:
     """The files of a split. Pairs alone have sentence kinds and labels."""
-    ids = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    columns = {"ids": Column(ids, "NxL"), "segments": Column(np.uint16, "NxL"), "positions": Column(np.uint16, "NxL")}
-    return columns | ({"types": Column(np.uint8, "NxL"), "next": Column(np.uint8, "N")} if mode == "segment_pair"
-                      else {})
+    pair = columns.TYPES | {"next": Column(np.uint8, "N")} if mode == "segment_pair" else {}
+    return columns.text(vocab_size) | pair
 
 
-def _write(folder, split, rows, knobs, isolate, unigram_V) -> dict:
-    """Writes a split's rows block by block, adds their tokens to unigram_V, and returns the counts."""
-    length, count, tokens = knobs.length, 0, 0
-    size = {"N": BLOCK, "L": length}
-    block = {name: np.zeros([size[letter] for letter in column.letters.split("x")], column.dtype)
-             for name, column in _columns(knobs.mode, len(unigram_V)).items()}
-    block["ids"].fill(PAD)
-    filled = 0
-    with contextlib.ExitStack() as stack:
-        columns = {name: stack.enter_context(open(folder / f"{split}.{name}.bin", "wb")) for name in block}
-
-        def flush():
-            ids = block["ids"][:filled]
-            unigram_V[:] += np.bincount(ids.ravel(), minlength=len(unigram_V))
-            for name, file in columns.items():
-                file.write(block[name][:filled].tobytes())
-                block[name].fill(PAD if name == "ids" else 0)
-
+def _write(folder, split, rows, knobs, isolate, vocab_size) -> columns.Writer:
+    """Writes a split's rows."""
+    with columns.Writer(folder, split, _columns(knobs.mode, vocab_size), knobs.length, vocab_size) as writer:
         for row in rows:
+            block, at = writer.place()
             used = len(row.ids)
-            block["ids"][filled, :used] = row.ids
+            block["ids"][at, :used] = row.ids
             pieces = row.pieces if isolate else [used]
             end = 0
             for segment, piece in enumerate(pieces, 1):
                 start, end = end, end + piece
-                block["segments"][filled, start:end] = segment
-                block["positions"][filled, start:end] = np.arange(piece)
+                block["segments"][at, start:end] = segment
+                block["positions"][at, start:end] = np.arange(piece)
             if knobs.mode == "segment_pair":
-                block["types"][filled, row.second:used] = 1
-                block["next"][filled] = row.label
-            filled, count, tokens = filled + 1, count + 1, tokens + used
-            if filled == BLOCK:
-                flush()
-                filled = 0
-        flush()
-    unknown = unigram_V[UNK] / max(1, unigram_V[UNK] + unigram_V[NUM_SPECIAL:].sum())
-    return {"rows": count, "tokens": tokens, "padding": 1 - tokens / max(1, count * length), "unknown": float(unknown)}
+                block["types"][at, row.second:used] = 1
+                block["next"][at] = row.label
+    return writer

@@ -17,10 +17,12 @@ from typing import NamedTuple
 from mlm.base import config, errors
 from mlm.base.reads import Rule
 from mlm.data.language import grammar as drawn
+from mlm.data.tasks import splits, tasks
 from mlm.data.text import files, trouble
 
 SPLITS = ("train", "validation")
-READ = (Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
+READ = (*tasks.READ,
+        Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
         Rule(("data.tfds_name", "data.tfds_dir", "data.tfds_field"), "data.corpus", ("tfds",)),
         Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
         Rule(("data.validation_fraction",), "data.validation_path", ("",)),
@@ -46,7 +48,7 @@ class Corpus(NamedTuple):
 
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus that is named without what it asks for."""
-    errors.one_of("config.data.corpus", data.corpus, list(CORPORA))
+    errors.one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.boundary("config.data.boundary", data.boundary)
@@ -113,6 +115,8 @@ def too_long() -> trouble.Trouble:
 
 def fingerprint(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the corpus's content and of how it is divided; where it lies does not enter."""
+    if data.corpus == "task":
+        return splits.content(data)
     corpus = _open(data)
     share = data.validation_fraction if corpus.validation is None else None
     return hashlib.sha256(corpus.content() + repr((data.corpus, share)).encode()).hexdigest()

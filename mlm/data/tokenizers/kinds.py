@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
+from mlm.base.special import NUM_SPECIAL, SPECIAL
 from mlm.data.tokenizers import unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
 
@@ -16,6 +17,22 @@ def load(path: Path | str) -> Tokenizer:
     kind = Path(path).stem
     errors.one_of("kind of tokenizer", kind, list(KINDS))
     return KINDS[kind].restore(Path(path).read_bytes())
+
+
+def given(field: str, folder: str) -> Tokenizer:
+    """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
+    errors.expect(Path(folder).is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
+    there = sorted(path for path in Path(folder).iterdir() if path.stem in KINDS and path.suffix in (".model", ".txt"))
+    inside = f"; did you mean {str(Path(folder, 'tokenizer'))!r}?" if Path(folder, "tokenizer").is_dir() else ""
+    errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
+                  f"wordpiece.txt or words.txt); it holds {len(there)}{inside}")
+    try:
+        tokenizer = load(there[0])
+    except (OSError, RuntimeError, ValueError) as error:
+        raise errors.ConfigError(f"{field} = {folder!r}: cannot read {there[0].name} ({errors.line(error)})") from None
+    errors.expect(tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL, f"{there[0]}: the first entries",
+                  tokenizer.pieces[:NUM_SPECIAL], " ".join(SPECIAL))
+    return tokenizer
 
 
 def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:

@@ -1,0 +1,185 @@
+"""Rows of a task: an example each, with its label, and what is needed to judge and to write predictions."""
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from mlm.base import config, types
+from mlm.base.special import CLS, PAD, SEP
+from mlm.data.rows import columns, store
+from mlm.data.rows.columns import Column, Packed
+from mlm.data.tasks import splits
+from mlm.data.tasks.examples import Example
+from mlm.data.text import trouble
+from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers.tokenizer import Tokenizer
+
+FORMAT = 1            # of the files: a change of what they hold must change this number
+BATCH = 1024          # examples tokenized at a time
+MANY = 0.01           # share of examples cut for their length above which a warning says so
+
+
+class Row(NamedTuple):
+    ids: list[int]        # without padding
+    second: int           # where the second text begins, or the end of the row
+    labels: dict[str, Any]
+    cut: int = 0          # tokens, or words of tags, that did not fit
+
+
+class Kept(NamedTuple):
+    """An example of a split as `examples` reads it back."""
+
+    example: Example
+    rows: range           # of the split, that are its
+
+
+class Maker(NamedTuple):
+    """How the examples of an objective become rows."""
+
+    columns: dict[str, Column]                       # beside those of text
+    rows: Callable[..., Iterator[list[Row]]]         # (examples, tokenizer, cfg, classes) -> the rows of each
+
+
+def whole(examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, label: Callable) -> Iterator[list[Row]]:
+    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP]: a row an example, of a pair the longer text is cut first."""
+    texts = iter(tokenizer.encode_batch([text for one in examples for text in one.texts]))
+    for one in examples:
+        pair = len(one.texts) == 2
+        a, b = next(texts), next(texts) if pair else []
+        room = cfg.pack.length - 2 - pair
+        keep_b = min(len(b), max(room - len(a), room // 2))
+        keep_a = min(len(a), room - keep_b)
+        ids = [CLS, *a[:keep_a], SEP, *([*b[:keep_b], SEP] if pair else ())]
+        yield [Row(ids, keep_a + 2, label(one), len(a) + len(b) - keep_a - keep_b)]
+
+
+def classify(examples, tokenizer, cfg, classes):
+    number = {name: at for at, name in enumerate(classes)}
+    return whole(examples, tokenizer, cfg, lambda one: {"label": number[one.label]})
+
+
+def regress(examples, tokenizer, cfg, classes):
+    return whole(examples, tokenizer, cfg, lambda one: {"value": one.label})
+
+
+MAKERS = {"classify": Maker({"label": Column(np.int32, "N")}, classify),
+          "regress": Maker({"value": Column(np.float32, "N")}, regress)}
+
+
+def load(cfg: config.Config) -> Packed:
+    """The rows of all splits of config.data.task, made where they are not yet under cfg.data.cache.
+
+    Validation is the task's dev split. Made once for files (by content), how they are read, a tokenizer and a length.
+    The manifest has the classes, how often each stands in the train split (counts), and of each split what a Writer
+    counts, its examples and how many of them were cut. Raises ConfigError as splits.source does.
+    """
+    tokenizer = kinds.given("config.tokenizer.path", cfg.tokenizer.path)
+    source = splits.source(cfg)
+    inputs = {"format": FORMAT, "corpus": source.content, "objective": cfg.objective, "kind": tokenizer.kind,
+              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.length}
+    files_of = _columns(cfg, tokenizer.vocab_size)
+
+    def make(folder):
+        classes = source.classes()
+        said: dict[str, Any] = {"classes": list(classes)}
+        for split, read in source.splits.items():
+            labels: Counter = Counter()
+            with columns.Writer(folder, split, files_of, cfg.pack.length, tokenizer.vocab_size) as writer:
+                kept = _write(writer, cfg, _counted(read(), classes, labels), tokenizer, classes, folder, split)
+            said[split] = writer.counts() | kept
+            if split == "train":
+                writer.unigram_V[PAD] = 0
+                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
+                said["counts"] = {name: labels[name] for name in classes}
+            logging.info("packed %s: %d rows of %d examples", split, said[split]["rows"], said[split]["examples"])
+        return said
+
+    folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
+    _tell(cfg, manifest, list(source.splits))
+    there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
+             for split in source.splits}
+    about = _about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
+    return Packed(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
+
+
+def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
+    """What a program must know of a task's rows; its classes are read from the files where the config has none."""
+    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
+    return _about(cfg, vocab_size, unigram_V, splits.classes(cfg))
+
+
+def examples(packed: Packed, split: str) -> Iterator[Kept]:
+    """The examples of a split ("train", "validation", "test"), in order, each with its rows."""
+    with open(_path(packed.folder, split), encoding="utf-8") as file:
+        for line in file:
+            found = json.loads(line)
+            label = found["label"]
+            if isinstance(label, list):
+                label = tuple(tuple(one) if isinstance(one, list) else one for one in label)
+            yield Kept(Example(found["id"], tuple(found["texts"]), tuple(found["words"]), label),
+                       range(found["row"], found["row"] + found["rows"]))
+
+
+def _path(folder: Path, split: str) -> Path:
+    return folder / f"{split}.examples.jsonl"
+
+
+def _about(cfg, vocab_size, unigram_V, classes):
+    names = (f"{name}_{column.letters.replace('N', 'B')}" for name, column in MAKERS[cfg.objective].columns.items())
+    return types.About(vocab_size, cfg.pack.length, tuple(names), unigram_V.tobytes(), tuple(classes))
+
+
+def _columns(cfg, vocab_size):
+    pairs = columns.TYPES if cfg.data.labelled.second or cfg.data.labelled.format == "squad" else {}
+    return columns.text(vocab_size) | pairs | MAKERS[cfg.objective].columns
+
+
+def _counted(read, classes, labels):
+    for one in read:
+        if classes:
+            labels.update([one.label] if isinstance(one.label, str) else one.label)
+        yield one
+
+
+def _write(writer, cfg, read, tokenizer, classes, folder, split) -> dict[str, int]:
+    """Writes a split's rows, and its examples beside them; returns how many examples there are and were cut."""
+    count = truncated = lost = row_number = 0
+    make = MAKERS[cfg.objective].rows
+    with open(_path(folder, split), "w", encoding="utf-8") as file:
+        for batch in iter(lambda: list(itertools.islice(read, BATCH)), []):
+            for one, rows in zip(batch, make(batch, tokenizer, cfg, classes), strict=True):
+                for row in rows:
+                    block, at = writer.place()
+                    used = len(row.ids)
+                    block["ids"][at, :used] = row.ids
+                    block["segments"][at, :used] = 1  # a row's texts see each other
+                    block["positions"][at, :used] = np.arange(used)
+                    if "types" in block:
+                        block["types"][at, row.second:used] = 1
+                    for name, value in row.labels.items():
+                        block[name][at, ...] = value
+                cut = max(row.cut for row in rows)
+                count, truncated, lost = count + 1, truncated + (cut > 0), lost + cut
+                record = one._asdict() | {"row": row_number, "rows": len(rows)}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                row_number += len(rows)
+    return {"examples": count, "truncated": truncated, "lost": lost}
+
+
+def _tell(cfg, manifest, names):
+    """Says what was cut, and how much of the text the vocabulary does not know."""
+    for split in names:
+        found = manifest[split]
+        if found["truncated"]:
+            share = found["truncated"] / found["examples"]
+            what = "words" if cfg.objective == "tag" else "tokens"
+            say = trouble.warn if share > MANY else trouble.tell
+            say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) are longer than "
+                f"config.pack.length = {cfg.pack.length} tokens and were cut, {found['lost']} {what} in all")
+        trouble.tell(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

@@ -1,0 +1,93 @@
+"""Examples with labels, and the lines of the files that they stand in: whatever is wrong is told by file and line."""
+import difflib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mlm.base import errors
+
+LINE = 2 ** 20          # bytes of a line, at most
+Label = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
+# What the column of labels is called in headers: in the first line of a file that has none, it is no label.
+HEADINGS = {"label", "labels", "gold_label", "class", "category", "target", "score", "similarity", "quality", "tag"}
+
+
+class Example(NamedTuple):
+    """What is asked, and the answer.
+
+    label: a class's name; a number; the tags of the words; or (text, start) of each answer, start in characters of the
+    second text, () where there is none.
+    """
+
+    id: str
+    texts: tuple[str, ...] = ()   # one, or a pair; a question and its passage
+    words: tuple[str, ...] = ()   # where the file has a token a line
+    label: Any = None
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file, without their ends, numbered from 1.
+
+    Raises ConfigError for a file that cannot be read or is empty, and a line of more than LINE bytes.
+    """
+    number = 0
+    try:
+        with open(path, "rb") as file:
+            while raw := file.readline(LINE + 1):
+                number += 1
+                where = f"{path}, line {number}"
+                errors.expect(len(raw) <= LINE, where, raw[:40], f"a line of at most {LINE} bytes")
+                yield number, decoded(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, where).rstrip("\r\n")
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
+    errors.expect(number > 0, f"{path}, line 1", "", "an example; the file is empty")
+
+
+def decoded(raw: bytes, where: str) -> str:
+    """Raises ConfigError for bytes that are not UTF-8, and for NUL."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise errors.ConfigError(f"{where}: byte {error.start + 1} = {raw[error.start:error.start + 1]!r}: expected "
+                                 "UTF-8") from None
+    errors.expect("\0" not in text, where, text[:40], "text without NUL")
+    return text
+
+
+def text(value: Any, where: str) -> str:
+    """A text that is one, without the white space around it."""
+    errors.expect(isinstance(value, str) and bool(value.strip()), where, value, "a text that is not blank")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        errors.expect(False, where, value, "text without halves of surrogate pairs")
+    return value.strip()
+
+
+def number(value: Any, where: str) -> float:
+    """A finite number that float32 holds."""
+    try:
+        found = float(value) if "_" not in str(value) else math.nan
+    except (ValueError, TypeError, OverflowError):
+        found = math.nan
+    errors.expect(abs(found) <= np.finfo(np.float32).max, where, value, "a finite number")
+    return found
+
+
+def column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
+    """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        raise errors.ConfigError(f"{where}: no {noun} {errors.shown(name)}, expected one of "
+                                 + ", ".join(errors.shown(one) for one in names[:20])
+                                 + (f"; did you mean {near[0]!r}?" if near else ""))
+    errors.expect(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+
+
+def no_heading(value: str, where: str) -> None:
+    """Raises ConfigError where the label of the first line is what headers call its column."""
+    errors.expect(value.strip().lower() not in HEADINGS, where, value,
+                  "a label; where the first line is a header, columns are named as it names them, not by numbers")

@@ -1,0 +1,42 @@
+"""JSON lines: an object with texts and a label in each."""
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlm.base import config, errors
+from mlm.data.tasks import examples
+from mlm.data.tasks.examples import Example, Label
+
+
+def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
+    """The examples of a file. Blank lines are left out. Raises ConfigError for a line that is not as `asks` says."""
+    count = 0
+    for line, text in examples.lines(path):
+        if not text.strip():
+            continue
+        where = f"{path}, line {line}"
+        found = loads(text, where)
+        errors.expect(isinstance(found, dict), where, found, "a JSON object")
+        for key in filter(None, (asks.text, asks.second, asks.label, asks.id)):
+            examples.column(key, list(found), where, "key")
+        texts = [examples.text(found[key], f"{where}: {key}") for key in (asks.text, asks.second) if key]
+        yield Example(str(found[asks.id]) if asks.id else str(count), tuple(texts),
+                      label=label(_written(found[asks.label], f"{where}: {asks.label}"), f"{where}: label"))
+        count += 1
+
+
+def loads(text: str, where: str):
+    """What JSON says. Raises ConfigError with the column where it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        at = f"{where}, column {error.colno}" if error.lineno == 1 else f"{where}, line {error.lineno}"
+        raise errors.ConfigError(f"{at}: {error.msg}; expected JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise errors.ConfigError(f"{where}: {errors.line(error)}; expected JSON less deep or long") from None
+
+
+def _written(value, where):
+    """A label as it would stand in a table."""
+    errors.expect(isinstance(value, str | int | float), where, value, "a label: a text or a number")
+    return value if isinstance(value, str) else json.dumps(value)

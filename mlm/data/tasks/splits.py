@@ -1,0 +1,103 @@
+"""The splits of a task as examples: its files found, its labels known, each label checked against them."""
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mlm.base import config, errors
+from mlm.data.tasks import examples, jsonl, tasks, tsv
+from mlm.data.tasks.examples import Example
+from mlm.data.text import files
+
+READERS = {"tsv": tsv.read, "csv": tsv.read, "jsonl": jsonl.read}
+FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
+WHERE = (*FILES.values(), "scores")  # fields that change no example
+
+
+class Source(NamedTuple):
+    """Where labelled rows come from: functions, so that each pass starts anew."""
+
+    splits: dict[str, Callable[[], Iterator[Example]]]  # train, validation, and test where there is one; never empty
+    classes: Callable[[], tuple[str, ...]]              # names of the labels in their order; () for numbers and spans
+    content: str                                        # digest of all that the examples follow from
+
+
+def source(cfg: config.Config) -> Source:
+    """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
+    where = paths(cfg.data)
+
+    def of(split):
+        return lambda: _some(cfg, where[split], _label(cfg, classes(cfg)))
+
+    return Source({split: of(split) for split in where}, lambda: classes(cfg), content(cfg.data))
+
+
+def content(data: config.Data) -> str:
+    """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter."""
+    how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
+    parts = [json.dumps(how, sort_keys=True).encode(), *(files.sha256(str(path)) for path in paths(data).values())]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def paths(data: config.Data) -> dict[str, Path]:
+    """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
+    folder = Path(data.task_path).expanduser()
+    errors.expect(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
+    found = {}
+    for split, field in FILES.items():
+        name = getattr(data.labelled, field)
+        if name:
+            path = folder / name
+            near = [] if path.is_file() else difflib.get_close_matches(name, [p.name for p in folder.iterdir()], n=1)
+            errors.expect(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}"
+                          + (f"; did you mean {near[0]!r}?" if near else ""))
+            found[split] = path
+    return found
+
+
+def classes(cfg: config.Config) -> tuple[str, ...]:
+    """The names of a task's labels in their order: as the config gives them, else those of the train split, sorted.
+
+    Of tags of a scheme both the beginning and the inside of every kind that the train split has, beside O.
+    """
+    if cfg.objective not in ("classify", "tag"):
+        return ()
+    said = cfg.data.labelled
+    if said.labels:
+        return tasks.labels(said)
+    path = paths(cfg.data)["train"]
+    found = {label for one in _some(cfg, path, _label(cfg, ()))
+             for label in ([one.label] if isinstance(one.label, str) else one.label)}
+    if said.scheme:
+        found = {"O", *(f"{first}-{label[2:]}" for label in found - {"O"} for first in "BI")}
+    errors.expect(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")
+    return tuple(sorted(found))
+
+
+def _label(cfg, known):
+    """What makes a label of what stands in a file."""
+    if cfg.objective == "regress":
+        return examples.number
+    origin = "config.data.labelled.labels" if cfg.data.labelled.labels else "the train split"
+
+    def label(value, where):
+        value = value.strip()
+        errors.expect(bool(value), where, value, "a label")
+        if known and value not in known:
+            near = difflib.get_close_matches(value[:100], known, n=1, cutoff=0.5)
+            listed = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+            errors.expect(False, where, value, f"a label of {origin}: {listed}"
+                          + (f"; did you mean {near[0]!r}?" if near else ""))
+        return value
+
+    return label
+
+
+def _some(cfg, path, label):
+    one = None
+    for one in READERS[cfg.data.labelled.format](path, cfg.data.labelled, label):
+        yield one
+    errors.expect(one is not None, f"{path}, line 1", "", "an example; the file has none")

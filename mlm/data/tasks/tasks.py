@@ -1,0 +1,128 @@
+"""The tasks that are known by name, and how the files of any are read: one reader a format, none a data set."""
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mlm.base import config, errors
+from mlm.base.reads import Rule
+
+OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
+TABLES = ("tsv", "csv", "jsonl")
+FORMATS = {"classify": TABLES, "regress": TABLES, "tag": ("conll", "conllu"), "span": ("squad",)}  # by objective
+SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "tag": "accuracy", "span": "f1,exact"}  # of OWN
+QUESTION = 64              # tokens of a question, at most
+READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
+        Rule(("data.labelled.text", "data.labelled.label"), "data.labelled.format", unless=("squad",)),
+        Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
+        Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
+        Rule(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
+        Rule(("data.labelled.stride",), "data.labelled.format", ("squad",)),
+        Rule(("data.labelled.labels",), "objective", ("classify", "tag")))
+
+
+class Task(NamedTuple):
+    """A row of TASKS."""
+
+    objective: str
+    labelled: Mapping[str, str]   # fields of config.data.labelled
+    source: str
+    note: str = ""                # what a reader of its scores must know
+
+
+GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
+SQUAD = {"format": "squad", "scores": "f1,exact"}
+TASKS = {
+    "sst2": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence", "label": "label",
+        "scores": "accuracy"}, f"Socher et al. 2013; {GLUE}"),
+    "cola": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "3", "label": "1",
+        "scores": "matthews,accuracy"}, f"Warstadt et al. 2019; {GLUE}"),
+    "rte": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence1", "second": "sentence2",
+        "label": "label", "id": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
+        f"Dagan et al. 2005 and later; {GLUE}"),
+    "mrpc": Task("classify", {
+        "format": "tsv", "train": "msr-para-train.tsv", "dev": "msr-para-val.tsv", "test": "msr-para-test.tsv",
+        "text": "#1 String", "second": "#2 String", "label": "Quality", "scores": "accuracy,f1"},
+        "Dolan and Brockett 2005", "not GLUE's own split: its dev set is other rows of the published training set"),
+    "stsb": Task("regress", {
+        "format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv", "text": "5",
+        "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}"),
+    "wnut17": Task("tag", {
+        "format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "text": "0", "label": "1",
+        "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017"),
+    "ud_ewt": Task("tag", {
+        "format": "conllu", "train": "en_ewt-ud-train.conllu", "dev": "en_ewt-ud-dev.conllu",
+        "test": "en_ewt-ud-test.conllu", "text": "form", "label": "upos", "scores": "accuracy"},
+        "Silveira et al. 2014; Universal Dependencies", "parts of speech, words as the treebank cuts them"),
+    "squad": Task("span", SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
+                  "Rajpurkar et al. 2016, arXiv:1606.05250"),
+    "squad2": Task("span", SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
+                   "Rajpurkar et al. 2018, arXiv:1806.03822", "questions may have no answer"),
+}
+
+
+def resolve(cfg: config.Config) -> config.Config:
+    """With what the task's row of TASKS says where nothing is said, and the objective that it asks for."""
+    said, objective = cfg.data.labelled, cfg.objective
+    row = TASKS.get(cfg.data.task)
+    if row:
+        said = _filled(said, row.labelled)
+        wanted = row.objective
+    else:
+        fitting = (name for name, formats in FORMATS.items() if said.format in formats)
+        wanted = next(fitting, "classify")
+    if objective == config.Config.objective:
+        objective = wanted
+    quoting = {"tsv": "off", "csv": "on"}.get(said.format, "")
+    scores = SCORES.get(objective, "") if not said.scheme else "f1,accuracy"
+    said = _filled(said, {"quoting": quoting, "scores": scores})
+    return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=said))
+
+
+def _filled(said, row):
+    return dataclasses.replace(said, **{name: getattr(said, name) or value for name, value in row.items()})
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a task that its config does not describe; opens no file."""
+    data, said, name = cfg.data, cfg.data.labelled, "config.data.labelled"
+    errors.one_of("config.data.task", data.task, [*TASKS, OWN])
+    row = TASKS.get(data.task)
+    errors.expect(bool(data.task_path.strip()), "config.data.task_path", data.task_path,
+                  "the folder of the task's files")
+    errors.expect(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
+                  "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task")
+    fit = [row.objective] if row else list(FORMATS)
+    errors.expect(cfg.objective in fit, "config.objective", cfg.objective,
+                  f"{' or '.join(fit)}, since config.data.task is {data.task}")
+    errors.one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
+    for field in ("train", "dev", "scores", *(() if said.format == "squad" else ("text", "label"))):
+        errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
+                      "to be set, since config.data.task is own")
+    if said.format in ("tsv", "csv", "conll"):
+        columns = {field: value for field in ("text", "second", "label", "id") if (value := getattr(said, field))}
+        by_number = said.format == "conll" or said.text.isdecimal()
+        for field, value in columns.items():
+            right = value.isdecimal() and value.isascii() and len(value) < 5
+            errors.expect(right if by_number else not right, f"{name}.{field}", value,
+                          "a column's number, from 0" if by_number else
+                          f"a column's name in the header, as config.data.labelled.text = {said.text!r} is")
+    if said.quoting:
+        errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
+    if said.scheme:
+        errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
+    if said.labels:
+        given = labels(said)
+        errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
+                      "two or more different labels, separated by commas")
+    if said.format == "squad":
+        errors.number(f"{name}.stride", said.stride, 1, cfg.pack.length - 3 - QUESTION)
+    if said.second or said.format == "squad":
+        errors.expect(cfg.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
+
+
+def labels(said: config.Labelled) -> tuple[str, ...]:
+    """The labels that a config gives, in their order; () where they are those of the train split."""
+    return tuple(one.strip() for one in said.labels.split(",")) if said.labels else ()
