@@ -46,12 +46,28 @@ def _pick(cumulated: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarra
     return np.searchsorted(cumulated, value, side="right") - row * width
 
 
-def draw(hmm: HMM, length: int, seed: int, start: int, count: int) -> np.ndarray:
+def _streams(seed, start, count):
+    return [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(start, start + count)]
+
+
+def _latents(hmm, streams):
+    latent_Dx2 = np.stack([stream.random(2) for stream in streams])
+    none_D = np.zeros(len(streams), int)
+    return (_pick(_cumulate(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0]),
+            _pick(_cumulate(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]))
+
+
+def latents(hmm: HMM, seed: int, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """topic_D and name_D of documents start to start + count, as `draw` draws them."""
+    return _latents(hmm, _streams(seed, start, count))
+
+
+def draw(hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.ndarray | None = None) -> np.ndarray:
     """Documents start to start + count, each as many whole sentences as fit in `length` words.
 
-    Returns words_DxL, int32, -1 after a document's end. Document i depends on seed and i alone: its numbers come from
-    the counter-based generator of Salmon et al. 2011 keyed by the two. A first sentence that does not fit is drawn
-    anew, so a `length` that no sentence fits in never returns.
+    topic_D: their topics, if not those of `latents`. Returns words_DxL, int32, -1 after a document's end. Document i
+    depends on seed and i alone: its numbers come from the counter-based generator of Salmon et al. 2011 keyed by the
+    two. A first sentence that does not fit is drawn anew, so a `length` that no sentence fits in never returns.
     """
     states, classes = hmm.class_SxC.shape
     vocabulary = len(hmm.class_W)
@@ -60,11 +76,9 @@ def draw(hmm: HMM, length: int, seed: int, start: int, count: int) -> np.ndarray
     trans, kind = _cumulate(hmm.trans_SxS), _cumulate(hmm.class_SxC)
     word = _cumulate(np.concatenate([(table_ZxW[:, None] * member_CxW).reshape(-1, vocabulary)
                                      for table_ZxW in (hmm.by_topic_TxW, hmm.by_name_MxW)]))
-    streams = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(start, start + count)]
-    latent_Dx2 = np.stack([stream.random(2) for stream in streams])
-    none_D = np.zeros(count, int)
-    topic_D = _pick(_cumulate(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0])
-    name_D = _pick(_cumulate(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]) + len(hmm.topic_T)
+    streams = _streams(seed, start, count)
+    drawn_D, name_D = _latents(hmm, streams)
+    topic_D = drawn_D if topic_D is None else topic_D
     words_DxL = np.full((count, length), -1, np.int32)
     open_D = np.arange(count)
     while open_D.size:
@@ -74,7 +88,7 @@ def draw(hmm: HMM, length: int, seed: int, start: int, count: int) -> np.ndarray
         for m in range(length):
             state_DxL[:, m] = state_D = _pick(trans, states, state_D, uniform_DxLx3[:, m, 0])
         class_DxL = _pick(kind, classes, state_DxL, uniform_DxLx3[..., 1])
-        latent_DxL = np.where(by_name_C[class_DxL], name_D[open_D, None], topic_D[open_D, None])
+        latent_DxL = np.where(by_name_C[class_DxL], len(hmm.topic_T) + name_D[open_D, None], topic_D[open_D, None])
         drawn_DxL = _pick(word, vocabulary, latent_DxL * classes + class_DxL, uniform_DxLx3[..., 2])
         last_D = np.where(state_DxL == hmm.end, np.arange(length), -1).max(1)
         words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)

@@ -1,0 +1,92 @@
+"""Labelled examples drawn from the built-in language, and what is the same in all tasks of it.
+
+Example n of a split depends on the language, the split and n alone: a task draws documents of its own numbers, far past
+those that pretraining reads. Passages are whole documents of few words. Two may be equal by chance, as the language
+writes short sentences often; of the label, another passage's tells nothing that the posterior does not know.
+
+Letters in array names: N examples, C labels, L places of a passage, D documents.
+"""
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.config import Language
+from mlm.base.special import MASK, SPECIAL
+from mlm.data.language.grammar import Grammar
+
+COUNT = {"train": 4000, "dev": 1000, "test": 1000}   # examples of a split, where no other number is asked for
+FIRST, SPLIT = 2 ** 40, 2 ** 36  # the tasks' first document, and how many each split of each task may take
+OWN = 2 ** 62           # added to a document's number: the stream of what a task draws for it beside its words
+HIDDEN = SPECIAL[MASK]  # stands where a word is hidden; rows must carry the token of that id
+
+
+class Example(NamedTuple):
+    """What is asked. Words are apart by one space; a hidden word is HIDDEN."""
+
+    id: str
+    texts: tuple[str, ...]      # one passage, or two; span: the question, then the passage
+    words: tuple[str, ...]      # tag: of the passage; else none
+    label: str | tuple[str, ...] | tuple[tuple[str, int], ...]
+    #                             classify: a label. tag: one for each word, "" where none is asked.
+    #                             span: the answer's text and its first character in the passage.
+
+
+class Best(NamedTuple):
+    """The Bayes-optimal predictions: what they get right, of how many asked, and what they were expected to."""
+
+    right_N: np.ndarray
+    weight_N: np.ndarray
+    expected_N: np.ndarray
+
+
+class LanguageTask(NamedTuple):
+    """A task whose best possible score is known on the very examples."""
+
+    objective: str          # classify | tag | span
+    labels: Callable[[Language], tuple[str, ...]]   # in the order of the posterior's columns; span: none
+    examples: Callable[[Language, str, int | None], Iterator[Example]]      # of a split, the first so many
+    posterior: Callable[[Language, Sequence[Example]], np.ndarray]
+    #                         exact, float64, reads no label. classify: NxC. tag: a row for each asked word, in order.
+    #                         span: NxL, of each word of the passage, 0 past its end.
+    best: Callable[[Language, Sequence[Example]], Best]
+
+
+def numbers(task: int, split: str) -> int:
+    """The number of the first document of a task's split. Raises ConfigError for a split that is none."""
+    errors.one_of("split", split, list(COUNT))
+    return FIRST + SPLIT * (len(COUNT) * task + list(COUNT).index(split))
+
+
+def own(seed: int, number: int) -> np.random.Generator:
+    """The stream of what a task draws for a document beside its words."""
+    return np.random.Generator(np.random.Philox(key=[seed, OWN + number]))
+
+
+def written(language: Grammar, words_L: np.ndarray, hidden_L: np.ndarray | None = None) -> str:
+    """A passage as text."""
+    hidden_L = np.zeros(len(words_L), bool) if hidden_L is None else hidden_L
+    return " ".join(HIDDEN if hidden else language.words[word]
+                    for word, hidden in zip(words_L, hidden_L, strict=True) if word >= 0)
+
+
+def read(language: Grammar, passages: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """words_NxL of passages, -1 past a passage's end, and hidden_NxL; any word stands where one is hidden.
+
+    Raises ValueError for a passage with a word that the language lacks, or of more words than `length`.
+    """
+    number = {word: i for i, word in enumerate(language.words)} | {HIDDEN: 0}
+    words_NxL, hidden_NxL = np.full((len(passages), length), -1), np.zeros((len(passages), length), bool)
+    for n, passage in enumerate(passages):
+        words = passage.split()
+        if len(words) > length or not number.keys() >= set(words):
+            raise ValueError(f"passage {n}, {passage!r}: expected at most {length} words of the built-in language")
+        words_NxL[n, :len(words)] = [number[word] for word in words]
+        hidden_NxL[n, :len(words)] = [word == HIDDEN for word in words]
+    return words_NxL, hidden_NxL
+
+
+def chosen(label_N: np.ndarray, share_NxC: np.ndarray) -> Best:
+    """The likeliest of the labels of each example, against label_N, which numbers the true ones."""
+    return Best((share_NxC.argmax(1) == label_N).astype(float), np.ones(len(label_N)), share_NxC.max(1))

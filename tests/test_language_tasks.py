@@ -1,0 +1,139 @@
+"""The built-in language's labelled tasks: their posteriors against brute force, and what their optimum promises."""
+import itertools
+import zlib
+
+import numpy as np
+import pytest
+from tiny import TINY, documents
+
+from mlm.base import errors
+from mlm.base.config import Language
+from mlm.data.language import labelled, topics
+from mlm.data.language.grammar import build
+from mlm.data.language.hmm import draw, latents
+from mlm.data.language.tasks import FORMAT, TASKS
+from mlm.data.text.corpus import HELD_OUT
+
+LANGUAGE = Language()
+LENGTH = 6
+DRAWN = {"topic": 2216506668}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def made(request):
+    """A task's name, the task, and 2,000 of its training examples with their posterior."""
+    task = TASKS[request.param]
+    given = list(task.examples(LANGUAGE, "train", 2000))
+    return request.param, task, given, task.posterior(LANGUAGE, given)
+
+
+def text(given):
+    return "\n".join(map(repr, given)).encode()
+
+
+def test_examples_are_those_of_their_format(made):
+    """Where this fails the examples have changed: raise FORMAT, then write down what is drawn now."""
+    name, _, given, _ = made
+    assert (FORMAT, zlib.crc32(text(given))) == (1, DRAWN[name])
+
+
+def test_an_example_depends_on_its_number_alone(made):
+    _, task, given, _ = made
+    assert list(task.examples(LANGUAGE, "train", 30)) == given[:30]
+    assert len(list(task.examples(LANGUAGE, "dev", None))) == 1000
+    other = Language(words=20, train_documents=7)  # what changes pretraining's documents alone
+    assert list(task.examples(other, "train", 30)) == given[:30]
+
+
+def test_splits_share_no_document(monkeypatch):
+    """No number is drawn in two splits or tasks, nor by pretraining."""
+    drawn = {}
+    for module in (topics,):
+        monkeypatch.setattr(module, "draw", lambda hmm, length, seed, start, count, *topic_D: (
+            drawn.setdefault(key, set()).update(range(start, start + count)), draw(hmm, length, seed, start, count))[1])
+    for key in itertools.product(TASKS, labelled.COUNT):
+        assert len({one.id for one in TASKS[key[0]].examples(LANGUAGE, key[1], 300)}) == 300
+    assert len(drawn) == len(TASKS) * 3 and min(map(min, drawn.values())) > 2 * HELD_OUT
+    for one, other in itertools.combinations(drawn.values(), 2):
+        assert not one & other
+
+
+def test_the_posterior_is_calibrated(made):
+    """The share of right answers is what the posterior expects, so none of it is seen by chance or by the label."""
+    name, task, given, share = made
+    best = task.best(LANGUAGE, given)
+    apart_N = best.right_N - best.expected_N
+    assert abs(apart_N.mean()) < 4 * apart_N.std() / len(apart_N) ** 0.5
+    assert best.weight_N.sum() >= 2000 and (best.right_N <= best.weight_N).all()
+    np.testing.assert_allclose(share.sum(1), 1, rtol=1e-5)
+    assert FIGURES[name] == pytest.approx(best.expected_N.sum() / best.weight_N.sum(), abs=0.01)
+
+
+FIGURES = {"topic": 0.91}   # the optimum's accuracy, as the docstrings say it
+
+
+def test_a_label_is_one_of_the_task_s(made):
+    _, task, given, _ = made
+    names = task.labels(LANGUAGE)
+    assert len(set(names)) == len(names)
+    if task.objective == "classify":
+        often_C = np.bincount([names.index(one.label) for one in given], minlength=len(names)) / len(given)
+        np.testing.assert_allclose(often_C, 1 / len(names), atol=4 * (len(names) * len(given)) ** -0.5)
+
+
+def test_a_split_that_is_none_is_refused(made):
+    with pytest.raises(errors.ConfigError, match="split = 'test2': expected one of train, dev, test; did you mean"):
+        next(made[1].examples(LANGUAGE, "test2", 1))
+
+
+@pytest.fixture(scope="module")
+def by_topic():
+    """P(words, their count | topic) of all documents of TINY, for each topic."""
+    return [documents(TINY._replace(topic_T=only_T), LENGTH) for only_T in np.eye(len(TINY.topic_T))]
+
+
+def likelihood(by_topic, words_L):
+    words = tuple(words_L[words_L >= 0])
+    return np.array([tables[len(words)][words] for tables in by_topic])
+
+
+def test_topic_posterior_is_the_enumerated_one(by_topic):
+    words_NxL = draw(TINY, LENGTH, 0, 0, 200)
+    joint_NxT = TINY.topic_T * np.array([likelihood(by_topic, words_L) for words_L in words_NxL])
+    np.testing.assert_allclose(topics.topic_posterior(TINY, words_NxL), joint_NxT / joint_NxT.sum(1, keepdims=True))
+
+
+def test_no_rule_beats_the_likeliest_topic(by_topic):
+    """Over all documents, weighed by their probability: this rule is right as often as any can be."""
+    best, taken = 0.0, 0.0
+    for count in by_topic[0]:
+        joint_TxN = np.array([share * tables[count].ravel() for share, tables in zip(TINY.topic_T, by_topic,
+                                                                                       strict=True)])
+        words_NxL = np.array(list(itertools.product(range(len(TINY.class_W)), repeat=count)))
+        chosen_N = topics.topic_posterior(TINY, words_NxL).argmax(1)
+        best, taken = best + joint_TxN.max(0).sum(), taken + joint_TxN[chosen_N, np.arange(len(chosen_N))].sum()
+    assert taken == pytest.approx(best, rel=1e-12) and best > 0.6
+
+
+def test_latents_are_those_of_the_documents():
+    """A document of another topic is the same but for its words of topics; of its own it is the same."""
+    hmm = build(LANGUAGE).hmm
+    topic_D, name_D = latents(hmm, 3, 50, 200)
+    words_DxL = draw(hmm, 40, 3, 50, 200)
+    np.testing.assert_array_equal(draw(hmm, 40, 3, 50, 200, topic_D), words_DxL)
+    other_DxL = draw(hmm, 40, 3, 50, 200, (topic_D + 1) % 8)
+    changed_DxL = other_DxL != words_DxL
+    np.testing.assert_array_equal(hmm.class_W[other_DxL], hmm.class_W[words_DxL])
+    assert changed_DxL.any(1).all() and (hmm.by_name_MxW[:, words_DxL[changed_DxL]] == 1).all()
+    said_DxM = np.where((words_DxL >= 0)[:, :, None], np.log(hmm.by_name_MxW.T)[words_DxL], 0).sum(1)
+    assert (said_DxM.argmax(1) == name_D).mean() > 0.8
+
+
+def test_one_topic_is_no_question():
+    with pytest.raises(errors.ConfigError, match=r"config.data.language.topics = 1: expected at least 2"):
+        next(TASKS["topic"].examples(Language(topics=1), "train", 1))
+
+
+def test_a_passage_of_other_words_is_named():
+    with pytest.raises(ValueError, match=r"passage 1, 'Anna loves [.]'"):
+        labelled.read(build(LANGUAGE), ["Anna sleeps .", "Anna loves ."], 5)
