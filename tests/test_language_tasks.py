@@ -8,7 +8,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import labelled, topics
+from mlm.data.language import labelled, pairs, topics
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import draw, latents
 from mlm.data.language.tasks import FORMAT, TASKS
@@ -16,7 +16,7 @@ from mlm.data.text.corpus import HELD_OUT
 
 LANGUAGE = Language()
 LENGTH = 6
-DRAWN = {"topic": 2216506668}
+DRAWN = {"topic": 2216506668, "pair": 3283894915}
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -48,7 +48,7 @@ def test_an_example_depends_on_its_number_alone(made):
 def test_splits_share_no_document(monkeypatch):
     """No number is drawn in two splits or tasks, nor by pretraining."""
     drawn = {}
-    for module in (topics,):
+    for module in (topics, pairs):
         monkeypatch.setattr(module, "draw", lambda hmm, length, seed, start, count, *topic_D: (
             drawn.setdefault(key, set()).update(range(start, start + count)), draw(hmm, length, seed, start, count))[1])
     for key in itertools.product(TASKS, labelled.COUNT):
@@ -69,7 +69,7 @@ def test_the_posterior_is_calibrated(made):
     assert FIGURES[name] == pytest.approx(best.expected_N.sum() / best.weight_N.sum(), abs=0.01)
 
 
-FIGURES = {"topic": 0.91}   # the optimum's accuracy, as the docstrings say it
+FIGURES = {"topic": 0.91, "pair": 0.91}   # the optimum's accuracy, as the docstrings say it
 
 
 def test_a_label_is_one_of_the_task_s(made):
@@ -115,6 +115,37 @@ def test_no_rule_beats_the_likeliest_topic(by_topic):
     assert taken == pytest.approx(best, rel=1e-12) and best > 0.6
 
 
+def enumerated_pairs(one_NxT, two_NxT):
+    """P(label | words) from P(words | topic) of each passage: topics of a pair added up, one by one."""
+    weight_2xN = np.zeros((2, len(one_NxT)))
+    for t, u in itertools.product(range(len(TINY.topic_T)), repeat=2):
+        share = TINY.topic_T[t] * (1.0 if t == u else TINY.topic_T[u] / (1 - TINY.topic_T[t]))
+        weight_2xN[int(t == u)] += 0.5 * share * one_NxT[:, t] * two_NxT[:, u]
+    return (weight_2xN / weight_2xN.sum(0)).T
+
+
+def test_pair_posterior_is_the_enumerated_one(by_topic):
+    words_NxL = draw(TINY, LENGTH, 0, 0, 400)
+    given_NxT = np.array([likelihood(by_topic, words_L) for words_L in words_NxL])
+    known_Nx2 = pairs.pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
+    np.testing.assert_allclose(known_Nx2, enumerated_pairs(given_NxT[:200], given_NxT[200:]))
+    assert known_Nx2.std(0).min() > 0.05
+
+
+def test_a_pair_s_topics_are_drawn_as_its_posterior_has_them():
+    """Three topics, so clear that passages tell them: equal in half of the pairs, all others equally often."""
+    clear = Language(topics=3, topic=9.0)
+    given = list(TASKS["pair"].examples(clear, "train", 2000))
+    grammar = build(clear)
+    topic_2xN = np.array([topics.topic_posterior(grammar.hmm, labelled.read(grammar, texts, pairs.WORDS)[0]).argmax(1)
+                          for texts in zip(*(one.texts for one in given), strict=True)])
+    same_N = topic_2xN[0] == topic_2xN[1]
+    assert (same_N == [one.label == "same" for one in given]).mean() > 0.97
+    often_TxT = np.zeros((3, 3))
+    np.add.at(often_TxT, tuple(topic_2xN), 1 / 2000)
+    np.testing.assert_allclose(often_TxT, np.where(np.eye(3), 1 / 6, 1 / 12), atol=4 * 0.37 / 2000 ** 0.5)
+
+
 def test_latents_are_those_of_the_documents():
     """A document of another topic is the same but for its words of topics; of its own it is the same."""
     hmm = build(LANGUAGE).hmm
@@ -129,9 +160,10 @@ def test_latents_are_those_of_the_documents():
     assert (said_DxM.argmax(1) == name_D).mean() > 0.8
 
 
-def test_one_topic_is_no_question():
-    with pytest.raises(errors.ConfigError, match=r"config.data.language.topics = 1: expected at least 2"):
-        next(TASKS["topic"].examples(Language(topics=1), "train", 1))
+@pytest.mark.parametrize("name", ["topic", "pair"])
+def test_one_topic_is_no_question(name):
+    with pytest.raises(errors.ConfigError, match=rf"topics = 1: expected at least 2, .* is language/{name}"):
+        next(TASKS[name].examples(Language(topics=1), "train", 1))
 
 
 def test_a_passage_of_other_words_is_named():

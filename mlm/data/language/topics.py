@@ -55,15 +55,11 @@ def evidence(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     return np.where((words_NxL >= 0)[:, :, None], log_WxT[words_NxL], 0).sum(1)
 
 
-def share(odds_NxT: np.ndarray) -> np.ndarray:
-    """Probabilities from their logarithms up to a constant of the row."""
-    weight_NxT = np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
-    return weight_NxT / weight_NxT.sum(1, keepdims=True)
-
-
 def topic_posterior(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     """P(topic | words), NxT; words_NxL: -1 where there is none."""
-    return share(np.log(hmm.topic_T) + evidence(hmm, words_NxL))
+    odds_NxT = np.log(hmm.topic_T) + evidence(hmm, words_NxL)
+    weight_NxT = np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
+    return weight_NxT / weight_NxT.sum(1, keepdims=True)
 
 
 def posterior(language: Language, given: Sequence[Example]) -> np.ndarray:
