@@ -151,6 +151,12 @@ class Optim:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Tune:
+    read: str = "first"                 # what a label of a row is told from: its first token's state, through a pooler
+                                        #       (first), its last token's (last), or the mean of all its tokens' (mean)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Train:
     steps: int = 1000                   # updates
     batch_size: int = 32                # rows an update, over all devices
@@ -178,13 +184,15 @@ class Parallel:
 class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
-    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal
+    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal;
+                                        #       on labelled rows classify | regress | tag | span
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)
     mask: Mask = dataclasses.field(default_factory=Mask)
     model: Model = dataclasses.field(default_factory=Model)
     optim: Optim = dataclasses.field(default_factory=Optim)
+    tune: Tune = dataclasses.field(default_factory=Tune)
     train: Train = dataclasses.field(default_factory=Train)
     eval: Eval = dataclasses.field(default_factory=Eval)
     parallel: Parallel = dataclasses.field(default_factory=Parallel)
