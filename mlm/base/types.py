@@ -42,6 +42,7 @@ class About(NamedTuple):
     labels: tuple[str, ...]   # names that end in their shape's letters, such as next_B
     unigram: bytes            # int64: how often each entry of the vocabulary stands in the train split
     classes: tuple[str, ...] = ()  # names of the labels or tags, in the order of their numbers
+    counts: bytes = b""       # int64: how often each of them is a label in the train split
 
 
 NUMBERS = ("value_B",)        # labels that are float32, not int32
@@ -122,6 +123,8 @@ class Objective(NamedTuple):
     counts: tuple[str, ...] = ("tokens",)  # sums of which the run keeps totals
     views: int = 1            # passes through the model that a batch takes in a step
     now: Callable = lambda knobs, done: knobs  # (knobs, share of training done) -> knobs of the moment
+    tally: Callable = lambda columns, rows, examples: columns  # what no compiled step can count, on the host: (what
+                              # evaluation gave by row, the split's columns by name, its examples) -> columns by row
 
 
 class Goal(NamedTuple):
@@ -131,7 +134,8 @@ class Goal(NamedTuple):
     check: Callable           # (config.Config) -> None; raises ConfigError for what the objective cannot use
     predicted: Callable       # (config.Config) -> share of a row's words that a step predicts, on average over the run
     sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
-    seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left"
+    seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left";
+                              # the whole "row" where labels are asked for, and no tokens
     knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
     frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone
