@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, ON_LANGUAGE, PLAIN, VOCAB, about, batch, drawn_config, small_config, with_text
+from small import LABELLED, MEMBERS, ON_LANGUAGE, PLAIN, VOCAB, about, batch, drawn_config, small_config, with_text
 
 from mlm.base import errors, estimates, types
 from mlm.base.special import CLS, NUM_SPECIAL
@@ -26,8 +26,9 @@ from mlm.train.run import directory, loop, stop
 from mlm.train.step import evaluation, program, update
 
 ROWS = 8
-CROSS = [(objective, *member) for objective in OBJECTIVES for member in MEMBERS]
 FAMILIES = list({family: (family, cell) for family, cell in reversed(MEMBERS)}.values())
+OF_TOKENS = [objective for objective in OBJECTIVES if objective not in LABELLED]
+CROSS = [(objective, *member) for objective in OF_TOKENS for member in MEMBERS]
 cross = pytest.mark.parametrize(("objective", "family", "cell"), CROSS,
                                 ids=["-".join(filter(None, case)) for case in CROSS])
 runs = pytest.mark.parametrize(("objective", "family", "cell"), [
@@ -53,7 +54,7 @@ class Judged:
         self.params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), drawn)
         self.knobs = program.frozen(self.cfg)
         self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
-        self.nats, self.weight = self.made.objective.scores[0].columns
+        self.nats, self.weight = next(s for s in self.made.objective.scores if s.name == "loss").columns
 
     def __call__(self, rows, params=None):
         return jax.device_get(evaluation.named(self.step(params or self.params, rows, self.knobs)))
@@ -71,6 +72,12 @@ def labelled(rows=ROWS, **changes):
     return with_text(full, ids_BxL=full.text.ids_BxL * real, segments_BxL=full.text.segments_BxL * real)
 
 
+def split(rows):
+    """The columns of a split of these rows, and its examples, as a tally is handed them."""
+    columns = {name.rpartition("_")[0]: column for name, column in {**rows.text._asdict(), **rows.labels}.items()}
+    return columns, []
+
+
 @cross
 def test_losses_are_sums_over_each_row_alone(objective, family, cell):
     """Turned rows give turned sums; a row of padding adds nothing; weights count predictions."""
@@ -78,10 +85,10 @@ def test_losses_are_sums_over_each_row_alone(objective, family, cell):
     found, turned = of(rows), of(jax.tree.map(lambda x: x[::-1], rows))
     for name, value_B in found.items():
         np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
-        assert value_B[-1] == 0 and value_B.shape == (ROWS,), name
-    assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() > ROWS
+        assert not value_B[-1].any() and len(value_B) == ROWS, name
+    assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() >= ROWS - 1
     asked_BxL = np.asarray(of.made.objective.asked(rows.text, update.eval_keys(of.knobs, rows.index_B), of.knobs))
-    np.testing.assert_array_equal(asked_BxL.sum(1), found[of.weight])
+    np.testing.assert_array_equal(asked_BxL.sum(1), 0 if objective in LABELLED else found[of.weight])
 
 
 @cross
@@ -118,10 +125,10 @@ def test_nothing_leaks(objective, family, cell):
     assert np.exp(-found[of.nats]).sum() == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_scores_are_of_columns_that_there_are(objective):
-    of = judged(objective, *FAMILIES[0])
-    found, scores = of(labelled()), of.made.objective.scores
+@pytest.mark.parametrize("objective", OF_TOKENS)
+def test_scores_are_of_columns_that_there_are(objective, member=FAMILIES[0]):
+    of, rows = judged(objective, *member), labelled()
+    found, scores = of.made.objective.tally(of(rows), *split(rows)), of.made.objective.scores
     result = evaluation.summary(found, scores)
     assert scores[0].better and scores[0].chart and scores[0].columns[-1].endswith("_weight")
     assert result["predictions"] == found[scores[0].columns[-1]].sum()
@@ -130,6 +137,19 @@ def test_scores_are_of_columns_that_there_are(objective):
     assert all(set(score.columns) <= found.keys() for score in of.made.objective.training)
     assert [estimates.Score(**saved) for saved in json.loads(json.dumps([s._asdict() for s in scores]))] == [
         score._replace(columns=list(score.columns)) for score in scores]
+
+
+@pytest.mark.parametrize("objective", LABELLED)
+def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
+    """On one member, since they read its states alone; what they say of a row does not depend on its labels."""
+    of, rows = judged(objective, "transformer", ""), labelled()
+    test_losses_are_sums_over_each_row_alone(objective, "transformer", "")
+    test_weights_depend_on_no_parameter(objective, "transformer", "")
+    test_scores_are_of_columns_that_there_are(objective, ("transformer", ""))
+    found, other = of(rows), of(rows._replace(labels=labelled(seed=1).labels))
+    assert (found[of.nats] != other[of.nats]).any()
+    for name in ("predicted", "score"):
+        np.testing.assert_array_equal(found[name], other[name])
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -28,10 +28,42 @@ def scores_of(result: Mapping) -> list[Score]:
     return [Score(**saved) for saved in result["scores"]]
 
 
+def _f1(right, found, there, weight):
+    """2 right / (found + there), the harmonic mean of precision and recall; 0 where nothing is found or there."""
+    return 2 * right / (found + there) if (found + there).real > 0 else 0.0
+
+
+def _matthews(correct, *rest):
+    """R_K of the confusion matrix of K classes (Gorodkin 2004, equation 8), of two the phi coefficient.
+
+    rest: how often each class was predicted, how often each is there, and the weight. 0 where all predictions, or all
+    labels, are one class.
+    """
+    *counts, weight = rest
+    found_K, there_K = counts[:len(counts) // 2], counts[len(counts) // 2:]
+    agree = correct * weight - sum(found * there for found, there in zip(found_K, there_K, strict=True))
+    return _correlation(agree, *(sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K)))
+
+
+def _pearson(x, y, xx, yy, xy, weight):
+    """Pearson's correlation from sums of two values, their squares and their product; 0 where one does not vary."""
+    spreads = (weight * square - one * one for square, one in ((xx, x), (yy, y)))
+    return _correlation(weight * xy - x * y, *(spread if spread.real > NONE * (weight * square).real else 0.0
+                                               for spread, square in zip(spreads, (xx, yy), strict=True)))
+
+
+def _correlation(together, one, other):
+    return together / np.sqrt(one * other) if one.real > 0 and other.real > 0 else 0.0
+
+
+NONE = 1e-12  # a variance that is no more than this share of the mean square is rounding
 # Each a function of sums that stays what it is where all sums grow by one factor.
 FUNCTIONS = {
     "mean": lambda total, weight: total / weight,
     "exp_mean": lambda total, weight: np.exp(total / weight),
+    "f1": _f1,
+    "matthews": _matthews,
+    "pearson": _pearson,
 }
 STEP = 2.0 ** -100  # of the complex step: a power of two, whose products are exact
 

@@ -1,0 +1,51 @@
+"""Classification of a text or a pair: the cross-entropy of one label a row (Devlin et al. 2019, section 4.1)."""
+import jax
+import jax.numpy as jnp
+
+from mlm.base import config, types
+from mlm.base.estimates import Score
+from mlm.objectives import heads, scores
+
+NAMES = ("accuracy", "f1", "matthews")  # what config.data.labelled.scores may ask for
+
+
+def build(cfg: config.Config, about: types.About) -> types.Objective:
+    """The objective on rows that bring label_B. In evaluation the sums hold "predicted", the class, and its "score", a
+    log-probability. Raises ConfigError for a score that is not of so many classes.
+    """
+    log_share_C, classes, weight = scores.log_shares(about), len(about.classes), "classify_weight"
+    made = {"accuracy": lambda: scores.accuracy(weight, "held-out accuracy"),
+            "f1": lambda: scores.f1(about.classes, weight), "matthews": lambda: scores.matthews(about.classes, weight)}
+    asked = scores.names(cfg, NAMES)
+    own = (*(made[name]() for name in asked), scores.loss("classify", "nats per example"))
+
+    def init(key, model):
+        return heads.row_init(key, model.width, classes, cfg.tune.read)
+
+    def loss(params, model, batch, key_B, knobs, *, train, view=0):
+        key_B = key_B if train else None
+        h_BxLxD = heads.states(params, model, batch, key_B)
+        log_prob_BxC = jax.nn.log_softmax(heads.row(params["objective"], h_BxLxD, batch.text, key_B,
+                                                    read=cfg.tune.read, rate=cfg.model.dropout))
+        label_B, real_B = batch.labels["label_B"], heads.real(batch.text)
+        predicted_B = log_prob_BxC.argmax(-1)
+        sums = {"correct": (predicted_B == label_B) * real_B, "tokens": heads.tokens(batch.text)}
+        if not train:
+            sums |= {"predicted": predicted_B * real_B, "score": log_prob_BxC.max(-1) * real_B}
+            sums |= scores.baseline(log_share_C, label_B, real_B)
+            sums |= scores.counts(predicted_B, label_B, real_B, classes) if {*asked} & {"f1", "matthews"} else {}
+        nats_B = -jnp.take_along_axis(log_prob_BxC, label_B[:, None], axis=-1)[:, 0] * real_B
+        return types.Losses({"classify": nats_B}, {"classify": real_B}, sums)
+
+    return types.Objective(init=init, loss=loss, asked=heads.asked, scores=(*own, *scores.references(own)),
+                           training=(Score("accuracy", "training accuracy", ("correct", weight), share=True),))
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for scores that are not of classes, and for what tells nothing of a row."""
+    heads.check(cfg)
+    scores.names(cfg, NAMES)
+
+
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=("both", "left"), seen="row",
+                  reads=("tune.read", "data.labelled.scores"))
