@@ -1,8 +1,12 @@
-"""Scores of labelled rows by name: which a run asks for, and of which columns they are."""
+"""Scores of labelled rows by name: which a run asks for, and of which columns they are.
+
+Letters in array names: C classes, N rows of a split, G groups of rows with one value.
+"""
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
@@ -41,6 +45,51 @@ def matthews(classes: Sequence[str], weight: str) -> Score:
     counts = (f"{count}_{number}" for count in ("found", "there") for number in range(len(classes)))
     return Score("matthews", "held-out Matthews correlation", ("correct", *counts, weight), "matthews", better=1,
                  chart=True)
+
+
+def pearson(weight: str) -> Score:
+    return Score("pearson", "held-out Pearson correlation", ("x", "y", "xx", "yy", "xy", weight), "pearson", better=1,
+                 chart=True)
+
+
+def spearman(weight: str) -> Score:
+    return Score("spearman", "held-out Spearman correlation", ("spearman", weight), better=1, chart=True)
+
+
+def correlations(x_N: np.ndarray, y_N: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns that `pearson` and `spearman` are of, float64; each row's weight is 1.
+
+    Values are taken from their medians, which changes no correlation, spares digits and leaves zeros of what does not
+    vary. The mean of the column "spearman" is the coefficient, of average ranks, and its spread that of the
+    coefficient's influence function (the infinitesimal jackknife: Jaeckel 1972), so that its mean's error is right.
+    """
+    x_N, y_N = (np.asarray(value_N, np.float64) for value_N in (x_N, y_N))
+    x_N, y_N = x_N - np.median(x_N), y_N - np.median(y_N)
+    return {"x": x_N, "y": y_N, "xx": x_N * x_N, "yy": y_N * y_N, "xy": x_N * y_N, "spearman": _spearman(x_N, y_N)}
+
+
+def _spearman(x_N, y_N):
+    """The coefficient and, added in each row, by how much it grows where that row's share of all rows does.
+
+    A rank is itself a sum over rows: of 1 for each lower value and 1/2 for each equal one. So a row counts by its own
+    ranks and by the ranks that it adds to.
+    """
+    u_N, v_N = ((stats.rankdata(value_N) - 0.5) / len(value_N) for value_N in (x_N, y_N))
+    together, one, other = (u_N * v_N).mean() - 0.25, (u_N * u_N).mean() - 0.25, (v_N * v_N).mean() - 0.25
+    if min(one, other) < 1e-12:  # ranks that do not vary are all 1/2
+        return np.zeros(len(x_N))
+    together_N = u_N * v_N + _above(x_N, v_N) + _above(y_N, u_N) - 3 * (together + 0.25)
+    one_N, other_N = (r_N * r_N + 2 * _above(value_N, r_N) - 3 * (spread + 0.25)
+                      for value_N, r_N, spread in ((x_N, u_N, one), (y_N, v_N, other)))
+    rho = together / np.sqrt(one * other)
+    return rho + together_N / np.sqrt(one * other) - rho / 2 * (one_N / one + other_N / other)
+
+
+def _above(value_N, of_N):
+    """The mean over rows of what `of_N` is where their value is above each row's, half of it where it is the same."""
+    _, group_N = np.unique(value_N, return_inverse=True)
+    sum_G = np.bincount(group_N, of_N)
+    return (of_N.sum() - np.cumsum(sum_G) + sum_G / 2)[group_N] / len(of_N)
 
 
 def counts(predicted_B, label_B, weight_B, classes: int) -> dict:

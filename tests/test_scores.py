@@ -1,0 +1,136 @@
+"""Scores of labelled rows: equal to reference implementations, case by case, and their errors to a bootstrap's."""
+import functools
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mlm.base import estimates
+from mlm.objectives import regress, scores
+
+CASES = 1000
+CLASSES = ("no", "yes", "perhaps", "never")
+
+
+def columns(predicted_N, label_N, classes):
+    weight_N = np.ones(len(label_N))
+    return {"correct": (predicted_N == label_N) * weight_N, "weight": weight_N,
+            **scores.counts(predicted_N, label_N, weight_N, classes)}
+
+
+def labels(rng, classes):
+    """A few predictions and labels: none right, all right, all of one class, or neither."""
+    rows, kind = rng.integers(1, 30), rng.integers(5)
+    predicted_N, label_N = rng.integers(0, classes, (2, rows))
+    if kind == 0:
+        predicted_N = label_N
+    if kind in (1, 3):
+        predicted_N = np.full(rows, rng.integers(classes))
+    if kind in (2, 3):
+        label_N = np.full(rows, rng.integers(classes))
+    return predicted_N, label_N
+
+
+def test_accuracy_f1_and_matthews_are_scikit_learns():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    for case in range(CASES):
+        classes = 2 + case % 3
+        predicted_N, label_N = labels(rng, classes)
+        of = columns(predicted_N, label_N, classes)
+
+        def found(score, of=of):
+            return estimates.measure(score, of)[0]
+
+        with warnings.catch_warnings(action="ignore"):  # of a single class
+            assert found(scores.accuracy("weight", "")) == pytest.approx(metrics.accuracy_score(label_N, predicted_N))
+            assert found(scores.matthews(CLASSES[:classes], "weight")) == pytest.approx(
+                metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9)
+            if classes == 2:
+                assert found(scores.f1(CLASSES[:2], "weight")) == pytest.approx(
+                    metrics.f1_score(label_N, predicted_N, zero_division=0), abs=1e-12)
+
+
+def test_matthews_of_two_classes_is_the_usual_formula_and_0_of_a_constant():
+    rng = np.random.default_rng(1)
+    for _ in range(CASES):
+        predicted_N, label_N = labels(rng, 2)
+        tp, fp, fn, tn = (((predicted_N == p) & (label_N == t)).sum() for p, t in ((1, 1), (1, 0), (0, 1), (0, 0)))
+        below = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
+        value, error = estimates.measure(scores.matthews(CLASSES[:2], "weight"), columns(predicted_N, label_N, 2))
+        assert value == pytest.approx((tp * tn - fp * fn) / below if below else 0.0) and np.isfinite(error)
+
+
+def values(rng):
+    """Two values of a few rows: with ties, at an offset that eats digits, constant, or one the other's opposite."""
+    rows, kind = rng.integers(2, 30), rng.integers(5)
+    x_N, y_N = rng.normal(size=(2, rows))
+    y_N += rng.normal() * x_N
+    if kind == 0:
+        x_N, y_N = x_N.round(), y_N.round()
+    if kind == 1:
+        x_N = x_N + 1e6
+    if kind == 2:
+        x_N = np.full(rows, 0.1)
+    if kind == 3:
+        y_N = -x_N
+    return x_N, y_N
+
+
+def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
+    rng = np.random.default_rng(2)
+    for _ in range(CASES):
+        x_N, y_N = values(rng)
+        padding = np.zeros(3)  # rows that fill up a batch
+        of = regress.tally({"predicted": np.append(x_N, padding), "value": np.append(y_N, padding),
+                            "regress_weight": np.append(np.ones(len(x_N)), padding)}, {}, [])
+        with warnings.catch_warnings(action="ignore"):
+            expected = {"pearson": stats.pearsonr(x_N, y_N), "spearman": stats.spearmanr(x_N, y_N)}
+        for name, found in expected.items():
+            value, error = estimates.measure(regress.SCORES[name], of)
+            assert value == pytest.approx(np.nan_to_num(found.statistic), abs=1e-8) and np.isfinite(error), name
+    raw = {"x": [0.1] * 7, "xx": [0.1 * 0.1] * 7, "y": range(7), "yy": np.arange(7) ** 2, "xy": 0.1 * np.arange(7),
+           "regress_weight": [1] * 7}
+    assert estimates.measure(regress.SCORES["pearson"], raw) == (0.0, 0.0)
+
+
+@functools.cache
+def resampled(rows=400, times=2000):
+    """How often each row stands in each of the bootstrap's samples."""
+    return np.random.default_rng(3).multinomial(rows, np.full(rows, 1 / rows), times)
+
+
+def spread(score, of):
+    """The bootstrap's standard error of a score."""
+    sums_RxC = resampled() @ np.stack([of[name] for name in score.columns], -1).astype(float)
+    return np.std([estimates.FUNCTIONS[score.of](*sums_C) for sums_C in sums_RxC])
+
+
+@pytest.mark.parametrize("score", [scores.accuracy("weight", ""), scores.f1(CLASSES[:2], "weight"),
+                                   scores.matthews(CLASSES[:2], "weight"), scores.matthews(CLASSES, "weight")],
+                         ids=["accuracy", "f1", "matthews of two", "matthews of four"])
+def test_errors_of_scores_of_classes_are_the_bootstraps(score):
+    rng = np.random.default_rng(4)
+    classes = max(2, (len(score.columns) - 2) // 2)
+    label_N = rng.choice(classes, 400, p=np.arange(1, classes + 1) / np.arange(1, classes + 1).sum())
+    predicted_N = np.where(rng.random(400) < 0.6, label_N, rng.integers(0, classes, 400))
+    of = columns(predicted_N, label_N, classes)
+    assert estimates.measure(score, of)[1] == pytest.approx(spread(score, of), rel=0.1)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_errors_of_correlations_are_the_bootstraps(ties):
+    rng = np.random.default_rng(5)
+    x_N, noise_N = rng.standard_t(5, (2, 400))
+    y_N = x_N + 1.5 * noise_N
+    if ties:
+        x_N, y_N = x_N.round(), y_N.round()
+    of = scores.correlations(x_N, y_N) | {"regress_weight": np.ones(400)}
+    pearson, spearman = (estimates.measure(regress.SCORES[name], of)[1] for name in ("pearson", "spearman"))
+    assert pearson == pytest.approx(spread(regress.SCORES["pearson"], of), rel=0.1)
+    drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resampled()])
+    ranks_R2xN = (stats.rankdata(value_N[drawn_RxN], axis=1) for value_N in (x_N, y_N))
+    u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)
+    rho_R = (u_RxN * v_RxN).sum(1) / np.sqrt((u_RxN**2).sum(1) * (v_RxN**2).sum(1))
+    assert spearman == pytest.approx(rho_R.std(), rel=0.1)
