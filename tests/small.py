@@ -12,8 +12,8 @@ from mlm.train import recipe
 from mlm.train.step import program
 
 VOCAB = 50
-LABELLED = {"classify": ("label_B",), "regress": ("value_B",)}  # objectives whose rows bring labels, by these names
-CLASSES = ("no", "yes", "perhaps")
+LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "tag": ("tag_BxL",)}  # objectives, and their labels
+CLASSES = ("O", "B-X", "I-X")
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED})  # whose rows the built-in language's text can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
@@ -47,7 +47,7 @@ def about(cfg, counts_V=None) -> types.About:
     """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
     counts_V = np.arange(VOCAB) if counts_V is None else counts_V
     labels = LABELLED.get(cfg.objective, ("next_B",) if cfg.pack.mode == "segment_pair" else ())
-    shares = (CLASSES, np.arange(len(CLASSES)).tobytes()) if "label_B" in labels else ()
+    shares = (CLASSES, np.arange(len(CLASSES)).tobytes()) if {*labels} & {"label_B", "tag_BxL"} else ()
     return types.About(len(counts_V), cfg.pack.length, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
 
 
@@ -81,7 +81,8 @@ def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
     ids[:, length - pad:] = 0
     tile = lambda x: np.tile(x, (rows, 1))  # noqa: E731
     brought = {"next_B": np.zeros(rows, np.int32), "label_B": rng.integers(0, len(CLASSES), rows).astype(np.int32),
-               "value_B": rng.normal(size=rows).astype(np.float32)}
+               "value_B": rng.normal(size=rows).astype(np.float32),
+               "tag_BxL": rng.integers(-1, len(CLASSES), (rows, length)).astype(np.int32)}
     return types.Batch(types.Text(ids, tile(segments), tile(positions), np.zeros_like(ids)),
                        brought if labels else {}, np.arange(rows, dtype=np.int32))
 

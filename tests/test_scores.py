@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from mlm.base import estimates
-from mlm.objectives import regress, scores
+from mlm.objectives import regress, scores, tags
 
 CASES = 1000
 CLASSES = ("no", "yes", "perhaps", "never")
@@ -134,3 +134,38 @@ def test_errors_of_correlations_are_the_bootstraps(ties):
     u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)
     rho_R = (u_RxN * v_RxN).sum(1) / np.sqrt((u_RxN**2).sum(1) * (v_RxN**2).sum(1))
     assert spearman == pytest.approx(rho_R.std(), rel=0.1)
+
+
+def test_entities_and_their_f1_are_seqevals():
+    """Tags drawn at random are broken more often than not."""
+    metrics, scheme = pytest.importorskip("seqeval.metrics"), pytest.importorskip("seqeval.scheme")
+    rng, classes = np.random.default_rng(6), ("O", "B-A", "I-A", "B-B", "I-B")
+    for case in range(CASES):
+        predicted_NxL, tag_NxL = rng.integers(0, 5, (2, 3, 8))
+        if case % 4 == 0:
+            predicted_NxL = np.where(rng.random((3, 8)) < 0.3, predicted_NxL, tag_NxL)
+        if case % 10 == 0:
+            tag_NxL = 0 * tag_NxL  # no entity is there
+        if case % 7 == 0:
+            predicted_NxL = 0 * predicted_NxL
+        of = tags.counts(predicted_NxL, tag_NxL, np.ones((3, 8), int), classes) | {"weight": np.full(3, 8)}
+        named = [[[classes[tag] for tag in tag_L] for tag_L in rows] for rows in (tag_NxL, predicted_NxL)]
+        loose, strict = (estimates.measure(score, of)[0] for score in tags.scores("weight"))
+        with warnings.catch_warnings(action="ignore"):  # where nothing is there
+            assert loose == pytest.approx(metrics.f1_score(*named, zero_division=0))
+            assert strict == pytest.approx(metrics.f1_score(*named, zero_division=0, mode="strict",
+                                                            scheme=scheme.IOB2))
+
+
+def test_entities_of_broken_tags_by_hand():
+    """As conlleval takes them, and as strict BIO does; words without a tag are none, and no entity crosses segments."""
+    for said, loose, strict in (
+            ("I-A I-A O", {("A", 0, 2)}, set()), ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}, {("A", 0, 1)}),
+            ("B-A I-A B-A I-A", {("A", 0, 2), ("A", 2, 4)}, {("A", 0, 2), ("A", 2, 4)}),
+            ("O I-B O B-creative-work I-creative-work", {("B", 1, 2), ("creative-work", 3, 5)},
+             {("creative-work", 3, 5)}), ("", set(), set())):
+        assert tags.entities(said.split(), strict=False) == loose
+        assert tags.entities(said.split(), strict=True) == strict
+    tag_NxL = np.array([[-1, 1, -1, 2, 2], [1, 2, 2, 1, 1]])  # B I I, of which the last stands in another segment
+    of = tags.counts(np.zeros((2, 5), int), tag_NxL, np.array([[1, 1, 1, 1, 2], [0] * 5]), ("O", "B-A", "I-A"))
+    assert of["entities_there"].tolist() == [2, 0] and of["strict_entities_there"].tolist() == [1, 0]
