@@ -12,7 +12,8 @@ from mlm.train import recipe
 from mlm.train.step import program
 
 VOCAB = 50
-LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "tag": ("tag_BxL",)}  # objectives, and their labels
+LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "tag": ("tag_BxL",),
+            "span": ("start_B", "end_B", "passage_B", "first_B", "example_B")}  # objectives, and their labels
 CLASSES = ("O", "B-X", "I-X")
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED})  # whose rows the built-in language's text can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
@@ -82,7 +83,11 @@ def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
     tile = lambda x: np.tile(x, (rows, 1))  # noqa: E731
     brought = {"next_B": np.zeros(rows, np.int32), "label_B": rng.integers(0, len(CLASSES), rows).astype(np.int32),
                "value_B": rng.normal(size=rows).astype(np.float32),
-               "tag_BxL": rng.integers(-1, len(CLASSES), (rows, length)).astype(np.int32)}
+               "tag_BxL": rng.integers(-1, len(CLASSES), (rows, length)).astype(np.int32),
+               "start_B": rng.integers(0, 5, rows).astype(np.int32),
+               "end_B": rng.integers(5, 10, rows).astype(np.int32),
+               "passage_B": np.full(rows, first, np.int32), "first_B": np.zeros(rows, np.int32),
+               "example_B": np.arange(rows, dtype=np.int32) // 2}
     return types.Batch(types.Text(ids, tile(segments), tile(positions), np.zeros_like(ids)),
                        brought if labels else {}, np.arange(rows, dtype=np.int32))
 

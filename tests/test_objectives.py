@@ -75,7 +75,8 @@ def labelled(rows=ROWS, **changes):
 def split(rows):
     """The columns of a split of these rows, and its examples, as a tally is handed them."""
     columns = {name.rpartition("_")[0]: column for name, column in {**rows.text._asdict(), **rows.labels}.items()}
-    return columns, []
+    example = {"texts": ("", "abcdef"), "label": (("b", 1),), "spans": [[at, at + 1] for at in range(6)]}
+    return columns, [example] * len(rows.index_B)
 
 
 @cross
@@ -147,9 +148,12 @@ def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
     test_weights_depend_on_no_parameter(objective, "transformer", "")
     test_scores_are_of_columns_that_there_are(objective, ("transformer", ""))
     found, other = of(rows), of(rows._replace(labels=labelled(seed=1).labels))
-    assert (found[of.nats] != other[of.nats]).any() and (found["predicted"] != 0).any()
-    for name in ("predicted", "score"):
+    assert (found[of.nats] != other[of.nats]).any()
+    told = {"predicted", "score", "start_logit", "end_logit"} & found.keys()
+    assert len(told) == 2
+    for name in told:
         np.testing.assert_array_equal(found[name], other[name])
+        assert found[name].any()
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -1,0 +1,134 @@
+"""Answers in passages: SQuAD's rules for their texts, the best span over windows, and the threshold for none."""
+import collections
+import math
+import re
+
+import numpy as np
+import pytest
+
+from mlm.base import estimates
+from mlm.objectives import answers, span
+
+CASES = 1000
+
+
+def plain_words(text):
+    """The definition, read again: lower case, then no punctuation, then no articles, then words."""
+    kept = [letter for letter in text.lower() if letter not in set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")]
+    return [word for word in re.split(r"\s+", re.sub(r"\b(a|an|the)\b", " ", "".join(kept))) if word]
+
+
+def plain_f1(found, right):
+    if not found or not right:
+        return float(found == right)
+    rest, same = collections.Counter(right), 0
+    for word in found:
+        if rest[word] > 0:
+            rest[word] -= 1
+            same += 1
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(found), same / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def test_exact_match_and_f1_are_the_definition():
+    rng = np.random.default_rng(0)
+    pieces = ["the", "The", "a", "an", "and", "cat", "Cat", "dog's", "dogs", "U.S.", "us", "-", "...", "(the)", "  "]
+    seen = set()
+    for _ in range(CASES):
+        texts = [" ".join(rng.choice(pieces, rng.integers(0, 5))) for _ in range(rng.integers(2, 5))]
+        found, references = plain_words(texts[0]), [plain_words(text) for text in texts[1:]]
+        exact, f1 = answers.exact(texts[0], texts[1:]), answers.f1(texts[0], texts[1:])
+        assert exact == float(found in references)
+        assert f1 == pytest.approx(max(plain_f1(found, words) for words in references))
+        seen.add((exact, 0 < f1 < 1))
+    assert len(seen) == 3
+
+
+def test_exact_match_and_f1_by_hand():
+    assert answers.normalized(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
+    assert answers.exact("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
+    assert answers.f1("tower of Paris", ["Eiffel Tower", "the Tower of London"]) == pytest.approx(2 / 3)
+    assert answers.f1("", [""]) == answers.exact("", [""]) == 1 and answers.f1("", ["x"]) == answers.f1("x", [""]) == 0
+    assert answers.references([("the", 0), ("cat", 4)]) == ["cat"]
+    assert answers.references([]) == answers.references([("the", 0)]) == [""]
+
+
+def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
+    rng = np.random.default_rng(1)
+    passage = "".join(map(chr, range(100, 200)))
+    spans = [[at, at + 1] for at in range(100)]
+    for case in range(200):
+        windows, found, nulls = [], {}, []
+        for first in range(0, 40, 20):
+            start_L, end_L = rng.normal(size=(2, 64)).round(0 if case % 5 == 0 else 9)
+            if case % 5 == 1:  # the best starts stand behind the best ends
+                start_L, end_L = np.sort(start_L), np.sort(end_L)[::-1]
+            size = int(rng.integers(0, 60))
+            windows.append((start_L, end_L, 3, np.array(spans[first:first + size])))
+            nulls.append(start_L[0] + end_L[0])
+            starts, ends = (sorted(range(3, 3 + size), key=lambda at, x_L=x_L: (-x_L[at], at))[:20]
+                            for x_L in (start_L, end_L))
+            for start in starts:
+                for end in ends:
+                    if start <= end < start + 30:
+                        text = passage[first + start - 3:first + end - 2]
+                        found[text] = max(found.get(text, -math.inf), start_L[start] + end_L[end])
+        answer = answers.best(windows, passage)
+        assert answer.null == min(nulls)
+        assert answer.score == max(found.values(), default=-math.inf)
+        assert (found[answer.text] == answer.score) if found else answer.text == ""
+
+
+def test_the_threshold_is_the_best_there_is():
+    rng = np.random.default_rng(2)
+    for _ in range(CASES):
+        margin_E = rng.normal(size=rng.integers(1, 12)).round(int(rng.integers(0, 3)))
+        answered_E, silent_E = rng.integers(0, 3, (2, len(margin_E))) / 2
+
+        def got(cut, margin_E=margin_E, answered_E=answered_E, silent_E=silent_E):
+            return np.where(margin_E > cut, answered_E, silent_E).sum()
+
+        found = answers.threshold(margin_E, answered_E, silent_E)
+        assert got(found) == max(map(got, [-math.inf, *margin_E]))
+
+
+# Two examples of three rows: a passage in two windows, and one that does not say.
+PASSAGE = "Ann met the old king"
+SPANS = [[0, 3], [4, 7], [8, 11], [12, 15], [16, 20]]
+EXAMPLES = [{"id": "a", "texts": ("Who?", PASSAGE), "label": (("king", 16), ("old king", 12)), "spans": SPANS},
+            {"id": "b", "texts": ("Why?", PASSAGE), "label": (), "spans": SPANS}]
+ROWS = {"example": np.array([0, 0, 1]), "passage": np.array([2, 2, 2]), "first": np.array([0, 2, 0]),
+        "segments": np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]])}
+
+
+def columns():
+    """The windows hold "Ann met the", "the old king" and "Ann met the old"; [SEP] and padding would win if asked."""
+    start_NxL, end_NxL = np.full((2, 3, 7), -5.0)
+    start_NxL[:, 5:], end_NxL[:, 5:] = 9, 9
+    start_NxL[2, 5], end_NxL[2, 5] = -5, -5  # there it is a token of the passage
+    start_NxL[0, 2], end_NxL[0, 2] = 1, 1    # "Ann": 2
+    start_NxL[1, 2], end_NxL[1, 4] = 3, 2    # "the old king": 5
+    start_NxL[2, 3], end_NxL[2, 3] = 2, 1    # "met": 3
+    start_NxL[:, 0], end_NxL[:, 0] = [1, 2, 4], 0  # none
+    return {"start_logit": start_NxL, "end_logit": end_NxL, "span_nats": np.ones(3)}
+
+
+
+def test_examples_are_counted_once_whatever_their_windows():
+    found = answers.tally(columns(), ROWS, EXAMPLES)
+    assert found["predicted"].tolist() == ["the old king", "", ""] and found["score"].tolist() == [4, 0, -1]
+    assert found["answer_weight"].tolist() == [1, 0, 1] and found["answer_exact"].tolist() == [1, 0, 1]
+    assert {name: estimates.measure(score, found)[0] for name, score in span.SCORES.items()} == {"f1": 1, "exact": 1}
+    assert not {"start_logit", "end_logit"} & found.keys() and found["span_nats"].tolist() == [1, 1, 1]
+    assert found["threshold"].tolist() == [1.5] * 3
+
+
+def test_a_threshold_is_tuned_where_some_have_no_answer_and_none_is_given():
+    every = [EXAMPLES[0], EXAMPLES[1] | {"label": (("the", 8),)}]  # there is an answer, though it is normalized away
+    assert answers.tally(columns(), ROWS, every)["predicted"].tolist() == ["the old king", "", "met"]
+    given = columns() | {"threshold": np.full(3, 4.5)}
+    assert answers.tally(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
+    some = {name: value_N[:2] for name, value_N in columns().items()}  # an evaluation of the first rows alone
+    assert answers.tally(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]
