@@ -8,7 +8,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import labelled, pairs, tags, topics
+from mlm.data.language import labelled, pairs, subjects, tags, topics
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import draw, latents
 from mlm.data.language.tasks import FORMAT, TASKS
@@ -16,7 +16,7 @@ from mlm.data.text.corpus import HELD_OUT
 
 LANGUAGE = Language()
 LENGTH = 6
-DRAWN = {"topic": 2216506668, "pair": 3283894915, "tag": 883810103}
+DRAWN = {"topic": 2216506668, "pair": 3283894915, "tag": 883810103, "subject": 2096642593}
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -48,7 +48,7 @@ def test_an_example_depends_on_its_number_alone(made):
 def test_splits_share_no_document(monkeypatch):
     """No number is drawn in two splits or tasks, nor by pretraining."""
     drawn = {}
-    for module in (topics, pairs, tags):
+    for module in (topics, pairs, tags, subjects):
         monkeypatch.setattr(module, "draw", lambda hmm, length, seed, start, count, *topic_D: (
             drawn.setdefault(key, set()).update(range(start, start + count)), draw(hmm, length, seed, start, count))[1])
     for key in itertools.product(TASKS, labelled.COUNT):
@@ -56,6 +56,14 @@ def test_splits_share_no_document(monkeypatch):
     assert len(drawn) == len(TASKS) * 3 and min(map(min, drawn.values())) > 2 * HELD_OUT
     for one, other in itertools.combinations(drawn.values(), 2):
         assert not one & other
+
+
+def answers(task, given):
+    """The column of the true answer in each row of the posterior."""
+    names = task.labels(LANGUAGE)
+    return {"classify": lambda: [names.index(one.label) for one in given],
+            "tag": lambda: [names.index(label) for one in given for label in one.label if label],
+            "span": lambda: [one.texts[1][:one.label[0][1]].count(" ") for one in given]}[task.objective]()
 
 
 def test_the_posterior_is_calibrated(made):
@@ -66,10 +74,12 @@ def test_the_posterior_is_calibrated(made):
     assert abs(apart_N.mean()) < 4 * apart_N.std() / len(apart_N) ** 0.5
     assert best.weight_N.sum() >= 2000 and (best.right_N <= best.weight_N).all()
     np.testing.assert_allclose(share.sum(1), 1, rtol=1e-5)
+    apart_K = share[np.arange(len(share)), answers(task, given)] - (share ** 2).sum(1)  # of all answers, not the best
+    assert abs(apart_K.mean()) < 4 * apart_K.std() / len(apart_K) ** 0.5 < 0.02
     assert FIGURES[name] == pytest.approx(best.expected_N.sum() / best.weight_N.sum(), abs=0.01)
 
 
-FIGURES = {"topic": 0.91, "pair": 0.91, "tag": 0.80}   # the optimum's accuracy, as the docstrings say it
+FIGURES = {"topic": 0.91, "pair": 0.91, "tag": 0.80, "subject": 0.965}  # the optimum's accuracy, as docstrings say it
 
 
 def test_a_label_is_one_of_the_task_s(made):
