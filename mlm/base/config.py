@@ -151,7 +151,19 @@ class Optim:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Start:
+    """What the first parameters of the model are; the objective's own head is always drawn."""
+
+    run: str = setting("")              # directory of the run whose newest checkpoint they are; empty: drawn
+    state: str = ""                     # SHA-256 of that checkpoint's state, which says what a run began with wherever
+                                        #       that lies; empty: whatever is there
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Tune:
+    layers: int = -1                    # which of the model's parameters are trained: -1: all; k: those of its last k
+                                        #       layers and what stands behind them; 0: none but the objective's head
+    decay: float = 1.0                  # of the learning rate from a layer to the one before it; 1: the same for all
     read: str = "first"                 # what a label of a row is told from: its first token's state, through a pooler
                                         #       (first), its last token's (last), or the mean of all its tokens' (mean)
 
@@ -192,6 +204,7 @@ class Config:
     mask: Mask = dataclasses.field(default_factory=Mask)
     model: Model = dataclasses.field(default_factory=Model)
     optim: Optim = dataclasses.field(default_factory=Optim)
+    start: Start = dataclasses.field(default_factory=Start)
     tune: Tune = dataclasses.field(default_factory=Tune)
     train: Train = dataclasses.field(default_factory=Train)
     eval: Eval = dataclasses.field(default_factory=Eval)

@@ -122,6 +122,7 @@ class Objective(NamedTuple):
     training: tuple[Score, ...] = ()       # of the sums over training steps, for the log
     counts: tuple[str, ...] = ("tokens",)  # sums of which the run keeps totals
     views: int = 1            # passes through the model that a batch takes in a step
+    words: bool = True        # whether it asks for tokens, through the model's output layer
     now: Callable = lambda knobs, done: knobs  # (knobs, share of training done) -> knobs of the moment
     tally: Callable = lambda columns, rows, examples: columns  # what no compiled step can count, on the host: (what
                               # evaluation gave by row, the split's columns by name, its examples) -> columns by row

@@ -30,7 +30,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
     own = tuple(SCORES[name] for name in scores.names(cfg, NAMES))
     return types.Objective(
-        init=init, loss=loss, asked=heads.asked, tally=tally,
+        init=init, loss=loss, asked=heads.asked, words=False, tally=tally,
         scores=(*own, scores.loss("regress", "squared error per example")),
         training=(Score("squared_error", "training error", ("regress_nats", WEIGHT)),))
 

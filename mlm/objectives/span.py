@@ -37,7 +37,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
     own = tuple(SCORES[name] for name in scores.names(cfg, NAMES))
     return types.Objective(
-        init=init, loss=loss, asked=heads.asked, tally=answers.tally,
+        init=init, loss=loss, asked=heads.asked, words=False, tally=answers.tally,
         scores=(*own, scores.loss("span", "nats per window")),
         training=(Score("accuracy", "training exact spans", ("correct", "span_weight"), share=True),))
 

@@ -47,7 +47,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         return columns | tags.counts(columns["predicted"], rows["tag"][:count], rows["segments"][:count], classes)
 
     return types.Objective(
-        init=init, loss=loss, asked=heads.asked, tally=tally,
+        init=init, loss=loss, asked=heads.asked, words=False, tally=tally,
         scores=(*own, *scores.references([score for score in own if score.of == "mean"])),
         training=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),))
 

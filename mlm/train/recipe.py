@@ -8,7 +8,7 @@ from mlm.base.config import Config
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.train.step import optim, parallel
+from mlm.train.step import finetune, optim, parallel
 
 READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ)
 DEFAULT = fields.flatten(Config())
@@ -62,6 +62,7 @@ def check(cfg: Config) -> None:
     models.check(cfg)
     objectives.check(cfg)
     optim.check(cfg.optim)
+    finetune.check(cfg)
     parallel.check_mode(cfg)
     for name in ("steps", "batch_size", "accumulate", "checkpoint_every", "log_every"):
         errors.at_least(1, f"config.train.{name}", getattr(cfg.train, name))

@@ -38,6 +38,9 @@ class Packed(NamedTuple):
     others: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # further splits by name: "test" of a task
     folder: Path = Path()      # of the files
 
+    def split(self, name: str) -> dict[str, np.ndarray]:
+        return {"train": self.train, "validation": self.validation, **self.others}[name]
+
 
 def text(vocab_size: int) -> dict[str, Column]:
     """The columns of a row of text; pairs have TYPES beside them."""

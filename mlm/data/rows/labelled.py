@@ -105,6 +105,7 @@ def load(cfg: config.Config) -> Packed:
     there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
              for split in source.splits}
     about = _about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
+    about = about._replace(counts=np.array(list(manifest["counts"].values()), np.int64).tobytes())
     return Packed(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
 
 
@@ -126,13 +127,19 @@ def examples(packed: Packed, split: str) -> Iterator[Kept]:
                        range(found["row"], found["row"] + found["rows"]))
 
 
+def told(packed: Packed, split: str) -> list[dict]:
+    """The examples of a split, in order, by the names of their fields."""
+    return [kept.example._asdict() for kept in examples(packed, split)]
+
+
 def _path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
 def _about(cfg, vocab_size, unigram_V, classes):
     names = (f"{name}_{column.letters.replace('N', 'B')}" for name, column in MAKERS[cfg.objective].columns.items())
-    return types.About(vocab_size, cfg.pack.length, tuple(names), unigram_V.tobytes(), tuple(classes))
+    ones = np.ones(len(classes), np.int64)
+    return types.About(vocab_size, cfg.pack.length, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
 def _columns(cfg, vocab_size):

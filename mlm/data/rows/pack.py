@@ -111,6 +111,11 @@ def load(cfg: config.Config) -> Packed:
     return Packed(*splits, tokenizer, about, manifest, folder=folder)
 
 
+def told(cfg: config.Config, packed: Packed, split: str) -> list[dict]:
+    """The examples of a split by the names of their fields; none of rows that are text alone."""
+    return labelled.told(packed, split) if cfg.data.corpus == "task" else []
+
+
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
     """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand.
 

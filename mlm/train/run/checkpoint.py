@@ -70,6 +70,12 @@ def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, m
                             ) from None
 
 
+def newest_digest(checkpoints: ocp.CheckpointManager) -> str:
+    """The digest of the newest checkpoint's state, "" where there is none. Raises Damaged as `read` does."""
+    step = checkpoints.latest_step()
+    return "" if step is None else _origin(checkpoints, step)["state"]
+
+
 def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:
     """The steps of those that belong to what the run was before it was made longer, and not to what it is."""
     found = []

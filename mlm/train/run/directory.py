@@ -104,10 +104,15 @@ def history(workdir: Path | str, found: dict) -> list[dict]:
     return records
 
 
+def tokenizer_folder(workdir: Path | str) -> Path:
+    """The folder of a run's tokenizer."""
+    return Path(workdir, "tokenizer")
+
+
 def tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
     """The tokenizer of a run of this identity."""
-    found = sorted(Path(workdir, "tokenizer").glob("*.*"))
-    path = found[0] if found else Path(workdir, "tokenizer")
+    found = sorted(tokenizer_folder(workdir).glob("*.*"))
+    path = found[0] if found else tokenizer_folder(workdir)
     _content(path, saved["data"]["tokenizer"])
     return kinds.load(path)
 
@@ -250,7 +255,7 @@ def fail(workdir: Path | str, error: str) -> None:
 
 def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     """Writes what a run is known by, and its tokenizer, where they are not there as they are to be."""
-    folder, saved = Path(cfg.workdir, "tokenizer"), None
+    folder, saved = tokenizer_folder(cfg.workdir), None
     try:
         saved = origin(cfg.workdir)
         tokenizer(cfg.workdir, saved or {"data": data})

@@ -8,7 +8,7 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.train import recipe
-from mlm.train.run import checkpoint, directory, longer
+from mlm.train.run import checkpoint, directory, longer, start
 from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
 from mlm.train.step import cost, evaluation, parallel, references
@@ -99,6 +99,8 @@ def opened(cfg: config.Config, packed: pack.Packed):
     with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg))) as checkpoints:
         settle(cfg, checkpoints)
         saved = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
+        if saved.state.step == 0:
+            saved = saved._replace(state=start.begin(cfg, saved.state))
         with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
             yield run, saved.state
 
@@ -109,15 +111,15 @@ class Run:
     def __init__(self, cfg: config.Config, packed: pack.Packed, made: programs.Program, checkpoints,
                  saved: checkpoint.Saved):
         self.cfg, self.packed, self.made, self.checkpoints = cfg, packed, made, checkpoints
-        self.start = start = int(saved.state.step)
+        self.start = int(saved.state.step)
         self.data = packed.manifest["inputs"]
         if parallel.writes():
-            directory.describe(cfg, self.data, packed.tokenizer, start)
+            directory.describe(cfg, self.data, packed.tokenizer, self.start)
         self.references = references.measure(cfg, made, packed)
         self.scores = (*made.objective.scores, *self.references.scores)
-        self.log = Log(cfg, made.objective, start, saved.totals)
+        self.log = Log(cfg, made.objective, self.start, saved.totals)
         self.batches = loader.train_batches(packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
-                                            start_step=start, **parallel.share())
+                                            start_step=self.start, **parallel.share())
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
 
@@ -154,8 +156,7 @@ class Run:
         self.log.pause()
 
     def evaluate(self, state) -> tuple[evaluation.Columns, dict]:
-        columns = evaluation.collect(self.cfg, self.made, state, self.packed.validation)
-        columns = self.references.add(columns)
+        columns = self.references.add(evaluation.judge(self.cfg, self.made, state, self.packed))
         return columns, evaluation.summary(columns, self.scores)
 
     def finish(self, state) -> dict:

@@ -21,6 +21,7 @@ class Trained(NamedTuple):
     tokenizer: Tokenizer
     program: program.Program
     state: types.TrainState     # on the devices, without the optimizer's
+    digest: str                 # of the whole state, as its checkpoint carries it
     at_hand: pack.Packed | None = None
 
     def packed(self) -> pack.Packed:
@@ -32,17 +33,23 @@ class Trained(NamedTuple):
         return packed
 
 
+def origin(workdir: str) -> dict:
+    """The identity of the run in a directory. Raises ConfigError, with the nearest one's name, where there is none."""
+    saved = directory.origin(workdir)
+    if saved is None:
+        near = difflib.get_close_matches(str(Path(workdir)), directory.beside(workdir), n=1)
+        raise errors.ConfigError(f"run {workdir!r}: expected the directory of a run"
+                                 + (f"; did you mean {near[0]!r}?" if near else ""))
+    return saved
+
+
 def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None = None) -> Trained:
     """The run in a directory. settings: fields, by dotted name, that cannot change a result, to take instead of its.
 
     packed: what it was trained on, where that is at hand; its program is then the trainer's own. Raises ConfigError
     where there is no run or no checkpoint, where a process is training there, and Damaged where a file of the run is.
     """
-    saved = directory.origin(workdir)
-    if saved is None:
-        near = difflib.get_close_matches(str(Path(workdir)), directory.beside(workdir), n=1)
-        raise errors.ConfigError(f"run {workdir!r}: expected the directory of a run"
-                                 + (f"; did you mean {near[0]!r}?" if near else ""))
+    saved = origin(workdir)
     fixed = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
         errors.expect(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
@@ -57,11 +64,13 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     tokenizer = directory.tokenizer(workdir, saved)
     made = program.build(cfg, packed.about if packed else pack.shape(cfg, tokenizer.vocab_size))
     with contextlib.ExitStack() as stack:
-        if parallel.writes():  # to open the checkpoints sweeps unfinished ones away, which a trainer may be writing
+        # To open the checkpoints sweeps unfinished ones away, which a trainer may be writing.
+        if parallel.writes() and not directory.end(workdir).exists():
             stack.enter_context(directory.claim(cfg))
         checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir)))
         found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
+        digest = checkpoint.newest_digest(checkpoints)
     if found is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
     return Trained(cfg, int(found.state.step), tokenizer, made,
-                   made.run.put_state(found.state._replace(opt_state=())), packed)
+                   made.run.put_state(found.state._replace(opt_state=())), digest, packed)

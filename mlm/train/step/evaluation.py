@@ -5,7 +5,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score, measure
-from mlm.data.rows import loader
+from mlm.data.rows import loader, pack
 from mlm.train.step import parallel, update
 from mlm.train.step.program import Program, frozen
 
@@ -25,6 +25,13 @@ def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> C
     parts = [named(eval_step(state, program.run.put_batch(batch), knobs)) for batch in batches]
     count = loader.judged_rows(rows, cfg.eval.max_rows)  # the rest fills up the last batch
     return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
+
+
+def judge(cfg: config.Config, program: Program, state, packed: pack.Packed, split: str = "validation") -> Columns:
+    """`collect` of a split, with what of it is counted on the host."""
+    rows = packed.split(split)
+    columns = collect(cfg, program, state, rows)
+    return program.objective.tally(columns, rows, pack.told(cfg, packed, split))
 
 
 def summary(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict:

@@ -81,12 +81,22 @@ def clip_by_global_norm(most: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def build(optim: config.Optim, steps: int, knobs: types.Knobs) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced."""
+def scale_by(rates: types.Params) -> optax.GradientTransformation:
+    """Multiplies each leaf of the updates by its own rate, an array that broadcasts to it."""
+    return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, rates))
+
+
+def build(optim: config.Optim, steps: int, knobs: types.Knobs, rates: types.Params | None = None
+          ) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced.
+
+    rates: what the learning rate of each leaf is multiplied by; None: of no leaf.
+    """
     share = schedule(optim, steps)
     return optax.chain(
         clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
         optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
         optax.add_decayed_weights(knobs.weight_decay, decays),
+        *((scale_by(rates),) if rates is not None else ()),
         optax.scale_by_learning_rate(lambda step: knobs.learning_rate * share(step)),
     )

@@ -14,8 +14,8 @@ from mlm.train.step import parallel, update
 # Fields that reach the compiled functions as knobs alone, beside the objective's own.
 TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
-OUTSIDE = ("workdir", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every", "train.checkpoint_every",
-           "train.log_every")
+OUTSIDE = ("workdir", "start.run", "start.state", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every",
+           "train.checkpoint_every", "train.log_every")
 
 
 class Program(NamedTuple):

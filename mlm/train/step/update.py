@@ -1,4 +1,5 @@
 """The pure train step and evaluation step: code of one device, which is handed its sum over all of them."""
+import functools
 from collections.abc import Callable
 
 import jax
@@ -6,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, types
-from mlm.train.step import optim
+from mlm.train.step import finetune, optim
 
 
 def row_keys(seed, step, index_B):
@@ -25,7 +26,19 @@ def init_state(cfg: config.Config, model: types.Model, objective: types.Objectiv
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
     key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
-    return types.TrainState(jnp.int32(0), params, optim.build(cfg.optim, cfg.train.steps, knobs).init(params))
+    part = finetune.moving(params, frozen(cfg, objective))
+    return types.TrainState(jnp.int32(0), params, transform(cfg, part, knobs).init(part))
+
+
+def frozen(cfg: config.Config, objective: types.Objective) -> Callable:
+    """How much of a leaf of the parameters is frozen, by its path."""
+    return functools.partial(finetune.held, cfg.tune, cfg.model.layers, objective.words)
+
+
+def transform(cfg: config.Config, part: types.Params, knobs: types.Knobs) -> optax.GradientTransformation:
+    """The optimiser of the parameters that are trained."""
+    rates = finetune.rates(part, cfg.tune, cfg.model.layers) if cfg.tune.decay < 1 else None
+    return optim.build(cfg.optim, cfg.train.steps, knobs, rates)
 
 
 def train_step(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable,
@@ -37,37 +50,40 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     key_B = row_keys(knobs.seed, state.step, batch.index_B)
     knobs = objective.now(knobs, state.step / cfg.train.steps)
 
-    def losses(params, batch, key_B, view):
+    holds = frozen(cfg, objective)
+    part = finetune.moving(state.params, holds)
+
+    def losses(part, batch, key_B, view):
+        params = finetune.joined(state.params, part, holds)
         per_row = objective.loss(params, model, batch, key_B, knobs, train=True, view=view)
         return jax.tree.map(jnp.sum, per_row)
 
     # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
     # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
     views = objective.views
-    each = [losses(state.params, batch, key_B, view).weight_B for view in range(views)]
+    each = [losses(part, batch, key_B, view).weight_B for view in range(views)]
     weight = total(jax.tree.map(lambda *parts: sum(parts), *each))
 
-    def objective_value(params, batch, key_B, view):
-        sums = losses(params, batch, key_B, view)
+    def objective_value(part, batch, key_B, view):
+        sums = losses(part, batch, key_B, view)
         return sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight), sums
 
     def add_part(gradient, number):  # each part of the batch, under each view of its rows
-        part = jax.tree.map(lambda x: x[number // views], parts)
-        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(state.params, *part, number % views)
+        rows = jax.tree.map(lambda x: x[number // views], parts)
+        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(part, *rows, number % views)
         return jax.tree.map(jnp.add, gradient, new), sums
 
     if cfg.train.accumulate * views == 1:
-        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(state.params, batch, key_B, 0)
+        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(part, batch, key_B, 0)
     else:
         parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
-        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, state.params),
+        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, part),
                                       jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
     gradient, sums = total((gradient, sums))
 
-    transform = optim.build(cfg.optim, cfg.train.steps, knobs)
-    updates, opt_state = transform.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
+    params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
     metrics = {
         "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
         "gradient_norm": optax.tree.norm(gradient),
