@@ -42,7 +42,8 @@ def _matthews(correct, *rest):
     *counts, weight = rest
     found_K, there_K = counts[:len(counts) // 2], counts[len(counts) // 2:]
     agree = correct * weight - sum(found * there for found, there in zip(found_K, there_K, strict=True))
-    return _correlation(agree, *(sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K)))
+    spreads = (sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K))
+    return _correlation(agree, *(spread if spread.real > NONE * weight.real ** 2 else 0.0 for spread in spreads))
 
 
 def _pearson(x, y, xx, yy, xy, weight):
