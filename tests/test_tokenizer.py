@@ -1,4 +1,5 @@
 """Vocabularies: the special ids, what comes back, how many entries a text can give."""
+import itertools
 import pathlib
 import random
 import re
@@ -143,3 +144,33 @@ def test_the_size_that_an_error_advises_is_right_the_first_time(kind, latin):
     assert not any(special.UNK in ids for ids in made.encode_batch(text))  # nothing more could be known
     for size in (advised - 1, advised // 2, 60):
         assert kinds.train(config.Tokenizer(kind, size), text).vocab_size == size
+
+
+def test_a_piece_is_found_in_its_text(trained):
+    text = "  The old\tmill  (of 1850), the\u00a0ﬁrst caf\u00e9 x\u0301 \u65e5\u672c [MASK] "
+    ids, spans = trained.locate(text)
+    assert ids == trained.encode(text) and len(spans) == len(ids)
+    for i, (start, end) in zip(ids, spans, strict=True):
+        assert 0 <= start <= end <= len(text) and text[start:end] == text[start:end].strip()
+        piece = trained.pieces[i].replace("\u2581", "").removeprefix("##")
+        if i >= special.NUM_SPECIAL and text[start:end].isascii():
+            assert text[start:end] == piece
+    assert all(a <= b for a, b in itertools.pairwise(spans))
+    covered = set().union(*(range(*span) for span in spans))
+    assert all(at in covered or letter.isspace() for at, letter in enumerate(text) if letter.isascii())
+
+
+def test_a_given_tokenizer_is_that_of_its_folder(trained, tmp_path):
+    trained.save(tmp_path)
+    assert kinds.given("x", str(tmp_path)).model == trained.model
+    (tmp_path / "words.txt" if trained.kind != "words" else tmp_path / "wordpiece.txt").write_text("a")
+    (tmp_path / "run" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "bad").mkdir()
+    for content, words in ((b"", r"\[PAD\] \[UNK\]|cannot read"), (b"\xff\x00", "cannot read")):
+        (tmp_path / "bad" / trained.save(tmp_path).name).write_bytes(content)
+        with pytest.raises(errors.ConfigError, match=words):
+            kinds.given("x", str(tmp_path / "bad"))
+    for folder, words in (("", "it holds 2"), ("run", "it holds 0; did you mean '.*run/tokenizer'"), ("no", "a folder"),
+                          ("bad/none", "a folder")):
+        with pytest.raises(errors.ConfigError, match=rf"^x = '.*{words}"):
+            kinds.given("x", str(tmp_path / folder))

@@ -20,6 +20,8 @@ class Tokenizer(NamedTuple):
     starts_word_V: np.ndarray                                # bool: the piece does not continue a word
     encode_batch: Callable[[list[str]], list[list[int]]]     # no special ids are added
     decode: Callable[[Iterable[int]], str]                   # special ids are written as "[MASK]" and so on
+    locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids of a text, as `encode` has them, and where
+                                                             # in it each begins and ends, in characters
 
     @property
     def vocab_size(self) -> int:

@@ -64,5 +64,9 @@ def restore(model):
     def decode(ids):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
+    def locate(text):
+        encoding = tool.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode)
+    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, locate)

@@ -1,4 +1,5 @@
 """Words between white space as a vocabulary."""
+import re
 from collections import Counter
 
 import numpy as np
@@ -32,4 +33,7 @@ def restore(model):
     def decode(ids):
         return " ".join(pieces[i] for i in ids)
 
-    return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode)
+    def locate(text):
+        return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
+
+    return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate)
