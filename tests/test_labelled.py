@@ -1,4 +1,6 @@
 """Labelled rows: from a task's files to columns, labels and what predictions are written from."""
+import itertools
+import json
 import random
 
 import jax.numpy as jnp
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config, fields, types
-from mlm.base.special import CLS, PAD, SEP
+from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
 from mlm.data.tokenizers import kinds
 
@@ -71,10 +73,9 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     counted_V[PAD] = 0
     assert np.array_equal(np.frombuffer(packed.about.unigram, np.int64), counted_V)
     for split, part in (("train", pairs), ("validation", pairs[:5]), ("test", pairs[5:9])):
-        kept = list(labelled.examples(packed, split))
-        assert [(*one.example.texts, one.example.label) for one in kept] == part
-        assert [one.rows for one in kept] == [range(i, i + 1) for i in range(len(part))]
-        assert [one.example.id for one in kept] == [str(i) for i in range(len(part))]
+        kept = labelled.examples(packed, split)
+        assert [(*one["texts"], one["label"]) for one in kept] == part
+        assert [(one["id"], one["row"], one["rows"]) for one in kept] == [(str(i), i, 1) for i in range(len(part))]
     assert len(packed.validation["ids"]) == 5 and len(packed.others["test"]["ids"]) == 4
     assert pack.shape(cfg, known.vocab_size)._replace(unigram=b"", counts=b"") == packed.about._replace(
         unigram=b"", counts=b"")
@@ -92,4 +93,131 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
     assert batch.labels["value_B"].tolist() == numbers
     shapes = types.abstract(4, packed.about)
     assert shapes.labels["value_B"].dtype == jnp.float32 and shapes.labels["value_B"].shape == (4,)
-    assert [one.example.id for one in labelled.examples(packed, "train")] == [f"e{i}" for i in range(10)]
+    assert [one["id"] for one in labelled.examples(packed, "train")] == [f"e{i}" for i in range(10)]
+
+
+def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path):
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+    kinds.train(config.Tokenizer("wordpiece", 13), ["abcab cabca bca"] * 50).save(folder)
+    sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cabcabcab", "Y"), ("a", "X")] * 5]
+    for name in ("train", "dev"):
+        lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
+        write(tmp_path, name, "-DOCSTART- O\n", *lines)
+    cfg = asked(tmp_path, str(folder), format="conll", text="0", label="1")
+    packed = pack.load(cfg)
+    known, cut = packed.tokenizer, 0
+    for row, sentence in enumerate(sentences):
+        ids, tags = [CLS], [-1]
+        for at, (word, tag) in enumerate(sentence):
+            if len(ids) >= 15:
+                cut += len(sentence) - at
+                break
+            pieces = known.encode(word) or [UNK]
+            ids, tags = ids + pieces, tags + ["XY".index(tag)] + [-1] * (len(pieces) - 1)
+        ids, tags = ids[:15], tags[:15]
+        assert tokens(packed.train)[row] == [*ids, SEP]
+        assert packed.train["tag"][row].tolist() == tags + [-1] * (16 - len(tags))
+    assert cut and packed.manifest["train"]["lost"] == cut and packed.manifest["train"]["truncated"] == 1
+    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.about.labels == ("tag_BxL",)
+    assert [one["words"] for one in labelled.examples(packed, "train")] == [[w for w, _ in s] for s in sentences]
+    batch = next(loader.eval_batches(packed.train, batch_size=4))
+    assert (batch.labels["tag_BxL"][2:] == -1).all() and batch.labels["tag_BxL"].dtype == np.int32
+
+
+def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
+    tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-B": "O B-B"}
+    for name in ("train", "dev"):
+        write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
+    cfg = asked(tmp_path, tokenizer, format="conll", text="0", label="1", scheme="iob1")
+    packed = pack.load(cfg)
+    assert [" ".join(one["label"]) for one in labelled.examples(packed, "train")] == list(tags.values())
+    assert packed.about.classes == ("B-A", "B-B", "I-A", "I-B", "O")
+
+
+def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
+    rest = "\t_" * 6
+    lines = ["# sent_id = first", f"1-2\tw1w2\t_\t_{rest}", f"1\tw1\t_\tA{rest}", f"2\tw2\t_\tB{rest}",
+             f"2.1\tw9\t_\tC{rest}", f"3\tw3\t_\tA{rest}", "", "# of no name", f"1\tw4\t_\tB{rest}"]
+    for name in ("train", "dev"):
+        write(tmp_path, name, *lines)
+    packed = pack.load(asked(tmp_path, tokenizer, format="conllu", text="form", label="upos"))
+    kept = labelled.examples(packed, "validation")
+    assert [(one["id"], " ".join(one["words"]), "".join(one["label"])) for one in kept] == [
+        ("first", "w1 w2 w3", "ABA"), ("1", "w4", "B")]
+
+
+def squad(folder, passages):
+    """Files of passages [(passage, [(question, [(text, start), ...]), ...])]."""
+    numbers = itertools.count()
+    data = [{"paragraphs": [{"context": passage, "qas": [
+        {"id": f"q{next(numbers)}", "question": question, "is_impossible": not answers,
+         "answers": [{"text": text, "answer_start": start} for text, start in answers]}
+        for question, answers in asked]}]} for passage, asked in passages]
+    for name in ("train", "dev"):
+        (folder / name).write_text(json.dumps({"data": data}))
+
+
+def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, tokenizer):
+    draw, passages = random.Random(1), []
+    for length in (1, 40, 77, 78, 79, 80, 200):
+        words = draw.choices(WORDS, k=length)
+        passage = "  ".join(words)
+        first = draw.randrange(length)
+        last = min(length, first + 4)
+        answer = "  ".join(words[first:last])
+        start = len("  ".join(words[:first])) + 2 * (first > 0)
+        passages.append((passage, [(text(draw), [(answer, start)]), (" ".join(WORDS * 2), []), (text(draw), [])]))
+    squad(tmp_path, passages)
+    cfg = asked(tmp_path, tokenizer, format="squad", pack__length=96, **{"stride": 20})
+    packed = pack.load(cfg)
+    rows, kept = packed.train, labelled.examples(packed, "train")
+    assert packed.about.labels == ("start_B", "end_B", "example_B", "passage_B", "first_B")
+    assert packed.manifest["train"]["truncated"] == len(passages)  # the long questions
+    assert sum(one["rows"] for one in kept) == len(rows["ids"]) and len(kept) == 3 * len(passages)
+    for number, one in enumerate(kept):
+        question, passage = (packed.tokenizer.encode(part) for part in one["texts"])
+        question, seen = question[:64], set()
+        room, windows = 93 - len(question), []
+        for row in range(one["row"], one["row"] + one["rows"]):
+            at, first = int(rows["passage"][row]), int(rows["first"][row])
+            window = passage[first:first + room]
+            windows.append(first)
+            assert tokens(rows)[row] == [CLS, *question, SEP, *window, SEP] and rows["example"][row] == number
+            assert at == len(question) + 2 and rows["types"][row].tolist()[at - 1:at + len(window) + 2] == [
+                0, *[1] * (len(window) + 1), *[0] * (at + len(window) + 1 < 96)]
+            seen |= set(range(first, first + len(window)))
+            start, end = int(rows["start"][row]), int(rows["end"][row])
+            wanted = one["label"][0] if one["label"] else None
+            if start:
+                spans = one["spans"]
+                said = one["texts"][1][spans[first + start - at][0]:spans[first + end - at][1]]
+                assert [said, spans[first + start - at][0]] == wanted
+            elif wanted:
+                inside = [i for i, (a, b) in enumerate(one["spans"])
+                          if a >= wanted[1] and b <= wanted[1] + len(wanted[0])]
+                assert not first <= inside[0] <= inside[-1] < first + len(window)
+        assert seen == set(range(len(passage)))
+        assert windows == list(range(0, len(windows) * 20, 20))
+        assert len(windows) == 1 or windows[-2] + room < len(passage)  # the last but one does not reach the end
+        assert not one["label"] or any(rows["start"][one["row"]:one["row"] + one["rows"]])
+
+
+def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeypatch):
+    for name in ("train", "dev"):
+        write(tmp_path, name, "w1,a", "w2,b", '"w3, ""w4""\nw5",a')
+    cfg = asked(tmp_path, tokenizer, format="csv", text="0", label="1")
+    first = pack.load(cfg)
+    assert labelled.examples(first, "train")[2]["texts"] == ['w3, "w4"\nw5']
+    with monkeypatch.context() as patch:
+        patch.setattr(labelled, "_write", None)  # a second making would fail
+        (tmp_path / "moved").mkdir()
+        for name in ("train", "dev", "cache"):
+            (tmp_path / name).rename(tmp_path / "moved" / name)
+        again = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1", scores="matthews"))
+        assert again.manifest == first.manifest and np.array_equal(again.train["ids"], first.train["ids"])
+    write(tmp_path / "moved", "dev", "w1,b", "w2,b")
+    other = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1"))
+    assert other.manifest["inputs"]["corpus"] != first.manifest["inputs"]["corpus"]
+    ordered = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1", labels="b, a"))
+    assert ordered.about.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]

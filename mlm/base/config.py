@@ -34,8 +34,9 @@ class Labelled:
     train: str = ""                     # file names below task_path
     dev: str = ""
     test: str = ""                      # empty: there is none
-    text: str = ""                      # columns: by name where the file has a header, by number from 0 where it has
-                                        #       none. Here a text, or the first of a pair; of conll and conllu the token
+    text: str = ""                      # columns: by name where the file has a header (conllu: form, upos, ...), by
+                                        #       number from 0 where it has none. Here a text, or the first of a pair; of
+                                        #       conll and conllu the token
     second: str = ""                    # the second text of a pair; empty: rows hold one text
     label: str = ""                     # the label or number; of conll and conllu the tag
     id: str = ""                        # what a row is called in predictions; empty: its number in the file, from 0

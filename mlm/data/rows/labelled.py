@@ -1,21 +1,25 @@
 """Rows of a task: an example each, with its label, and what is needed to judge and to write predictions."""
+import bisect
+import functools
 import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from mlm.base import config, types
-from mlm.base.special import CLS, PAD, SEP
+from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import columns, store
 from mlm.data.rows.columns import Column, Packed
 from mlm.data.tasks import splits
 from mlm.data.tasks.examples import Example
+from mlm.data.tasks.tasks import QUESTION
 from mlm.data.text import trouble
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -30,13 +34,7 @@ class Row(NamedTuple):
     second: int           # where the second text begins, or the end of the row
     labels: dict[str, Any]
     cut: int = 0          # tokens, or words of tags, that did not fit
-
-
-class Kept(NamedTuple):
-    """An example of a split as `examples` reads it back."""
-
-    example: Example
-    rows: range           # of the split, that are its
+    kept: Mapping[str, Any] = MappingProxyType({})  # beside the example
 
 
 class Maker(NamedTuple):
@@ -44,6 +42,7 @@ class Maker(NamedTuple):
 
     columns: dict[str, Column]                       # beside those of text
     rows: Callable[..., Iterator[list[Row]]]         # (examples, tokenizer, cfg, classes) -> the rows of each
+    cut: str = "are longer than config.pack.length = {length} tokens and were cut, {lost} tokens in all"
 
 
 def whole(examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, label: Callable) -> Iterator[list[Row]]:
@@ -68,8 +67,64 @@ def regress(examples, tokenizer, cfg, classes):
     return whole(examples, tokenizer, cfg, lambda one: {"value": one.label})
 
 
+def tag(examples, tokenizer, cfg, classes):
+    """[CLS] words [SEP]: the first piece of each word has its tag, what is not asked has -1."""
+    number = {name: at for at, name in enumerate(classes)}
+    pieces = iter(tokenizer.encode_batch([word for one in examples for word in one.words]))
+    room = cfg.pack.length - 2
+    for one in examples:
+        ids, tags, cut = [], [], 0
+        for name in one.label:
+            word = next(pieces) or [UNK]  # of what the tokenizer has nothing for
+            if len(ids) < room:
+                ids += word
+                tags += [number[name], *[-1] * (len(word) - 1)]
+            else:
+                cut += 1
+        del ids[room:], tags[room:]
+        row = [CLS, *ids, SEP]
+        yield [Row(row, len(row), {"tag": [-1, *tags] + [-1] * (cfg.pack.length - 1 - len(tags))}, cut)]
+
+
+def span(examples, tokenizer, cfg, classes):
+    """[CLS] question [SEP] window [SEP] for windows of the passage that overlap (Devlin et al. 2019, section 4.2).
+
+    start and end: places in the row of the first answer's tokens, 0 where the window does not hold all of them.
+    """
+    located = functools.lru_cache(1)(tokenizer.locate)  # of a passage several questions are asked in turn
+    for one in examples:
+        question, passage = one.texts
+        asked = tokenizer.encode(question)
+        cut, asked = len(asked[QUESTION:]), asked[:QUESTION]
+        ids, spans = located(passage)
+        at, to = _tokens(spans, *one.label[0]) if one.label else (0, -1)
+        place = len(asked) + 2  # of the passage in the row
+        room, found, rows = cfg.pack.length - place - 1, False, []
+        for first in range(0, max(1, len(ids) - room + cfg.data.labelled.stride), cfg.data.labelled.stride):
+            window = ids[first:first + room]
+            holds = first <= at <= to < first + len(window)
+            found |= holds
+            start, end = (place + at - first, place + to - first) if holds else (0, 0)
+            rows.append(Row([CLS, *asked, SEP, *window, SEP], place, {
+                "start": start, "end": end, "passage": place, "first": first}, cut))
+        lost = 0 if found or not one.label else max(1, to - at + 1)
+        rows[0] = rows[0]._replace(cut=cut + lost, kept={"spans": spans})
+        yield rows
+
+
+def _tokens(spans, text, start):
+    """The first and the last token of an answer, the last before the first where there is none."""
+    first = bisect.bisect_right(spans, start, key=lambda span: span[1])
+    return first, bisect.bisect_left(spans, start + len(text), key=lambda span: span[0]) - 1
+
+
 MAKERS = {"classify": Maker({"label": Column(np.int32, "N")}, classify),
-          "regress": Maker({"value": Column(np.float32, "N")}, regress)}
+          "regress": Maker({"value": Column(np.float32, "N")}, regress),
+          "tag": Maker({"tag": Column(np.int32, "NxL", -1)}, tag,
+                       "are longer than config.pack.length = {length} tokens and were cut, {lost} words in all"),
+          "span": Maker({name: Column(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
+                        span, f"have a question of more than {QUESTION} tokens, which was cut, or an answer that no "
+                        "window of config.pack.length = {length} holds, {lost} tokens in all")}
 
 
 def load(cfg: config.Config) -> Packed:
@@ -115,16 +170,12 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
     return _about(cfg, vocab_size, unigram_V, splits.classes(cfg))
 
 
-def examples(packed: Packed, split: str) -> Iterator[Kept]:
-    """The examples of a split ("train", "validation", "test"), in order, each with its rows."""
+def examples(packed: Packed, split: str) -> list[dict[str, Any]]:
+    """The examples of a split ("train", "validation", "test") in order: the fields of an Example by name; "row", the
+    number of its first row, and "rows", how many are its; of passages "spans", where each token begins and ends.
+    """
     with open(_path(packed.folder, split), encoding="utf-8") as file:
-        for line in file:
-            found = json.loads(line)
-            label = found["label"]
-            if isinstance(label, list):
-                label = tuple(tuple(one) if isinstance(one, list) else one for one in label)
-            yield Kept(Example(found["id"], tuple(found["texts"]), tuple(found["words"]), label),
-                       range(found["row"], found["row"] + found["rows"]))
+        return [json.loads(line) for line in file]
 
 
 def told(packed: Packed, split: str) -> list[dict]:
@@ -169,12 +220,13 @@ def _write(writer, cfg, read, tokenizer, classes, folder, split) -> dict[str, in
                     block["positions"][at, :used] = np.arange(used)
                     if "types" in block:
                         block["types"][at, row.second:used] = 1
+                    if "example" in block:
+                        block["example"][at] = count
                     for name, value in row.labels.items():
                         block[name][at, ...] = value
                 cut = max(row.cut for row in rows)
                 count, truncated, lost = count + 1, truncated + (cut > 0), lost + cut
-                record = one._asdict() | {"row": row_number, "rows": len(rows)}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                file.write(json.dumps({**one._asdict(), "row": row_number, "rows": len(rows), **rows[0].kept}) + "\n")
                 row_number += len(rows)
     return {"examples": count, "truncated": truncated, "lost": lost}
 
@@ -185,8 +237,7 @@ def _tell(cfg, manifest, names):
         found = manifest[split]
         if found["truncated"]:
             share = found["truncated"] / found["examples"]
-            what = "words" if cfg.objective == "tag" else "tokens"
+            what = MAKERS[cfg.objective].cut.format(length=cfg.pack.length, lost=found["lost"])
             say = trouble.warn if share > MANY else trouble.tell
-            say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) are longer than "
-                f"config.pack.length = {cfg.pack.length} tokens and were cut, {found['lost']} {what} in all")
+            say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) {what}")
         trouble.tell(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

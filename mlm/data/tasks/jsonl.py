@@ -15,25 +15,27 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
         if not text.strip():
             continue
         where = f"{path}, line {line}"
-        found = loads(text, where)
+        found = loads(text, path, line)
         errors.expect(isinstance(found, dict), where, found, "a JSON object")
         for key in filter(None, (asks.text, asks.second, asks.label, asks.id)):
             examples.column(key, list(found), where, "key")
         texts = [examples.text(found[key], f"{where}: {key}") for key in (asks.text, asks.second) if key]
-        yield Example(str(found[asks.id]) if asks.id else str(count), tuple(texts),
+        name = examples.text(str(found[asks.id]), f"{where}: {asks.id}") if asks.id else str(count)
+        yield Example(name, tuple(texts),
                       label=label(_written(found[asks.label], f"{where}: {asks.label}"), f"{where}: label"))
         count += 1
 
 
-def loads(text: str, where: str):
-    """What JSON says. Raises ConfigError with the column where it is none."""
+def loads(text: str, path: Path, line: int = 1):
+    """What the JSON says that begins at a line of a file. Raises ConfigError, by line and column, where it is none."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        at = f"{where}, column {error.colno}" if error.lineno == 1 else f"{where}, line {error.lineno}"
-        raise errors.ConfigError(f"{at}: {error.msg}; expected JSON") from None
+        raise errors.ConfigError(f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected "
+                                 "JSON") from None
     except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{where}: {errors.line(error)}; expected JSON less deep or long") from None
+        raise errors.ConfigError(f"{path}, line {line}: {errors.line(error)}; expected JSON that is not so deep or "
+                                 "long") from None
 
 
 def _written(value, where):

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.data.tasks import examples, jsonl, tasks, tsv
+from mlm.data.tasks import conll, conllu, examples, jsonl, squad, tasks, tsv
 from mlm.data.tasks.examples import Example
 from mlm.data.text import files
 
-READERS = {"tsv": tsv.read, "csv": tsv.read, "jsonl": jsonl.read}
+READERS = {"tsv": tsv.read, "csv": tsv.read, "jsonl": jsonl.read, "conll": conll.read, "conllu": conllu.read,
+           "squad": squad.read}
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
 WHERE = (*FILES.values(), "scores")  # fields that change no example
 

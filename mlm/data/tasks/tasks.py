@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
+from mlm.data.tasks import conllu
 
 OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
 TABLES = ("tsv", "csv", "jsonl")
@@ -109,6 +110,9 @@ def check(cfg: config.Config) -> None:
             errors.expect(right if by_number else not right, f"{name}.{field}", value,
                           "a column's number, from 0" if by_number else
                           f"a column's name in the header, as config.data.labelled.text = {said.text!r} is")
+    if said.format == "conllu":
+        for field, value in (("text", said.text), ("label", said.label)):
+            errors.one_of(f"{name}.{field}", value, conllu.COLUMNS)
     if said.quoting:
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
     if said.scheme:

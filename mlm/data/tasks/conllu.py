@@ -1,0 +1,37 @@
+"""CoNLL-U, the files of Universal Dependencies: ten columns by name, comments, and words of several tokens."""
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlm.base import config, errors
+from mlm.data.tasks import conll, examples
+from mlm.data.tasks.examples import Example, Label
+
+COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+SENTENCE = "# sent_id ="
+
+
+def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
+    """The sentences of a file: the words of the syntax, without lines of several (1-2) and of empty ones (8.1).
+
+    Raises ConfigError for a line that is not CoNLL-U.
+    """
+    place = {name: COLUMNS.index(name) for name in (asks.text, asks.label)}
+    for count, sentence in enumerate(conll.sentences(path)):
+        words, tags, name = [], [], str(count)
+        for where, line in sentence:
+            if line.startswith("#"):
+                if line.startswith(SENTENCE):
+                    name = line.removeprefix(SENTENCE).strip() or name
+                continue
+            cells = line.split("\t")
+            errors.expect(len(cells) == len(COLUMNS), f"{where}: columns", len(cells),
+                          f"{len(COLUMNS)}, separated by tabs")
+            number = cells[0].replace("-", "", 1).replace(".", "", 1)
+            errors.expect(number.isdecimal(), f"{where}: id", cells[0], "a word's number, or 1-2, or 8.1")
+            if cells[0].isdecimal():
+                errors.expect(int(cells[0][:9]) == len(words) + 1, f"{where}: id", cells[0],
+                              f"{len(words) + 1}, the next word's number")
+                words.append(examples.text(cells[place[asks.text]], f"{where}: {asks.text}"))
+                tags.append((cells[place[asks.label]], f"{where}: {asks.label}"))
+        errors.expect(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
+        yield Example(name, (), tuple(words), conll.labels(tags, asks.scheme, label))
