@@ -77,8 +77,9 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
         assert [(*one["texts"], one["label"]) for one in kept] == part
         assert [(one["id"], one["row"], one["rows"]) for one in kept] == [(str(i), i, 1) for i in range(len(part))]
     assert len(packed.validation["ids"]) == 5 and len(packed.others["test"]["ids"]) == 4
-    assert pack.shape(cfg, known.vocab_size)._replace(unigram=b"", counts=b"") == packed.about._replace(
-        unigram=b"", counts=b"")
+    plain = {"unigram": b"", "counts": b""}
+    assert pack.shape(cfg, known.vocab_size)._replace(**plain) == packed.about._replace(**plain)
+    assert np.frombuffer(packed.about.counts, np.int64).tolist() == [said["counts"][name] for name in ("no", "yes")]
 
 
 def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):

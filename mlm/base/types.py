@@ -53,8 +53,8 @@ def abstract(rows: int, about: About) -> Batch:
     size = {"B": rows, "L": about.length}
 
     def array(name):
-        return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")],
-                                    jnp.float32 if name in NUMBERS else jnp.int32)
+        kind = jnp.float32 if name.startswith("value") else jnp.int32
+        return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], kind)
 
     return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"))
 

@@ -78,7 +78,7 @@ def tag(examples, tokenizer, cfg, classes):
             word = next(pieces) or [UNK]  # of what the tokenizer has nothing for
             if len(ids) < room:
                 ids += word
-                tags += [number[name], *[-1] * (len(word) - 1)]
+                tags += [number[name] if name else -1, *[-1] * (len(word) - 1)]
             else:
                 cut += 1
         del ids[room:], tags[room:]
@@ -159,8 +159,9 @@ def load(cfg: config.Config) -> Packed:
     _tell(cfg, manifest, list(source.splits))
     there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
              for split in source.splits}
+    counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
     about = _about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
-    about = about._replace(counts=np.array(list(manifest["counts"].values()), np.int64).tobytes())
+    about = about._replace(counts=counts_C.tobytes())
     return Packed(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
 
 
