@@ -30,7 +30,7 @@ class Example(NamedTuple):
     words: tuple[str, ...]      # tag: of the passage; else none
     label: str | tuple[str, ...] | tuple[tuple[str, int], ...]
     #                             classify: a label. tag: one for each word, "" where none is asked.
-    #                             span: the answer's text and its first character in the passage.
+    #                             span: answers, here one: its text and its first character in the passage.
 
 
 class Best(NamedTuple):

@@ -22,6 +22,7 @@ from mlm.data.language.probes import parse
 TASK = 3        # its place among the tasks' documents
 WORDS = 28      # of a passage at most: with the verb it fits into a row of 32 tokens
 RATE = 0.5      # probability that a word is hidden, each on its own, where it is no noun or name
+PATIENCE = 2 ** 14      # documents passed over in a row before a language is refused
 NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
 
 
@@ -63,8 +64,8 @@ def examples(language: Language, split: str, count: int | None = None) -> Iterat
 
     The verb is seen once, and since the last stop seen before it there are two nouns or names or more; of such verbs
     chance takes one. A passage is a document up to the sentence that repeats a noun or name, so that an answer's text
-    says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and a
-    language that puts words out of order, as a sentence then has more than one reading.
+    says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and for a
+    language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
     """
     expect(language.order == 1, "config.data.language.order", language.order,
            "1, since config.data.task is language/subject")
@@ -76,7 +77,10 @@ def _all(grammar, seed, first, split):
     hmm, noun_W = grammar.hmm, np.isin(grammar.kind_W, NOUNS)
     hide_W = hiding(grammar)[hmm.class_W]
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
+    last = first
     for begin in itertools.count(first, BLOCK):
+        expect(begin - last <= PATIENCE, "config.data.task", "language/subject", "a config.data.language that leaves "
+               f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names")
         words_DxL = draw(hmm, WORDS, seed, begin, BLOCK)
         length_D = np.array([_apart(grammar, noun_W, words_L) for words_L in words_DxL])
         words_DxL[np.arange(WORDS) >= length_D[:, None]] = -1
@@ -89,6 +93,7 @@ def _all(grammar, seed, first, split):
             asked = [place for place, word in enumerate(seen)
                      if word in verbs and seen.count(word) == 1 and open_L[place] > 1]
             if asked:
+                last = number
                 place = asked[stream.integers(len(asked))]
                 answer = subject_L[place]
                 yield Example(f"subject/{split}/{number - first}", (seen[place], passage), (),
