@@ -148,5 +148,5 @@ def test_sentences_of_no_one_reading_have_no_subject():
 def test_a_language_that_leaves_nothing_to_ask_is_refused(monkeypatch):
     monkeypatch.setattr(subjects, "PATIENCE", 512)
     one_noun = Language(modifiers=0.0, protagonist=0.999, names=1, zipf=100.0)
-    with pytest.raises(errors.ConfigError, match=r"'language/subject': expected .* 768 documents in a row have no verb"):
+    with pytest.raises(errors.ConfigError, match=r"'language/subject': expected .* 768 documents in a row have"):
         next(TASKS["subject"].examples(one_noun, "train", 1))
