@@ -45,6 +45,7 @@ setuptools.setup(
         "tpu": ["jax[tpu]"],
         "tfds": tfds,
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
-        "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14"],
+        "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14",
+                 "scikit-learn>=1.7", "seqeval>=1.2.2"],  # peers of scores
     },
 )

@@ -37,7 +37,8 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         nats_B = -jnp.take_along_axis(log_prob_BxC, label_B[:, None], axis=-1)[:, 0] * real_B
         return types.Losses({"classify": nats_B}, {"classify": real_B}, sums)
 
-    return types.Objective(init=init, loss=loss, asked=heads.asked, words=False, scores=(*own, *scores.references(own)),
+    return types.Objective(init=init, loss=loss, asked=heads.asked, words=False,
+                           scores=(*own, *scores.references(own, about)),
                            training=(Score("accuracy", "training accuracy", ("correct", weight), share=True),))
 
 

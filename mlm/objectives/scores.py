@@ -102,10 +102,10 @@ def counts(predicted_B, label_B, weight_B, classes: int) -> dict:
 
 def log_shares(about: types.About):
     """log_share_C: the train split's shares of the classes, one added to the count of each."""
-    smooth_C = np.frombuffer(about.counts, np.int64) + 1
-    errors.expect(len(smooth_C) == len(about.classes) > 1, "classes of the train split", about.classes,
-                  f"two or more, each counted, not {len(smooth_C)} counts")
-    return jnp.asarray(np.log(smooth_C / smooth_C.sum()), jnp.float32)
+    classes = len(about.classes)
+    errors.expect(classes > 1, "classes of the train split", about.classes, "two or more")
+    count_C = np.frombuffer(about.counts, np.int64) if about.counts else np.zeros(classes, np.int64)
+    return jnp.asarray(np.log((count_C + 1) / (count_C + 1).sum()), jnp.float32)
 
 
 def baseline(log_share_C, label, weight) -> dict:
@@ -119,9 +119,11 @@ MAJORITY = {"loss": ("majority_nats",), "accuracy": ("majority_correct",),
             "f1": ("majority_right", "majority_found", "there_1")}
 
 
-def references(scores: Sequence[Score]) -> tuple[Score, ...]:
-    """The majority class beside those scores of classes that it moves; its correlations are 0."""
+def references(scores: Sequence[Score], about: types.About) -> tuple[Score, ...]:
+    """The majority class beside those scores of classes that it moves, where classes were counted; its correlations
+    are 0.
+    """
     return tuple(score._replace(name=f"majority_{score.name}", title=score.title.replace("held-out", "majority class"),
                                 columns=(*MAJORITY[score.name], score.columns[-1]), better=0, chart=False,
                                 reference="majority class", beside=score.name)
-                 for score in scores if score.name in MAJORITY)
+                 for score in scores if score.name in MAJORITY and about.counts)

@@ -48,7 +48,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
     return types.Objective(
         init=init, loss=loss, asked=heads.asked, words=False, tally=tally,
-        scores=(*own, *scores.references([score for score in own if score.of == "mean"])),
+        scores=(*own, *scores.references([score for score in own if score.of == "mean"], about)),
         training=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),))
 
 

@@ -179,11 +179,6 @@ def examples(packed: Packed, split: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def told(packed: Packed, split: str) -> list[dict]:
-    """The examples of a split, in order, by the names of their fields."""
-    return [kept.example._asdict() for kept in examples(packed, split)]
-
-
 def _path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 

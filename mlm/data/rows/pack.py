@@ -113,7 +113,7 @@ def load(cfg: config.Config) -> Packed:
 
 def told(cfg: config.Config, packed: Packed, split: str) -> list[dict]:
     """The examples of a split by the names of their fields; none of rows that are text alone."""
-    return labelled.told(packed, split) if cfg.data.corpus == "task" else []
+    return labelled.examples(packed, split) if cfg.data.corpus == "task" else []
 
 
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
