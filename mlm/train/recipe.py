@@ -10,7 +10,7 @@ from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.train.step import finetune, optim, parallel
 
-READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ)
+READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ)
 DEFAULT = fields.flatten(Config())
 
 

@@ -73,7 +73,7 @@ def number(value: Any, where: str) -> float:
         found = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
         found = math.nan
-    errors.expect(abs(found) <= np.finfo(np.float32).max, where, value, "a finite number")
+    errors.expect(abs(found) <= float(np.finfo(np.float32).max), where, value, "a finite number")
     return found
 
 

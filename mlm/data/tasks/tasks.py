@@ -113,11 +113,11 @@ def check(cfg: config.Config) -> None:
     if said.format == "conllu":
         for field, value in (("text", said.text), ("label", said.label)):
             errors.one_of(f"{name}.{field}", value, conllu.COLUMNS)
-    if said.quoting:
+    if said.format in ("tsv", "csv"):
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
-    if said.scheme:
+    if said.scheme and said.format in ("conll", "conllu"):
         errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
-    if said.labels:
+    if said.labels and cfg.objective in ("classify", "tag"):
         given = labels(said)
         errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
                       "two or more different labels, separated by commas")

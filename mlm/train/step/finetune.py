@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.base.reads import Rule
 
+READ = (Rule(("start.state",), "start.run", unless=("",)),)
 OUTPUT = ("transform", "transform_norm", "bias")  # the output layer's own: objectives that ask for no tokens pass it by
 
 
