@@ -103,7 +103,8 @@ def check(cfg: config.Config) -> None:
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
                       "to be set, since config.data.task is own")
     if said.format in ("tsv", "csv", "conll"):
-        columns = {field: value for field in ("text", "second", "label", "id") if (value := getattr(said, field))}
+        columns = {field: value for field in ("text", "second", "label", "id")
+                   if (value := getattr(said, field)) and not (said.format == "conll" and field in ("second", "id"))}
         by_number = said.format == "conll" or said.text.isdecimal()
         for field, value in columns.items():
             right = value.isdecimal() and value.isascii() and len(value) < 5
