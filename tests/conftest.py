@@ -1,10 +1,11 @@
-"""Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once."""
+"""Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly:
+what tests run is over before machine code that is optimised better would be worth the time to make it."""
 import os
 
 from launch import environ
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 os.environ |= environ.compiled() | dict(os.environ)
 
 
