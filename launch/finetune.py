@@ -28,6 +28,7 @@ def main(argv):
     from configs import recipes
     from mlm.base.estimates import scores_of
     from mlm.data.rows import pack
+    from mlm.judge import questions
     from mlm.train import recipe
     from mlm.train.run import log, loop, start
     from mlm.train.run.stop import Stopped
@@ -51,6 +52,7 @@ def main(argv):
                                                                     epochs)})
     try:
         result = loop.train(cfg, packed)
+        answers = questions.finish(cfg, packed)["answers"]["predictions"]
     except Stopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
@@ -58,6 +60,9 @@ def main(argv):
         print(f"error: {diverged}", file=sys.stderr)
         sys.exit(1)
     print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
+    if "test" in answers:
+        of_test = [score for score in scores_of(result) if score.name in answers["test"]]
+        print(f"test: {log.brief(answers['test'], of_test)}")
 
 
 if __name__ == "__main__":

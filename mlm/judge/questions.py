@@ -1,7 +1,7 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
 from mlm.base import config, fields
 from mlm.data.rows import pack
-from mlm.judge import gap, grammar, judged, pairs, pll, rates
+from mlm.judge import gap, grammar, judged, pairs, pll, predictions, rates
 from mlm.judge.judged import Part, Question
 from mlm.train.run import directory, trained
 
@@ -10,6 +10,7 @@ QUESTIONS = {
     "probes": Question(grammar.can, grammar.ask),
     "gap": Question(gap.can, gap.ask),
     "sentences": Question(pll.can, pll.ask, pll.work),
+    "predictions": Question(predictions.can, predictions.ask),
     "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
 }
 
@@ -21,6 +22,8 @@ def due(cfg: config.Config) -> list[Part]:
         parts += [Part("probes", name, grammar.asked(cfg)) for name in grammar.names(cfg)]
     if not gap.can(cfg):
         parts.append(Part("gap", "parts", gap.asked(cfg)))
+    if not predictions.can(cfg):
+        parts += predictions.parts(cfg)
     return parts
 
 

@@ -2,7 +2,7 @@
 
 config.json, the resolved config and the rows' identity; tokenizer/; provenance.json, a record of each start;
 metrics.jsonl, what the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave;
-result.json, written last; judged.json, what the trained model was asked since; error.txt, how a sweep's point failed.
+result.json, written last; judged.json, what the trained model was asked since; predictions-dev.jsonl and -test, of a task's examples; error.txt, how a sweep's point failed.
 What a run gave that was made longer since stands beside them: held_out-1000.npz, judged-1000.json, result-1000.json.
 
 Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.
@@ -12,9 +12,11 @@ import fcntl
 import functools
 import hashlib
 import io
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -245,6 +247,12 @@ def finish(workdir: Path, found: dict, columns: Columns) -> None:
 
 def keep_judged(workdir: Path | str, found: dict) -> None:
     files.write_sealed(Path(workdir, "judged.json"), found)
+
+
+def write_predictions(workdir: Path | str, split: str, records: Iterable[dict]) -> None:
+    """Writes what a fine-tuned model predicts of a split, a record an example."""
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    files.write_text(Path(workdir, f"predictions-{split}.jsonl"), text)
 
 
 def fail(workdir: Path | str, error: str) -> None:

@@ -1,5 +1,6 @@
 """Evaluation over a whole split: columns by row, then scores of them with their errors."""
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,10 +28,11 @@ def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> C
     return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
 
 
-def judge(cfg: config.Config, program: Program, state, packed: pack.Packed, split: str = "validation") -> Columns:
-    """`collect` of a split, with what of it is counted on the host."""
+def judge(cfg: config.Config, program: Program, state, packed: pack.Packed, split: str = "validation",
+          known: Mapping = MappingProxyType({})) -> Columns:
+    """`collect` of a split, with what of it is counted on the host; known: columns that are there beforehand."""
     rows = packed.split(split)
-    columns = collect(cfg, program, state, rows)
+    columns = {**collect(cfg, program, state, rows), **known}
     return program.objective.tally(columns, rows, pack.told(cfg, packed, split))
 
 

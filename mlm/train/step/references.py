@@ -12,9 +12,9 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.data.language import floor, grammar, parts
+from mlm.data.language import floor, grammar, parts, tasks
 from mlm.data.rows import loader, pack, store
-from mlm.train.step import parallel, program, update
+from mlm.train.step import optimum, parallel, program, update
 
 FORMAT = 2  # of what is kept: a change of how floors or their parts are computed must change this number
 WINDOW = 5  # neighbours on each side that is seen: what models/sizes.py gives the window models
@@ -51,12 +51,18 @@ TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
 
 
 def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
-    """The floors of the evaluation's own questions, for a corpus whose floor is known; none for any other.
+    """The floors of the evaluation's own questions, for a corpus whose floor is known, and the best possible score of
+    a task whose is; none for any other.
 
     Floors take some seconds for each thousand rows and are kept under config.data.cache by what was asked, as they are
     the same for every model. None on processes that write no results.
     """
-    if cfg.data.corpus != "language" or not parallel.writes():
+    if not parallel.writes():
+        return References()
+    if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
+        known = optimum.columns(cfg, packed)
+        return References(optimum.scores(made.objective), lambda found: optimum.add(found, known, made.objective))
+    if cfg.data.corpus != "language":
         return References()
     kind = FLOORS[objectives.seen(cfg)]
 
