@@ -100,8 +100,8 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
 def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path):
     folder = tmp_path / "pieces"
     folder.mkdir()
-    kinds.train(config.Tokenizer("wordpiece", 13), ["abcab cabca bca"] * 50).save(folder)
-    sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cabcabcab", "Y"), ("a", "X")] * 5]
+    kinds.train(config.Tokenizer("wordpiece", 17), ["abcab cabca bca"] * 50).save(folder)
+    sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cbacbac", "Y"), ("a", "X")] * 5]
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
         write(tmp_path, name, "-DOCSTART- O\n", *lines)
@@ -127,13 +127,13 @@ def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(
 
 
 def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
-    tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-B": "O B-B"}
+    tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-C": "O B-C"}
     for name in ("train", "dev"):
         write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
     cfg = asked(tmp_path, tokenizer, format="conll", text="0", label="1", scheme="iob1")
     packed = pack.load(cfg)
     assert [" ".join(one["label"]) for one in labelled.examples(packed, "train")] == list(tags.values())
-    assert packed.about.classes == ("B-A", "B-B", "I-A", "I-B", "O")
+    assert packed.about.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
 
 
 def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
@@ -202,6 +202,30 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         assert windows == list(range(0, len(windows) * 20, 20))
         assert len(windows) == 1 or windows[-2] + room < len(passage)  # the last but one does not reach the end
         assert not one["label"] or any(rows["start"][one["row"]:one["row"] + one["rows"]])
+
+
+def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path):
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    kinds.train(config.Tokenizer("wordpiece", 20), ["abcab (cabca) bca"] * 50).save(pieces)
+    squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
+    packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__length=96, stride=20))
+    for row, one in enumerate(labelled.examples(packed, "train")):
+        start, end = (int(packed.train[name][row]) for name in ("start", "end"))
+        said = packed.tokenizer.decode(packed.train["ids"][row, start:end + 1]).replace(" ", "").replace("##", "")
+        assert said == one["label"][0][0]
+
+
+def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
+    write(tmp_path, "text", "w3 w4")
+    write(tmp_path, "held", "w1 w2 other")
+    cfg = pack.resolve(fields.override(config.Config(), {
+        "data.path": str(tmp_path / "text"), "data.boundary": "line", "data.validation_path": str(tmp_path / "held"),
+        "data.cache": str(tmp_path / "cache"), "tokenizer.path": tokenizer}))
+    pack.check(cfg)
+    packed = pack.load(cfg)
+    assert packed.tokenizer.model == kinds.given("", tokenizer).model and UNK in packed.validation["ids"]
+    assert cfg.tokenizer.kind == "" and cfg.tokenizer.vocab_size == 0
 
 
 def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeypatch):

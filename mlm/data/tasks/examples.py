@@ -10,6 +10,7 @@ import numpy as np
 from mlm.base import errors
 
 LINE = 2 ** 20          # bytes of a line, at most
+LARGEST = float(np.finfo(np.float32).max)
 Label = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
 HEADINGS = {"label", "labels", "gold_label", "class", "category", "target", "score", "similarity", "quality", "tag"}
@@ -73,7 +74,7 @@ def number(value: Any, where: str) -> float:
         found = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
         found = math.nan
-    errors.expect(abs(found) <= float(np.finfo(np.float32).max), where, value, "a finite number")
+    errors.expect(abs(found) <= LARGEST, where, value, "a finite number")
     return found
 
 
