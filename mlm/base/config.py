@@ -44,7 +44,8 @@ class Labelled:
                                         #       off for tsv, on for csv
     scheme: str = ""                    # of tags that mark stretches: bio | iob1 (turned into bio); empty: a tag a word
     labels: str = ""                    # in their order, separated by commas; empty: those of the train split, sorted
-    scores: str = ""                    # by name, separated by commas; the first is what one judges by
+    scores: str = ""                    # names separated by commas, of which one judges by the first: accuracy | f1 |
+                                        #       matthews | pearson | spearman | exact; empty: as the objective has them
     stride: int = 128                   # squad: tokens from one window of a passage to the next
 
 
@@ -64,9 +65,9 @@ class Data:
     validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
     task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
     task_path: str = ""                 # task: folder of its files
-    labelled: Labelled = dataclasses.field(default_factory=Labelled)
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
+    labelled: Labelled = dataclasses.field(default_factory=Labelled)
 
 
 @dataclasses.dataclass(unsafe_hash=True)
