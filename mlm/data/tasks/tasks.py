@@ -77,7 +77,7 @@ def resolve(cfg: config.Config) -> config.Config:
     if objective == config.Config.objective:
         objective = wanted
     quoting = {"tsv": "off", "csv": "on"}.get(said.format, "")
-    scores = SCORES.get(objective, "") if not said.scheme else "f1,accuracy"
+    scores = "f1,accuracy" if objective == "tag" and said.scheme else SCORES.get(objective, "")
     said = _filled(said, {"quoting": quoting, "scores": scores})
     return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=said))
 
@@ -103,8 +103,8 @@ def check(cfg: config.Config) -> None:
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
                       "to be set, since config.data.task is own")
     if said.format in ("tsv", "csv", "conll"):
-        columns = {field: value for field in ("text", "second", "label", "id")
-                   if (value := getattr(said, field)) and not (said.format == "conll" and field in ("second", "id"))}
+        asked = ("text", "label") if said.format == "conll" else ("text", "second", "label", "id")
+        columns = {field: value for field in asked if (value := getattr(said, field))}
         by_number = said.format == "conll" or said.text.isdecimal()
         for field, value in columns.items():
             right = value.isdecimal() and value.isascii() and len(value) < 5
@@ -116,7 +116,7 @@ def check(cfg: config.Config) -> None:
             errors.one_of(f"{name}.{field}", value, conllu.COLUMNS)
     if said.format in ("tsv", "csv"):
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
-    if said.scheme and said.format in ("conll", "conllu"):
+    if said.format in ("conll", "conllu") and said.scheme:
         errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
     if said.labels and cfg.objective in ("classify", "tag"):
         given = labels(said)
@@ -124,7 +124,7 @@ def check(cfg: config.Config) -> None:
                       "two or more different labels, separated by commas")
     if said.format == "squad":
         errors.number(f"{name}.stride", said.stride, 1, cfg.pack.length - 3 - QUESTION)
-    if said.second or said.format == "squad":
+    if (said.second and said.format in TABLES) or said.format == "squad":
         errors.expect(cfg.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
 
 
