@@ -7,7 +7,7 @@ import pytest
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.data.tasks import conll, examples, squad
+from mlm.data.tasks import conll, examples, splits, squad
 from mlm.data.tokenizers import kinds
 
 BY_NAME = {"text": "sentence", "label": "label"}
@@ -53,7 +53,7 @@ BAD = {
                        ", line 1: column = 'label': expected a name"),
     "a header where none is expected": ("tsv", BY_NUMBER, "", HEADED + "w1\ta\n",
                                         ", line 1: label = 'label': expected a label; where the first line is"),
-    "no header": ("tsv", {}, "", "w1\ta\n", ", line 1: no column 'sentence', expected one of 'w1', 'a'"),
+    "no header": ("tsv", {}, "", "w1\ta\n", ", line 1: no column 'sentence', expected one of w1, a"),
     "a blank text": ("tsv", {}, "", HEADED + " \ta\n", ", line 2: sentence = ' ': expected a text that is not blank"),
     "a blank second text": ("tsv", PAIR, "", "sentence\tother\tlabel\nw1\t\ta\n",
                             ", line 2: other = '': expected a text"),
@@ -213,3 +213,16 @@ def test_a_file_too_large_to_be_read_at_once(tmp_path, tokenizer, monkeypatch):
         write(tmp_path, f"{name}.txt", GOOD["squad"][1])
     monkeypatch.setattr(squad, "SIZE", 99)
     assert "at most 99 bytes" in refused(lambda: load(tmp_path, tokenizer, "squad"))
+
+
+def test_a_column_of_texts_is_no_column_of_labels(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(splits, "MOST", 2)
+    for name in ("train", "dev"):
+        write(tmp_path, f"{name}.txt", HEADED + "w1\ta\nw1\tb\nw2\tc\n")
+    assert "a column of at most 2 different labels" in refused(lambda: load(tmp_path, tokenizer, "tsv"))
+
+
+def test_a_label_of_two_lines_is_told_in_one(tmp_path, tokenizer):
+    write(tmp_path, "train.txt", 'w1,"a\nb"\nw2,c\n')
+    write(tmp_path, "dev.txt", "w1,d\n")
+    assert "the train split: a b, c" in refused(lambda: load(tmp_path, tokenizer, "csv"))

@@ -1,6 +1,7 @@
 """Labelled rows: from a task's files to columns, labels and what predictions are written from."""
 import itertools
 import json
+import pathlib
 import random
 
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import pytest
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
+from mlm.data.tasks import examples, splits, tasks
 from mlm.data.tokenizers import kinds
 
+SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 WORDS = [f"w{i}" for i in range(40)]
 
 
@@ -104,7 +107,7 @@ def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(
     sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cbacbac", "Y"), ("a", "X")] * 5]
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
-        write(tmp_path, name, "-DOCSTART- O\n", *lines)
+        write(tmp_path, name, "-DOCSTART- O", *lines)
     cfg = asked(tmp_path, str(folder), format="conll", text="0", label="1")
     packed = pack.load(cfg)
     known, cut = packed.tokenizer, 0
@@ -246,3 +249,26 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
     assert other.manifest["inputs"]["corpus"] != first.manifest["inputs"]["corpus"]
     ordered = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1", labels="b, a"))
     assert ordered.about.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_a_row_of_tasks_is_whole(name):
+    row = tasks.TASKS[name]
+    cfg = pack.resolve(fields.override(config.Config(), {
+        "data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.length": 384}))
+    pack.check(cfg)
+    assert row.source and cfg.objective == row.objective and cfg.data.labelled.scores == row.labelled["scores"]
+    other = fields.override(config.Config(), {"data.task": name, "data.labelled.dev": "mine"})
+    assert pack.resolve(other).data.labelled.dev == "mine"  # what is set wins
+
+
+@pytest.mark.parametrize(("name", "count"), [("sst2", 872), ("cola", 1043), ("rte", 277), ("mrpc", 500), ("stsb", 1500),
+                                             ("wnut17", 1009), ("ud_ewt", 2001)])
+def test_the_published_files_are_read(name, count):
+    if not (SHARED / name).is_dir():
+        pytest.skip("the data set is not here")
+    cfg = pack.resolve(fields.override(config.Config(), {"data.task": name, "data.task_path": str(SHARED / name)}))
+    read = splits.READERS[cfg.data.labelled.format]
+    path = splits.paths(cfg.data)["validation"]
+    found = list(read(path, cfg.data.labelled, examples.number if name == "stsb" else lambda label, where: label))
+    assert len(found) == count

@@ -136,7 +136,7 @@ def load(cfg: config.Config) -> Packed:
     """
     tokenizer = kinds.given("config.tokenizer.path", cfg.tokenizer.path)
     source = splits.source(cfg)
-    inputs = {"format": FORMAT, "corpus": source.content, "objective": cfg.objective, "kind": tokenizer.kind,
+    inputs = {"format": FORMAT, "corpus": source.content(), "objective": cfg.objective, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.length}
     files_of = _columns(cfg, tokenizer.vocab_size)
 
@@ -168,7 +168,7 @@ def load(cfg: config.Config) -> Packed:
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
     """What a program must know of a task's rows; its classes are read from the files where the config has none."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return _about(cfg, vocab_size, unigram_V, splits.classes(cfg))
+    return _about(cfg, vocab_size, unigram_V, splits.source(cfg).classes())
 
 
 def examples(packed: Packed, split: str) -> list[dict[str, Any]]:

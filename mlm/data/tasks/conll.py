@@ -7,7 +7,7 @@ from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, Label
 
 WORDS = 10_000          # of a sentence, at most
-DOCUMENT = "-DOCSTART-"  # stands in a line of its own where a document begins
+DOCUMENT = "-DOCSTART-"  # begins a line of its own where a document begins
 
 
 def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
@@ -20,12 +20,14 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     for sentence in sentences(path):
         words, tags = [], []
         for where, line in sentence:
-            cells = line.split("\t") if "\t" in line else line.split(" ")
+            if line.startswith(DOCUMENT):
+                continue
+            cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
             errors.expect(len(cells) > max(place.values()), f"{where}: columns", len(cells),
                           f"at least {max(place.values()) + 1}, separated by tabs or spaces")
             words.append(examples.text(cells[place["text"]], f"{where}: token"))
             tags.append((cells[place["label"]], f"{where}: tag"))
-        if not words[0].startswith(DOCUMENT):
+        if words:
             if not count:
                 examples.no_heading(*tags[0])
             yield Example(str(count), (), tuple(words), labels(tags, asks.scheme, label))

@@ -81,11 +81,15 @@ def number(value: Any, where: str) -> float:
 def column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
     """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        raise errors.ConfigError(f"{where}: no {noun} {errors.shown(name)}, expected one of "
-                                 + ", ".join(errors.shown(one) for one in names[:20])
+        near = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
+        raise errors.ConfigError(f"{where}: no {noun} {errors.shown(name)}, expected one of {listed(names)}"
                                  + (f"; did you mean {near[0]!r}?" if near else ""))
     errors.expect(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in one line, the first of them where they are many."""
+    return ", ".join(" ".join(name.split())[:40] for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def no_heading(value: str, where: str) -> None:

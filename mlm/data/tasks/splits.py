@@ -15,6 +15,7 @@ from mlm.data.text import files
 READERS = {"tsv": tsv.read, "csv": tsv.read, "jsonl": jsonl.read, "conll": conll.read, "conllu": conllu.read,
            "squad": squad.read}
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
+MOST = 10_000           # labels of a task
 WHERE = (*FILES.values(), "scores")  # fields that change no example
 
 
@@ -23,7 +24,7 @@ class Source(NamedTuple):
 
     splits: dict[str, Callable[[], Iterator[Example]]]  # train, validation, and test where there is one; never empty
     classes: Callable[[], tuple[str, ...]]              # names of the labels in their order; () for numbers and spans
-    content: str                                        # digest of all that the examples follow from
+    content: Callable[[], str]                          # digest of all that the examples follow from
 
 
 def source(cfg: config.Config) -> Source:
@@ -33,7 +34,7 @@ def source(cfg: config.Config) -> Source:
     def of(split):
         return lambda: _some(cfg, where[split], _label(cfg, classes(cfg)))
 
-    return Source({split: of(split) for split in where}, lambda: classes(cfg), content(cfg.data))
+    return Source({split: of(split) for split in where}, lambda: classes(cfg), lambda: content(cfg.data))
 
 
 def content(data: config.Data) -> str:
@@ -70,8 +71,11 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     if said.labels:
         return tasks.labels(said)
     path = paths(cfg.data)["train"]
-    found = {label for one in _some(cfg, path, _label(cfg, ()))
-             for label in ([one.label] if isinstance(one.label, str) else one.label)}
+    found: set[str] = set()
+    for one in _some(cfg, path, _label(cfg, ())):
+        found.update([one.label] if isinstance(one.label, str) else one.label)
+        errors.expect(len(found) <= MOST, "config.data.labelled.label", said.label,
+                      f"a column of at most {MOST} different labels; in {path} it has more")
     if said.scheme:
         found = {"O", *(f"{first}-{label[2:]}" for label in found - {"O"} for first in "BI")}
     errors.expect(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")
@@ -88,9 +92,8 @@ def _label(cfg, known):
         value = value.strip()
         errors.expect(bool(value), where, value, "a label")
         if known and value not in known:
-            near = difflib.get_close_matches(value[:100], known, n=1, cutoff=0.5)
-            listed = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-            errors.expect(False, where, value, f"a label of {origin}: {listed}"
+            near = difflib.get_close_matches(value[:100], [one[:100] for one in known], n=1, cutoff=0.5)
+            errors.expect(False, where, value, f"a label of {origin}: {examples.listed(known)}"
                           + (f"; did you mean {near[0]!r}?" if near else ""))
         return value
 

@@ -39,8 +39,8 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             examples.no_heading(found["label"], f"{where}: label")
         texts = [examples.text(found[name], f"{where}: {asks_for}") for name, asks_for in wanted.items()
                  if name in ("text", "second")]
-        yield Example(found.get("id", str(count)).strip(), tuple(texts),
-                      label=label(found["label"], f"{where}: label"))
+        name = examples.text(found["id"], f"{where}: {asks.id}") if asks.id else str(count)
+        yield Example(name, tuple(texts), label=label(found["label"], f"{where}: label"))
 
 
 def _quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
