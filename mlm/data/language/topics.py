@@ -22,7 +22,7 @@ WORDS = 16      # of a passage at most: few enough that its topic is not always 
 def several(language: Language, task: str) -> None:
     """Raises ConfigError where all documents have one topic."""
     expect(language.topics > 1, "config.data.language.topics", language.topics,
-           f"at least 2, since config.data.task is language/{task}")
+           f"at least 2, since config.data.task is {task}")
 
 
 def names(language: Language) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from mlm.base import config, types
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import columns, store
 from mlm.data.rows.columns import Column, Packed
-from mlm.data.tasks import splits
+from mlm.data.tasks import splits, tasks
 from mlm.data.tasks.examples import Example
 from mlm.data.tasks.tasks import QUESTION
 from mlm.data.text import trouble
-from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers import kinds, words
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1            # of the files: a change of what they hold must change this number
@@ -135,6 +135,8 @@ def load(cfg: config.Config) -> Packed:
     counts, its examples and how many of them were cut. Raises ConfigError as splits.source does.
     """
     tokenizer = kinds.given("config.tokenizer.path", cfg.tokenizer.path)
+    if cfg.data.task in tasks.DRAWN:
+        tokenizer = words.showing_mask(tokenizer)
     source = splits.source(cfg)
     inputs = {"format": FORMAT, "corpus": source.content(), "objective": cfg.objective, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.length}
@@ -190,8 +192,8 @@ def _about(cfg, vocab_size, unigram_V, classes):
 
 
 def _columns(cfg, vocab_size):
-    pairs = columns.TYPES if cfg.data.labelled.second or cfg.data.labelled.format == "squad" else {}
-    return columns.text(vocab_size) | pairs | MAKERS[cfg.objective].columns
+    pairs = cfg.data.labelled.second or cfg.data.labelled.format == "squad" or cfg.data.task in ("pair", "subject")
+    return columns.text(vocab_size) | (columns.TYPES if pairs else {}) | MAKERS[cfg.objective].columns
 
 
 def _counted(read, classes, labels):

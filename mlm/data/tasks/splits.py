@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.data.tasks import conll, conllu, examples, jsonl, squad, tasks, tsv
+from mlm.data.tasks import conll, conllu, drawn, examples, jsonl, squad, tasks, tsv
 from mlm.data.tasks.examples import Example
 from mlm.data.text import files
 
@@ -29,6 +29,8 @@ class Source(NamedTuple):
 
 def source(cfg: config.Config) -> Source:
     """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
+    if cfg.data.task in tasks.DRAWN:
+        return Source(drawn.examples(cfg), lambda: drawn.classes(cfg), drawn.content(cfg.data))
     where = paths(cfg.data)
 
     def of(split):
@@ -39,9 +41,16 @@ def source(cfg: config.Config) -> Source:
 
 def content(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter."""
+    if data.task in tasks.DRAWN:
+        return drawn.content(data)
     how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
     parts = [json.dumps(how, sort_keys=True).encode(), *(files.sha256(str(path)) for path in paths(data).values())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def has_test(data: config.Data) -> bool:
+    """Whether a task has a test split."""
+    return data.task in tasks.DRAWN or bool(data.labelled.test)
 
 
 def paths(data: config.Data) -> dict[str, Path]:
@@ -67,6 +76,8 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     """
     if cfg.objective not in ("classify", "tag"):
         return ()
+    if cfg.data.task in tasks.DRAWN:
+        return drawn.classes(cfg)
     said = cfg.data.labelled
     if said.labels:
         return tasks.labels(said)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
+from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu
 
 OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
@@ -12,7 +13,11 @@ TABLES = ("tsv", "csv", "jsonl")
 FORMATS = {"classify": TABLES, "regress": TABLES, "tag": ("conll", "conllu"), "span": ("squad",)}  # by objective
 SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "tag": "accuracy", "span": "f1,exact"}  # of OWN
 QUESTION = 64              # tokens of a question, at most
+DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
+FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
 READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
+        Rule(("data.task_path", *FIELDS), "data.task", unless=DRAWN),
+        Rule(("data.language",), "data.task", ("", *DRAWN)),
         Rule(("data.labelled.text", "data.labelled.label"), "data.labelled.format", unless=("squad",)),
         Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
         Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
@@ -68,7 +73,9 @@ def resolve(cfg: config.Config) -> config.Config:
     """With what the task's row of TASKS says where nothing is said, and the objective that it asks for."""
     said, objective = cfg.data.labelled, cfg.objective
     row = TASKS.get(cfg.data.task)
-    if row:
+    if cfg.data.task in DRAWN:
+        wanted = language.TASKS[cfg.data.task].objective
+    elif row:
         said = _filled(said, row.labelled)
         wanted = row.objective
     else:
@@ -78,6 +85,8 @@ def resolve(cfg: config.Config) -> config.Config:
         objective = wanted
     quoting = {"tsv": "off", "csv": "on"}.get(said.format, "")
     scores = "f1,accuracy" if objective == "tag" and said.scheme else SCORES.get(objective, "")
+    if cfg.data.task in DRAWN and objective == "span":
+        scores = "exact,f1"  # the optimum is that of the exact match
     said = _filled(said, {"quoting": quoting, "scores": scores})
     return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=said))
 
@@ -89,15 +98,17 @@ def _filled(said, row):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a task that its config does not describe; opens no file."""
     data, said, name = cfg.data, cfg.data.labelled, "config.data.labelled"
-    errors.one_of("config.data.task", data.task, [*TASKS, OWN])
-    row = TASKS.get(data.task)
-    errors.expect(bool(data.task_path.strip()), "config.data.task_path", data.task_path,
+    errors.one_of("config.data.task", data.task, [*DRAWN, *TASKS, OWN])
+    row = language.TASKS.get(data.task) or TASKS.get(data.task)
+    errors.expect(data.task in DRAWN or bool(data.task_path.strip()), "config.data.task_path", data.task_path,
                   "the folder of the task's files")
     errors.expect(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
                   "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task")
     fit = [row.objective] if row else list(FORMATS)
     errors.expect(cfg.objective in fit, "config.objective", cfg.objective,
                   f"{' or '.join(fit)}, since config.data.task is {data.task}")
+    if data.task in DRAWN:
+        return
     errors.one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
     for field in ("train", "dev", "scores", *(() if said.format == "squad" else ("text", "label"))):
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),

@@ -26,7 +26,7 @@ READ = (*tasks.READ,
         Rule(("data.tfds_name", "data.tfds_dir", "data.tfds_field"), "data.corpus", ("tfds",)),
         Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
         Rule(("data.validation_fraction",), "data.validation_path", ("",)),
-        Rule(("data.language",), "data.corpus", ("language",)),
+        Rule(("data.language",), "data.corpus", ("language", "task")),
         Rule(("data.language.continues", "data.language.attractors"), "data.language.modifiers", unless=(0.0,)),
         Rule(("data.language.recall",), "data.language.protagonist", unless=(0.0,)))
 MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded

@@ -4,7 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
+from mlm.base import errors
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
 
 
@@ -37,3 +38,19 @@ def restore(model):
         return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
 
     return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate)
+
+
+def showing_mask(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with the id MASK for the word [MASK], as texts of which words are hidden have it.
+
+    Raises ConfigError for one of another kind.
+    """
+    errors.expect(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind,
+                  "a tokenizer of words, as runs on the built-in language have it")
+
+    def encode_batch(texts):
+        return [[MASK if word == SPECIAL[MASK] else i for word, i in zip(text.split(), ids, strict=True)]
+                for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)]
+
+    return tokenizer._replace(encode_batch=encode_batch,
+                              locate=lambda text: (encode_batch([text])[0], tokenizer.locate(text)[1]))

@@ -2,7 +2,8 @@
 
 config.json, the resolved config and the rows' identity; tokenizer/; provenance.json, a record of each start;
 metrics.jsonl, what the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave;
-result.json, written last; judged.json, what the trained model was asked since; predictions-dev.jsonl and -test, of a task's examples; error.txt, how a sweep's point failed.
+result.json, written last; judged.json, what the trained model was asked since; predictions-dev.jsonl and -test, what
+a fine-tuned one predicts of each example; error.txt, how a sweep's point failed.
 What a run gave that was made longer since stands beside them: held_out-1000.npz, judged-1000.json, result-1000.json.
 
 Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.

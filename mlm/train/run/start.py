@@ -12,11 +12,13 @@ from mlm.train.run import checkpoint, directory, trained
 def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
     """The fields, by dotted name, that a config takes from the run that it starts from.
 
-    Its model, the length of its rows, its tokenizer, and which of its checkpoints is the newest; drawn: without its
-    parameters. Raises ConfigError where there is no run or no checkpoint.
+    Its model, its language, the length of its rows, its tokenizer, and which of its checkpoints is the newest; drawn:
+    without its parameters. Raises ConfigError where there is no run or no checkpoint.
     """
     saved = trained.origin(workdir)
     taken = {name: value for name, value in saved["config"].items() if name.startswith("model.")}
+    if saved["config"]["data.corpus"] == "language":
+        taken |= {name: value for name, value in saved["config"].items() if name.startswith("data.language.")}
     taken |= {"pack.length": saved["config"]["pack.length"], "tokenizer.path": str(directory.tokenizer_folder(workdir))}
     if drawn:
         return taken

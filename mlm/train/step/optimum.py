@@ -36,8 +36,7 @@ def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
 
 
 def scores(objective: types.Objective) -> tuple[Score, ...]:
-    """The optimum beside the model's share of right predictions, and how far below it the model is, a paired difference.
-    """
+    """The optimum beside the model's share of right predictions, and how far below it the model is, row by row."""
     judged = next(score for score in objective.scores if score.name in RIGHT)
     weight = judged.columns[-1]
     return (Score("optimum", f"exact optimum's {judged.title.removeprefix('held-out ')}", ("optimum_right", weight),
