@@ -219,6 +219,17 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path):
         assert said == one["label"][0][0]
 
 
+def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
+    for name in ("train", "dev"):
+        write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
+    caplog.set_level("INFO")
+    pack.load(asked(tmp_path, tokenizer, format="tsv", text="0", label="1"))
+    assert "train: 1 of 2 examples (50.0%) are longer than config.pack.length = 16 tokens and were cut, 6 tokens" in (
+        caplog.text)
+    assert "6.25% of the words and pieces are unknown" in caplog.text
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
+
+
 def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
     write(tmp_path, "text", "w3 w4")
     write(tmp_path, "held", "w1 w2 other")

@@ -26,7 +26,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1            # of the files: a change of what they hold must change this number
 BATCH = 1024          # examples tokenized at a time
-MANY = 0.01           # share of examples cut for their length above which a warning says so
+MANY = 0.01           # share of examples cut for their length, or of unknown words, above which a warning says so
 
 
 class Row(NamedTuple):
@@ -238,4 +238,5 @@ def _tell(cfg, manifest, names):
             what = MAKERS[cfg.objective].cut.format(length=cfg.pack.length, lost=found["lost"])
             say = trouble.warn if share > MANY else trouble.tell
             say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) {what}")
-        trouble.tell(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
+        say = trouble.warn if found["unknown"] > MANY else trouble.tell
+        say(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
