@@ -1,0 +1,106 @@
+"""Our heads on our Transformer are BERT's of `transformers`: the same logits and losses from the same weights.
+
+Against the file that fixtures/transformers_heads.py makes; where torch and transformers are installed, it is what they
+still say.
+"""
+import functools
+
+import jax
+import numpy as np
+import pytest
+from fixtures import transformers_heads as theirs
+from small import PLAIN, about, small_config
+
+from mlm.base import types
+from mlm.objectives import heads
+from mlm.train.step import program
+
+
+@functools.cache
+def kept():
+    with np.load(theirs.PATH) as file:
+        return dict(file)
+
+
+def layer(name):
+    """A dense layer, whose matrices there are turned."""
+    return {"kernel": kept()[f"{name}.weight"].T, "bias": kept()[f"{name}.bias"]}
+
+
+def norm(name):
+    return {"scale": kept()[f"{name}.weight"], "bias": kept()[f"{name}.bias"]}
+
+
+def encoder(number):
+    at = f"bert.encoder.layer.{number}"
+    qkv = [layer(f"{at}.attention.self.{name}") for name in ("query", "key", "value")]
+    return {"attention": {"qkv": {name: np.concatenate([one[name] for one in qkv], -1) for name in ("kernel", "bias")},
+                          "out": layer(f"{at}.attention.output.dense")},
+            "attention_norm": norm(f"{at}.attention.output.LayerNorm"),
+            "mlp": {"up": layer(f"{at}.intermediate.dense"), "down": layer(f"{at}.output.dense")},
+            "mlp_norm": norm(f"{at}.output.LayerNorm")}
+
+
+def params(drawn, head):
+    """Theirs by our names; what is left of `drawn` is the output layer over tokens, which no label reads."""
+    tables = {name: {"embedding": kept()[f"bert.embeddings.{there}_embeddings.weight"]}
+              for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))}
+    layers = jax.tree.map(lambda *each: np.stack(each), *map(encoder, range(theirs.SIZES["num_hidden_layers"])))
+    own = {"classify": lambda: {"pool": layer("bert.pooler.dense"), "label": layer("classifier")},
+           "tag": lambda: layer("classifier"), "span": lambda: layer("qa_outputs")}[head]()
+    return {"model": drawn["model"] | tables | {"embed_norm": norm("bert.embeddings.LayerNorm"),
+                                                "body": {"stack": {"layers": {"layer": layers}}}}, "objective": own}
+
+
+def batch(number, head):
+    one = {name.removeprefix("batches_"): x[number] for name, x in kept().items() if name.startswith("batches_")}
+    places = np.tile(np.arange(theirs.LENGTH, dtype=np.int32), (theirs.ROWS, 1))
+    segments = np.ones_like(one["ids"]) if head == "span" else one["segments"]
+    labels = {"label_B": one["label"], "tag_BxL": one["tag"], "start_B": one["start"], "end_B": one["end"]}
+    return types.Batch(types.Text(one["ids"], segments, places, one["types"]), labels, places[:, 0])
+
+
+def made(head):
+    """The program on theirs' config, and the state that holds their weights."""
+    sizes, (b1, b2) = theirs.SIZES, theirs.ADAM["betas"]
+    cfg = small_config(
+        objective=head, model__layers=sizes["num_hidden_layers"], model__width=sizes["hidden_size"],
+        model__heads=sizes["num_attention_heads"], model__hidden=sizes["intermediate_size"],
+        model__max_positions=sizes["max_position_embeddings"], model__norm="post", model__norm_eps=1e-12,
+        model__unroll=1, pack__length=theirs.LENGTH, train__steps=theirs.STEPS, train__batch_size=theirs.ROWS,
+        optim__learning_rate=theirs.PEAK, optim__warmup_fraction=theirs.WARMUP / theirs.STEPS, optim__b1=b1,
+        optim__b2=b2, optim__eps=theirs.ADAM["eps"], optim__weight_decay=theirs.DECAY, optim__clip=theirs.CLIP, **PLAIN)
+    of, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
+    state = jax.device_get(of.initial(knobs))
+    ours = params(state.params, head)
+    assert jax.tree.map(np.shape, ours) == jax.tree.map(np.shape, state.params)
+    return of, knobs, of.run.put_state(state._replace(params=ours))
+
+
+def logits(model, head, params, given):
+    h_BxLxD, own = heads.states(params, model, given, None), params["objective"]
+    return heads.row(own, h_BxLxD, given.text, None, read="first", rate=0.0) if head == "classify" else (
+        heads.dense(own, h_BxLxD))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", theirs.HEADS)
+def test_logits_and_fifty_losses_are_theirs(head):
+    of, knobs, state = made(head)
+    given = batch(0, head)
+    found = np.asarray(jax.jit(functools.partial(logits, of.model, head))(state.params, given))
+    asked = np.ones(found.shape[:-1], bool) if head == "classify" else np.asarray(given.text.segments_BxL) > 0
+    np.testing.assert_allclose(found[asked], kept()[f"{head}_logits"][asked], rtol=0, atol=1e-5)
+
+    losses = []
+    for step in range(theirs.STEPS):
+        state, metrics = of.run.train_step(state, of.run.put_batch(batch(step % theirs.BATCHES, head)), knobs)
+        losses.append(float(of.run.get_metrics(metrics)["loss"]))
+    np.testing.assert_allclose(losses, kept()[f"{head}_losses"], rtol=1e-4)
+
+
+def test_the_file_is_what_they_say():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    for name, value in theirs.make().items():
+        np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
