@@ -42,22 +42,19 @@ def _matthews(correct, *rest):
     *counts, weight = rest
     found_K, there_K = counts[:len(counts) // 2], counts[len(counts) // 2:]
     agree = correct * weight - sum(found * there for found, there in zip(found_K, there_K, strict=True))
-    spreads = (sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K))
-    return _correlation(agree, *(spread if spread.real > NONE * weight.real ** 2 else 0.0 for spread in spreads))
+    one, other = (sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K))
+    return agree / np.sqrt(one * other) if min(one.real, other.real) > NONE * weight.real ** 2 else 0.0
 
 
 def _pearson(x, y, xx, yy, xy, weight):
     """Pearson's correlation from sums of two values, their squares and their product; 0 where one does not vary."""
-    spreads = (weight * square - one * one for square, one in ((xx, x), (yy, y)))
-    return _correlation(weight * xy - x * y, *(spread if spread.real > NONE * (weight * square).real else 0.0
-                                               for spread, square in zip(spreads, (xx, yy), strict=True)))
+    for total, square in ((x.real, xx.real), (y.real, yy.real)):
+        if weight.real * square - total * total <= NONE * weight.real * square:
+            return 0.0
+    return (weight * xy - x * y) / np.sqrt((weight * xx - x * x) * (weight * yy - y * y))
 
 
-def _correlation(together, one, other):
-    return together / np.sqrt(one * other) if one.real > 0 and other.real > 0 else 0.0
-
-
-NONE = 1e-12  # a variance that is no more than this share of the mean square is rounding
+NONE = 1e-12  # a variance that is no more than this share of what it could be is rounding, or a complex step's square
 # Each a function of sums that stays what it is where all sums grow by one factor.
 FUNCTIONS = {
     "mean": lambda total, weight: total / weight,
