@@ -7,15 +7,20 @@ import pytest
 from scipy.special import log_softmax
 from small import CLASSES, LABELLED, PLAIN, about, batch, small_config, with_text
 
-from mlm.base import errors, types
+from mlm.base import errors, fields, types
 from mlm.objectives import OBJECTIVES, heads, resolve
 
 ROWS, WIDTH = 6, 8
 
 
-def built(objective, **changes):
+def made(objective, scores="", **changes):
     cfg = small_config(objective=objective, **{**PLAIN, **changes})
-    return OBJECTIVES[objective].build(cfg, about(cfg))
+    return fields.override(cfg, {"data.labelled.scores": scores})  # small_config's rows are not a task's
+
+
+def built(*args, **changes):
+    cfg = made(*args, **changes)
+    return OBJECTIVES[cfg.objective].build(cfg, about(cfg))
 
 
 def rows():
@@ -63,7 +68,7 @@ def plain_row(head, read):
 
 @pytest.mark.parametrize("read", heads.READS["both"])
 def test_rows_are_told_from_what_is_asked_for(read):
-    objective, given = built("classify", tune__read=read, data__labelled__scores="matthews,accuracy"), rows()
+    objective, given = built("classify", "matthews,accuracy", tune__read=read), rows()
     of = params(objective)
     log_prob_BxC, label_B = log_softmax(plain_row(of["objective"], read), axis=-1), given.labels["label_B"]
     found, real = evaluated(objective, of, given), np.arange(ROWS) < ROWS - 1
@@ -110,10 +115,10 @@ def test_words_are_tagged_and_spans_found_from_each_token_s_state():
 
 @pytest.mark.parametrize("objective", LABELLED)
 def test_what_stands_on_padding_changes_nothing(objective):
-    made, given = built(objective), rows()
-    of, real_BxL = params(made), given.text.segments_BxL > 0
+    of, given = built(objective), rows()
+    head, real_BxL = params(of), given.text.segments_BxL > 0
     other = np.where(real_BxL[..., None], states(), 7).astype(np.float32)
-    one, two = evaluated(made, of, given), evaluated(made, of, given, other)
+    one, two = evaluated(of, head, given), evaluated(of, head, given, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), one, two)
 
 
@@ -130,45 +135,44 @@ def test_dropout_draws_for_each_row_from_its_own_key_and_keeps_the_mean():
 
 @pytest.mark.parametrize("objective", ["classify", "regress", "tag"])
 def test_training_drops_what_evaluation_keeps(objective):
-    made, given = built(objective, model__dropout=0.5), rows()
-    of, key_B = params(made), jax.random.split(jax.random.key(0), ROWS)
-    dropped_B, kept_B = (np.asarray(made.loss(of, model(), given, key_B, None, train=train).loss_B[objective])
+    of, given = built(objective, model__dropout=0.5), rows()
+    head, key_B = params(of), jax.random.split(jax.random.key(0), ROWS)
+    dropped_B, kept_B = (np.asarray(of.loss(head, model(), given, key_B, None, train=train).loss_B[objective])
                          for train in (True, False))
     assert (dropped_B != kept_B)[:-1].all()
 
 
-def refused(objective, said, **changes):
+def refused(said, *args, **changes):
     with pytest.raises(errors.ConfigError, match=said):
-        cfg = small_config(objective=objective, **changes)
-        OBJECTIVES[objective].check(cfg)
-        OBJECTIVES[objective].build(cfg, about(cfg))
+        cfg = made(*args, **changes)
+        OBJECTIVES[cfg.objective].check(cfg)
+        OBJECTIVES[cfg.objective].build(cfg, about(cfg))
 
 
 def test_what_no_head_can_read_or_score_is_refused():
-    refused("classify", r"^config.tune.read = 'first': expected last or mean, since config.model.sees is left$",
+    refused(r"^config.tune.read = 'first': expected last or mean, since config.model.sees is left$", "classify",
             model__sees="left")
-    refused("classify", r"^config.tune.read = 'fist': expected one of .*; did you mean 'first'\?$", tune__read="fist")
-    refused("regress", r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$",
-            data__labelled__scores="f1")
-    refused("classify", r"scores = 'mathews': expected one of .*did you mean 'matthews'\?",
-            data__labelled__scores="mathews")
-    refused("classify", r"scores = 'f1': expected accuracy or matthews, since there are 3 classes",
-            data__labelled__scores="f1")
-    refused("span", r"scores = 'exact, exact': expected each name once", data__labelled__scores="exact, exact")
-    cfg = small_config(objective="tag", data__labelled__scores="f1")
+    refused(r"^config.tune.read = 'fist': expected one of .*; did you mean 'first'\?$", "classify", tune__read="fist")
+    refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regress", "f1")
+    refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classify", "mathews")
+    refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classify", "f1")
+    refused(r"scores = 'exact, exact': expected each name once", "span", "exact, exact")
+    cfg = made("tag", "f1")
     of_words = about(cfg)._replace(classes=("NOUN", *CLASSES[1:]))
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
         OBJECTIVES["tag"].build(cfg, of_words)
-    assert OBJECTIVES["tag"].build(small_config(objective="tag"), of_words).scores[0].name == "accuracy"
-    assert resolve(small_config(objective="tag")).model.sees == "both"
+    assert OBJECTIVES["tag"].build(made("tag"), of_words).scores[0].name == "accuracy"
+    assert resolve(made("tag")).model.sees == "both"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():
-    made = built("classify", data__labelled__scores="matthews, accuracy")
-    assert [score.name for score in made.scores] == [
-        "matthews", "accuracy", "loss", "majority_accuracy", "majority_loss"]
-    assert {score.beside for score in made.scores if score.reference == "majority class"} == {"accuracy", "loss"}
+    scores = built("classify", "matthews, accuracy").scores
+    assert [score.name for score in scores] == ["matthews", "accuracy", "loss", "majority_accuracy", "majority_loss"]
+    assert {score.beside for score in scores if score.reference == "majority class"} == {"accuracy", "loss"}
     assert [score.name for score in built("tag").scores[:3]] == ["f1", "f1_strict", "loss"]
-    cfg = small_config(objective="classify")
+    cfg = made("classify")
     uncounted = OBJECTIVES["classify"].build(cfg, about(cfg)._replace(counts=b""))
     assert [score.name for score in uncounted.scores] == ["accuracy", "loss"]
+    two = about(cfg)._replace(classes=("no", "yes"), counts=np.array([1, 2]).tobytes())
+    scores = OBJECTIVES["classify"].build(made("classify", "f1"), two).scores
+    assert [score.name for score in scores] == ["f1", "loss", "majority_f1", "majority_loss"]
