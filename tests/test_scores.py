@@ -44,7 +44,7 @@ def test_accuracy_f1_and_matthews_are_scikit_learns():
             return estimates.measure(score, of)[0]
 
         with warnings.catch_warnings(action="ignore"):  # of a single class
-            assert found(scores.accuracy("weight", "")) == pytest.approx(metrics.accuracy_score(label_N, predicted_N))
+            assert found(scores.accuracy("weight")) == pytest.approx(metrics.accuracy_score(label_N, predicted_N))
             assert found(scores.matthews(CLASSES[:classes], "weight")) == pytest.approx(
                 metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9)
             if classes == 2:
@@ -109,7 +109,7 @@ def spread(score, of):
     return np.std([estimates.FUNCTIONS[score.of](*sums_C) for sums_C in sums_RxC])
 
 
-@pytest.mark.parametrize("score", [scores.accuracy("weight", ""), scores.f1(CLASSES[:2], "weight"),
+@pytest.mark.parametrize("score", [scores.accuracy("weight"), scores.f1(CLASSES[:2], "weight"),
                                    scores.matthews(CLASSES[:2], "weight"), scores.matthews(CLASSES, "weight")],
                          ids=["accuracy", "f1", "matthews of two", "matthews of four"])
 def test_errors_of_scores_of_classes_are_the_bootstraps(score):

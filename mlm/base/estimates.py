@@ -34,7 +34,7 @@ def _f1(right, found, there, weight):
 
 
 def _matthews(correct, *rest):
-    """R_K of the confusion matrix of K classes (Gorodkin 2004, equation 8), of two the phi coefficient.
+    """R_K of the confusion matrix of K classes (Gorodkin 2004), of two the phi coefficient.
 
     rest: how often each class was predicted, how often each is there, and the weight. 0 where all predictions, or all
     labels, are one class.

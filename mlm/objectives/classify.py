@@ -14,7 +14,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     log-probability. Raises ConfigError for a score that is not of so many classes.
     """
     log_share_C, classes, weight = scores.log_shares(about), len(about.classes), "classify_weight"
-    made = {"accuracy": lambda: scores.accuracy(weight, "held-out accuracy"),
+    made = {"accuracy": lambda: scores.accuracy(weight),
             "f1": lambda: scores.f1(about.classes, weight), "matthews": lambda: scores.matthews(about.classes, weight)}
     asked = scores.names(cfg, NAMES)
     own = (*(made[name]() for name in asked), scores.loss("classify", "nats per example"))

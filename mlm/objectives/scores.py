@@ -26,12 +26,12 @@ def names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
     return asked
 
 
-def loss(term: str, unit: str, title: str = "held-out loss") -> Score:
-    return Score("loss", title, (f"{term}_nats", f"{term}_weight"), unit=unit, better=-1, chart=True)
+def loss(term: str, unit: str) -> Score:
+    return Score("loss", "held-out loss", (f"{term}_nats", f"{term}_weight"), unit=unit, better=-1, chart=True)
 
 
-def accuracy(weight: str, title: str) -> Score:
-    return Score("accuracy", title, ("correct", weight), better=1, share=True, chart=True)
+def accuracy(weight: str) -> Score:
+    return Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True)
 
 
 def f1(classes: Sequence[str], weight: str) -> Score:

@@ -19,7 +19,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     asked = scores.names(cfg, NAMES if other is None else NAMES[::-1])
     errors.expect(other is None or "f1" not in asked, scores.FIELD, cfg.data.labelled.scores,
                   f"accuracy, since {other!r} is no tag of entities (O, B-TYPE or I-TYPE)")
-    made = {"f1": tags.scores(WEIGHT), "accuracy": (scores.accuracy(WEIGHT, "held-out accuracy"),)}
+    made = {"f1": tags.scores(WEIGHT), "accuracy": (scores.accuracy(WEIGHT),)}
     own = (*(score for name in asked for score in made[name]), scores.loss("tag", "nats per word"))
 
     def init(key, model):
