@@ -1,7 +1,5 @@
 """Recipes as the fields that experiments set: a small budget's, and the papers'. What they leave out is the default."""
 
-import math
-
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and weights scaled to the width. Rotary positions let a small Transformer find its neighbours within a hundred
 # steps; with sinusoidal ones it took six hundred, with learned ones most of the run. Gates that start with memories of
@@ -53,22 +51,3 @@ BERT = LARGE | {"pack.mode": "segment_pair", "pack.length": 512, "pack.short_sha
 WETTIG = LARGE | {"pack.isolate": False, "mask.mask_share": 1.0, "mask.random_share": 0.0,
                   "mask.random_from": "uniform", "train.batch_size": 4096, "train.steps": 23_000,
                   "optim.learning_rate": 2e-3, "optim.clip": 0.0, "train.checkpoint_every": 1000}
-
-# Fine-tuning as Devlin et al. 2019, appendix A.3, with the 6% of warm-up of Liu et al. 2019: a few epochs, of which
-# they take the best of 2, 3 and 4, at the best of three learning rates. Those are of models of a hundred million
-# parameters; the smallest sizes here want larger ones.
-FINE_TUNING = {"train.batch_size": 32, "optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999,
-               "model.dropout": 0.1}
-EPOCHS = 3.0
-RATES = (2e-5, 3e-5, 5e-5)
-RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
-
-
-def fine_tuning(size: str) -> dict:
-    """The recipe for a model of a row of mlm/models/sizes.py, at the middle of its learning rates."""
-    return FINE_TUNING | {"optim.learning_rate": RATES_OF.get(size, RATES)[1]}
-
-
-def steps(rows: int, batch_size: int, epochs: float) -> int:
-    """As many as take in all rows so often."""
-    return max(1, math.ceil(rows * epochs / batch_size))

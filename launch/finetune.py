@@ -3,8 +3,8 @@
     python -m launch.finetune runs/a --config.data.task=sst2 --config.data.task_path=FOLDER
 
 A row of TASKS (mlm/data/tasks/tasks.py) knows a data set; config.data.task=own reads any other of its formats. The
-model, its tokenizer and the length of its rows are the run's; all else is configs.recipes.FINE_TUNING, or what is set
-as --config.NAME=value. The same command again continues, or says that it is done. Predictions of dev and test lie in
+model, its tokenizer and its language are the run's; all else is mlm/train/tuning.py's RECIPE, or what is set as
+--config.NAME=value. The same command again continues, or says that it is done. Predictions of dev and test lie in
 the run's folder, which is the pretrained run's with -TASK behind it where config.workdir is not set.
 """
 import sys
@@ -25,31 +25,15 @@ def main(argv):
     if len(argv) != 2:
         raise errors.ConfigError("expected the directory of one run, such as: python -m launch.finetune runs/a "
                                  "--config.data.task=sst2 --config.data.task_path=FOLDER")
-    from configs import recipes
     from mlm.base.estimates import scores_of
-    from mlm.data.rows import pack
     from mlm.judge import questions
-    from mlm.train import recipe
-    from mlm.train.run import log, loop, start
+    from mlm.train import tuning
+    from mlm.train.run import log, loop
     from mlm.train.run.stop import Stopped
 
     command.listen()
-    run, given = argv[1].rstrip("/"), command.overrides(sys.argv)
-    began = start.of_run(run, drawn=_FROM_SCRATCH.value)
-    errors.expect(bool(given.get("data.task")), "config.data.task", given.get("data.task", ""),
-                  "the task to fine-tune for: --config.data.task=NAME")
-    errors.expect(_EPOCHS.value is None or "train.steps" not in given, "--epochs", _EPOCHS.value,
-                  "left out beside config.train.steps, which says how long to train too")
-    named = {"workdir": f"{run}-{given['data.task'].replace('/', '-')}" + ("-drawn" if _FROM_SCRATCH.value else "")}
-    own = recipes.fine_tuning(began["model.size"]) | named
-    layers = command.base(), began, own, given
-    cfg = recipe.resolve(*layers)
-    recipe.check(cfg)
-    packed = pack.load(cfg)
-    if "train.steps" not in given:
-        epochs = recipes.EPOCHS if _EPOCHS.value is None else _EPOCHS.value
-        cfg = recipe.resolve(*layers, {"train.steps": recipes.steps(len(packed.train["ids"]), cfg.train.batch_size,
-                                                                    epochs)})
+    cfg, packed = tuning.resolve(command.base(), argv[1].rstrip("/"), command.overrides(sys.argv),
+                                 drawn=_FROM_SCRATCH.value, epochs=_EPOCHS.value)
     try:
         result = loop.train(cfg, packed)
         answers = questions.finish(cfg, packed)["answers"]["predictions"]

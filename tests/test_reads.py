@@ -67,8 +67,7 @@ def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
             message = str(error.value)
             assert message == f"config.{name} = {other(name)!r}: nothing reads it, since {why}; leave it out"
             refused.add(name)
-    unbuilt = set() if "classify" in OBJECTIVES else {"pack.mode"}
-    assert refused | ALWAYS | unbuilt == set(recipe.DEFAULT)
+    assert refused | ALWAYS == set(recipe.DEFAULT)
 
 
 def test_a_resolved_config_is_not_refused_for_what_was_filled():

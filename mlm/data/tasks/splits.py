@@ -30,7 +30,7 @@ class Source(NamedTuple):
 def source(cfg: config.Config) -> Source:
     """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
     if cfg.data.task in tasks.DRAWN:
-        return Source(drawn.examples(cfg), lambda: drawn.classes(cfg), drawn.content(cfg.data))
+        return Source(drawn.examples(cfg), lambda: drawn.classes(cfg), lambda: drawn.content(cfg.data))
     where = paths(cfg.data)
 
     def of(split):
