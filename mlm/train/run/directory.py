@@ -252,8 +252,17 @@ def keep_judged(workdir: Path | str, found: dict) -> None:
 
 def write_predictions(workdir: Path | str, split: str, records: Iterable[dict]) -> None:
     """Writes what a fine-tuned model predicts of a split, a record an example."""
-    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    files.write_text(Path(workdir, f"predictions-{split}.jsonl"), text)
+    files.write_text(_predictions(workdir, split),
+                     "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def predictions(workdir: Path | str, split: str) -> list[dict]:
+    with _predictions(workdir, split).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _predictions(workdir, split):
+    return Path(workdir, f"predictions-{split}.jsonl")
 
 
 def fail(workdir: Path | str, error: str) -> None:

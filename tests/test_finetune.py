@@ -1,0 +1,188 @@
+"""A fine-tuning is a run: what is frozen stays, what is killed continues, and devices agree."""
+import functools
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from small import PLAIN, about, batch, drawn_config, small_config
+
+from mlm.base import config, errors, fields
+from mlm.data.language import labelled as language
+from mlm.judge import questions
+from mlm.train import tuning
+from mlm.train.run import checkpoint, directory, loop, start, stop, trained
+from mlm.train.step import finetune, program
+
+pytestmark = pytest.mark.slow
+STACK = "['layers']"
+
+
+def steps(count, devices=1, **changes):
+    """The state before and after some updates on labelled rows, with their losses."""
+    cfg = small_config(objective="classify", train__batch_size=8, train__steps=count, **changes)
+    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
+    first = jax.device_get(made.initial(knobs))
+    state, losses = made.run.put_state(first), []
+    for number in range(count):
+        rows = made.run.put_batch(batch(8, seed=number, labels=True))
+        state, metrics = made.run.train_step(state, rows, knobs)
+        losses.append(float(made.run.get_metrics(metrics)["loss"]))
+    return first, made.run.get_state(state), losses
+
+
+def moved(before, after) -> dict[str, list[bool]]:
+    """Whether any bit changed, by the name of a leaf; of stacked layers one after the other."""
+    found = {}
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        name = jax.tree_util.keystr(path)
+        found[name] = [(x != y).any() for x, y in zip(a, b, strict=True)] if STACK in name else [(a != b).any()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_layer():
+    return steps(3, tune__layers=1, tune__decay=0.5)
+
+
+def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
+    before, after, _ = one_layer
+    for name, changed in moved(before.params, after.params).items():
+        behind = "['objective']" in name or "['body']['norm']" in name
+        assert changed == ([False, True] if STACK in name else [behind]), name
+    kept = sum(leaf.size for leaf in jax.tree.leaves(after.opt_state) if leaf.ndim)
+    params = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(after.params)}
+    train = sum((leaf[1:] if STACK in name else leaf).size for name, leaf in params.items()
+                if any(part in name for part in (STACK, "['objective']", "['body']['norm']")))
+    assert kept == 2 * train
+
+
+def test_two_devices_give_the_numbers_of_one(one_layer):
+    _, after, losses = one_layer
+    _, after_two, losses_two = steps(3, devices=2, tune__layers=1, tune__decay=0.5)
+    np.testing.assert_allclose(losses_two, losses, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after_two.params, after.params)
+
+
+@pytest.mark.parametrize(("layers", "words", "frozen"), [
+    (-1, True, {}), (-1, False, {"transform": None, "bias": None}),
+    (2, False, {"token": None, "transform": None, "bias": None}),
+    (1, False, {"token": None, "stack": 1, "transform": None, "bias": None}),
+    (1, True, {"token": None, "stack": 1}),
+    (0, False, {"token": None, "stack": None, "norm": None, "transform": None, "bias": None}),
+    (0, True, {"token": None, "stack": None, "norm": None})])
+def test_which_parameters_are_held(layers, words, frozen):
+    tree = {"objective": {"label": 0}, "model": {
+        "token": {"embedding": 1}, "transform": {"kernel": 2}, "bias": 3,
+        "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}}}}
+    place = {0: "objective", 1: "token", 2: "transform", 3: "bias", 4: "norm", 5: "stack"}
+    held = functools.partial(finetune.held, config.Tune(layers=layers), 2, words)
+    found = {place[leaf]: held(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    assert {name: first for name, first in found.items() if first != 0} == frozen
+
+
+def test_a_part_joins_to_what_it_was_taken_from():
+    params = {"model": {"token": {"embedding": np.arange(3.0)},
+                        "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}}},
+              "objective": {"label": {"kernel": np.ones(2)}}}
+    held = functools.partial(finetune.held, config.Tune(layers=3), 4, False)
+    part = finetune.moving(params, held)
+    assert "token" not in part["model"] and part["model"]["body"]["stack"]["layers"]["kernel"].shape == (3, 2)
+    jax.tree.map(np.testing.assert_array_equal, finetune.joined(params, part, held), params)
+    rates = finetune.rates(part, config.Tune(decay=0.5), 4)
+    np.testing.assert_allclose(rates["model"]["body"]["stack"]["layers"]["kernel"][:, 0], [1 / 8, 1 / 4, 1 / 2])
+    assert rates["objective"]["label"]["kernel"] == 1
+    assert finetune.rates(params, config.Tune(decay=0.5), 4)["model"]["token"]["embedding"] == 0.5 ** 5
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
+    cache = tmp_path_factory.mktemp("finetune")
+    cfg = drawn_config(cache, model__layers=1, train__steps=2, train__batch_size=8, eval__batch_size=16,
+                       workdir=str(cache / "run"), eval__max_rows=16, **PLAIN)
+    loop.train(cfg)
+    with pytest.MonkeyPatch.context() as patch:
+        for split, count in (("train", 64), ("dev", 40), ("test", 24)):
+            patch.setitem(language.COUNT, split, count)
+        yield cfg.workdir, {"data.task": "topic", "data.cache": str(cache), "train.steps": 6, "train.batch_size": 8,
+                            "train.checkpoint_every": 2, "train.log_every": 1, "eval.batch_size": 8}
+
+
+def made(pretrained, name, **changes):
+    run, common = pretrained
+    given = common | {"workdir": f"{run}-{name}"} | {key.replace("__", "."): value for key, value in changes.items()}
+    return tuning.resolve(config.Config(), run, given)
+
+
+@pytest.fixture(scope="module")
+def tuned(pretrained):
+    cfg, packed = made(pretrained, "whole")
+    return cfg, packed, loop.train(cfg, packed)
+
+
+def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
+    run, (cfg, packed, _) = trained.load(pretrained[0], {}), tuned
+    assert cfg.start.state == run.digest != "" and cfg.model == run.cfg.model.__class__(
+        **{**vars(run.cfg.model), "dropout": cfg.model.dropout})
+    begun = start.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))))
+    jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
+    other = fields.override(cfg, {"start.state": "0" * 64})
+    with pytest.raises(errors.ConfigError, match=r"config.start.state = '0+': expected the state of the newest"):
+        start.begin(other, begun)
+    wider = fields.override(cfg, {"model.hidden": 40})
+    with pytest.raises(errors.ConfigError, match=r"config.model.hidden is 24 there and 40 here"):
+        start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))))
+
+
+def test_its_result_has_the_optimum_of_the_very_rows(tuned):
+    _, _, result = tuned
+    found = result["evaluation"]
+    assert found["rows"] == 40 and 0.8 < found["optimum"] <= 1
+    assert found["shortfall"] == pytest.approx(found["optimum"] - found["accuracy"])
+    assert found["majority_accuracy"] < found["optimum"]
+
+
+def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
+    cfg, packed = made(pretrained, "killed")
+    now = stop.Asked.now
+
+    def at_three(self, checkpoints, number):
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return now(self, checkpoints, number)
+
+    with monkeypatch.context() as patch, pytest.raises(stop.Stopped):
+        patch.setattr(stop.Asked, "now", at_three)
+        loop.train(cfg, packed)
+    assert directory.result(cfg.workdir) is None
+    again = loop.train(cfg, packed)
+    digests = []
+    for one in (cfg, tuned[0]):
+        checkpoints = checkpoint.manager(one.workdir)
+        digests.append(checkpoint.newest_digest(checkpoints))
+        checkpoints.close()
+    assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
+
+
+def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
+    cfg, packed, result = tuned
+    answers = questions.finish(cfg, packed)["answers"]["predictions"]
+    for split, count in (("dev", 40), ("test", 24)):
+        records = directory.predictions(cfg.workdir, split)
+        right = [record["gold"] == record["predicted"] for record in records]
+        assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
+        assert all(record["score"] <= 0 for record in records)
+    assert answers["dev"]["accuracy"] == result["evaluation"]["accuracy"]
+
+
+def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
+    for changes, said in (({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),
+                          ({"tune__layers": 3}, "config.tune.layers = 3: expected -1 <= value <= 1"),
+                          ({"tune__decay": 0.0}, "config.tune.decay = 0.0"),
+                          ({"data__task": "sst2"}, "config.data.task_path = ''")):
+        with pytest.raises(errors.ConfigError, match=said):
+            made(pretrained, "bad", **changes)
+    with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
+        tuning.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])
