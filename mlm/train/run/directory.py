@@ -14,11 +14,8 @@ import functools
 import hashlib
 import io
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +24,9 @@ from absl import logging
 from mlm.base import config, errors, fields, files
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.train.run import longer
+from mlm.train.run import began, longer
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
-
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 
 
 class Taken(errors.ConfigError):
@@ -288,17 +283,9 @@ def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
 
 
 def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -> None:
-    """Keeps the identity, and adds this start at `step` to the provenance: what one needs to get the numbers again."""
-    def git(*words):
-        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
+    """Keeps the identity, and adds this start at `step` to the provenance."""
     keep(cfg, data, vocabulary)
     starts = []
     with mended():
         starts = provenance(cfg.workdir)
-    files.write_sealed(Path(cfg.workdir, "provenance.json"), {"starts": [*starts, {
-        "step": step, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": sys.argv,
-        "commit": git("rev-parse", "HEAD"), "changed_files": git("status", "--porcelain"),
-        "python": sys.version.split()[0], "versions": {name: metadata.version(name) for name in PACKAGES},
-        **parallel.describe()}]})
+    files.write_sealed(Path(cfg.workdir, "provenance.json"), {"starts": [*starts, began.record(step)]})
