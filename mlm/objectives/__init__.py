@@ -5,8 +5,10 @@ from mlm.base import config, errors
 from mlm.base.reads import Rule
 from mlm.objectives import causal, classify, masking, mlm, nsp, regress, span, tag
 
-OBJECTIVES = {"mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL, "classify": classify.GOAL,
-              "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL}
+OBJECTIVES = {
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
+    "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL,  # of labelled rows
+}
 READ = [*masking.READ, *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
                          for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
 
