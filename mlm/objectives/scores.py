@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
@@ -74,6 +73,8 @@ def _spearman(x_N, y_N):
     A rank is itself a sum over rows: of 1 for each lower value and 1/2 for each equal one. So a row counts by its own
     ranks and by the ranks that it adds to.
     """
+    from scipy import stats  # half a second, of which other runs have no need
+
     u_N, v_N = ((stats.rankdata(value_N) - 0.5) / len(value_N) for value_N in (x_N, y_N))
     together, one, other = (u_N * v_N).mean() - 0.25, (u_N * u_N).mean() - 0.25, (v_N * v_N).mean() - 0.25
     if min(one, other) < 1e-12:  # ranks that do not vary are all 1/2

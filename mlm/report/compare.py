@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mlm.base.estimates import FUNCTIONS, Estimate, OverRows, Score, estimate, scores_of
 from mlm.report.rows import alike
@@ -175,7 +175,7 @@ def student(difference_xS: np.ndarray) -> np.ndarray:
     error_x = difference_xS.std(-1, ddof=1) / np.sqrt(seeds)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_x = difference_xS.mean(-1) / error_x
-    return np.where(np.isfinite(t_x), 2 * stats.t.sf(np.abs(t_x), seeds - 1), 1.0)
+    return np.where(np.isfinite(t_x), 2 * special.stdtr(seeds - 1, -np.abs(t_x)), 1.0)
 
 
 def holm(p_xP: np.ndarray) -> np.ndarray:
