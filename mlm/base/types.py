@@ -88,6 +88,11 @@ class Model(NamedTuple):
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
     head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
                                   # logits; None: a loss cannot, or should not, take its own way through them
+    layers: Callable | None = None  # (params, text, source=None, *, key_B=None) -> h_KxBxLxD, K = 1 + model.layers, as
+                                  # features are read (Devlin et al. 2019, table 7): first the embeddings, with their
+                                  # norm; then what stands after each layer, between layers without the norms that the
+                                  # next begins with; the last is `hidden`, behind the final norm where there is one.
+                                  # States of several ways stand side by side in D. None: a stand-in's alone
 
 
 class Family(NamedTuple):

@@ -63,7 +63,8 @@ class MLP(nn.Module):
 class Stack(nn.Module):
     """model.layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
 
-    layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer.
+    layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer. What stands after
+    each is kept in the collection "intermediates", for those who make it mutable.
     """
 
     model: config.Model
@@ -77,10 +78,12 @@ class Stack(nn.Module):
 
             @nn.compact
             def __call__(self, x_BxLxD, index, shared, key_B):
-                return self.layer(self.model, name="layer")(x_BxLxD, shared, fold(key_B, index)), None
+                x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, shared, fold(key_B, index))
+                self.sow("intermediates", "after", x_BxLxD)
+                return x_BxLxD, None
 
         layers = self.model.layers
-        steps = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True},
+        steps = nn.scan(Step, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True},
                         in_axes=(0, nn.broadcast, nn.broadcast), length=layers, unroll=self.model.unroll or layers)
         x_BxLxD, _ = steps(self.model, self.layer, name="layers")(x_BxLxD, jnp.arange(1, layers + 1), shared, key_B)
         return x_BxLxD

@@ -50,6 +50,7 @@ class LanguageModel(nn.Module):
         if self.model.segment_types:
             x_BxLxD += self.type(text.types_BxL)
         x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
+        self.sow("intermediates", "embeddings", x_BxLxD)
         return self.body(x_BxLxD, text.segments_BxL, key_B)
 
     def head(self, h):
@@ -81,8 +82,16 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
         assert source is None, "these encoders read one text"
         return (states(params, text, key_B),)
 
+    def layers(params, text, source=None, *, key_B=None):
+        assert source is None, "these encoders read one text"
+        last_BxLxD, kept = module.apply({"params": params}, text, key_B, method="hidden", mutable=["intermediates"])
+        kept = kept["intermediates"]
+        first_BxLxD, = kept["embeddings"]
+        after_KxBxLxD, = kept["body"]["stack"]["layers"]["after"]
+        return jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]])
+
     return types.Model(ways=(model.sees,), width=model.width, init=init, hidden=hidden, logits=method("logits"),
-                       head=method("head") if fast.takes(model, "cross_entropy") else None)
+                       head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers)
 
 
 def count(params) -> dict[str, int]:
