@@ -1,4 +1,4 @@
-"""What stands after each layer of every member: the last is what `hidden` gives, and the others stand in their places."""
+"""What stands after each layer of every member: the last is what `hidden` gives, the others stand in their places."""
 import jax
 import numpy as np
 import pytest
