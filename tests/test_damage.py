@@ -204,3 +204,21 @@ def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
     np.savez(Path(cfg.workdir, "held_out.npz"), **{name: np.zeros(3) for name in ("mlm_nats", "mlm_weight")})
     with pytest.raises(files.Damaged, match=r"held_out.npz is damaged: it is not what the run wrote"):
         directory.reported(cfg.workdir)
+
+
+def test_what_an_older_version_wrote_is_refused_and_stays(runs):
+    cfg = copy(runs, "done", "older")
+    path = directory.end(cfg.workdir)
+    older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.SEAL}
+    path.write_text(json.dumps(older))
+    with pytest.raises(files.Older, match=r"^[^\n]*result.json lacks its digest: an older version wrote it; [^\n]+$"):
+        loop.train(cfg)
+    assert json.loads(path.read_text()) == older
+
+
+def test_a_finished_run_is_looked_at_without_a_write(runs):
+    cfg = copy(runs, "done", "looked-at")
+    loop.train(cfg)  # takes down where it lies now
+    before = {path: path.stat().st_mtime_ns for path in Path(cfg.workdir).rglob("*") if path.is_file()}
+    loop.train(cfg)
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,5 +1,7 @@
 """What a process of several knows of itself and of the others, without starting any."""
-from launch import peers
+import socket
+
+from launch import join, peers
 from mlm.base import errors
 
 
@@ -16,3 +18,32 @@ def test_bad_input_is_never_taken_for_the_end_of_another_process(monkeypatch):
     monkeypatch.setattr(peers, "how", lambda: None)
     assert peers.lost(errors.ConfigError("config.data.path = 'connections/*.txt': no file matches")) is None
     assert peers.lost(RuntimeError("Gloo AllReduce failed: connection reset by peer"))
+
+
+def test_a_process_that_is_started_again_takes_its_place(monkeypatch):
+    asked, there = join.Asked("a:1", 3, 0, False, 5), {}
+
+    def call():
+        ours, theirs = socket.socketpair()
+        theirs.sendall(f"{join.HELLO} 1 3\n".encode())
+        return ours, theirs
+
+    first, gone = call()
+    assert join.greet(first, asked, there) == ""
+    gone.close()
+    again, lives = call()
+    assert join.greet(again, asked, there) == "" and there == {1: again}
+    other, _ = call()
+    assert join.greet(other, asked, there) == "two processes have --process=1"
+    lives.close()
+
+
+def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypatch, tmp_path):
+    known = []
+    for name, text in (("mlm/a.py", "1"), ("mlm/b/a.py", "1"), ("launch/a.py", "1"), ("launch/a.py", "2")):
+        root = tmp_path / str(len(known))
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+        monkeypatch.setattr(peers, "__file__", str(root / "launch" / "peers.py"))
+        known.append(peers.program()["the code of mlm (SHA-256)"])
+    assert len(set(known)) == 4
