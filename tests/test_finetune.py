@@ -1,5 +1,6 @@
 """A fine-tuning is a run: what is frozen stays, what is killed continues, and devices agree."""
 import functools
+import math
 import os
 import signal
 
@@ -184,5 +185,8 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
                           ({"data__task": "sst2"}, "config.data.task_path = ''")):
         with pytest.raises(errors.ConfigError, match=said):
             made(pretrained, "bad", **changes)
+    for epochs in (math.nan, math.inf):
+        with pytest.raises(errors.ConfigError, match="--epochs = (nan|inf): expected a finite"):
+            tuning.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
         tuning.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])

@@ -97,7 +97,8 @@ def main(_) -> None:
         cases.files(Path(folder))
         safe = [f"--config.{name}" for name in (f"workdir={folder}/run", f"data.cache={folder}/cache", "train.steps=1",
                                                "data.language.train_documents=64", "model.size=micro")]
-        groups = (("launch.run", cases.RUN, safe), ("launch.sweep", cases.SWEEP, []), ("launch.judge", cases.JUDGE, []))
+        groups = (("launch.run", cases.RUN, safe), ("launch.sweep", cases.SWEEP, []), ("launch.judge", cases.JUDGE, []),
+                  ("launch.finetune", cases.FINETUNE, []))
         for name, group, more in groups if flags.FLAGS.commands else ():
             for words in group:
                 words = [word.replace("{}", folder) for word in words]

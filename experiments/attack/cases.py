@@ -58,6 +58,9 @@ SWEEP = [[], ["run"], ["lst", "{}/good.py"], ["list", "{}/none.py"], ["list", "{
          ["table", "{}/table_raises.py"], ["list", "{}/good.py", "extra"]]
 JUDGE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--blimp={}/none"], ["{}/none", "--max_pairs=-1"],
          ["{}/none", "--config.seed=3"], ["{}/none", "--paradigms=a"], ["{}/none", "--config.eval.batch_size=-4"]]
+FINETUNE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--epochs=nan"], ["{}/none", "--epochs=-1"],
+            ["{}/none", "--config.data.task=topic"], ["{}/none", "--config.data.task=sst2", "--config.data.task_path={}"],
+            ["{}/none", "{}/none"], ["{}/none", "--from_scratch", "--config.data.task=topik"], ["--config.data.task=tag"]]
 
 EXPERIMENT = "SCALES = {{'quick': {{}}}}\ndef sweep(scale):\n    return {}\ndef table(results):\n    return {}\n"
 

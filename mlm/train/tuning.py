@@ -36,6 +36,7 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
                   "the task to fine-tune for: --config.data.task=NAME")
     errors.expect(epochs is None or "train.steps" not in given, "--epochs", epochs,
                   "left out beside config.train.steps, which says how long to train too")
+    errors.expect(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
     task, began = given["data.task"], start.of_run(run, drawn=drawn)
     size = began["model.size"]
     own = RECIPE | {"optim.learning_rate": rates(size)[1], "workdir": f"{run}-{task}" + ("-drawn" if drawn else "")}
