@@ -186,7 +186,7 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
         with pytest.raises(errors.ConfigError, match=said):
             made(pretrained, "bad", **changes)
     for epochs in (math.nan, math.inf):
-        with pytest.raises(errors.ConfigError, match="--epochs = (nan|inf): expected a finite"):
+        with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
             tuning.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
         tuning.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])

@@ -59,8 +59,9 @@ SWEEP = [[], ["run"], ["lst", "{}/good.py"], ["list", "{}/none.py"], ["list", "{
 JUDGE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--blimp={}/none"], ["{}/none", "--max_pairs=-1"],
          ["{}/none", "--config.seed=3"], ["{}/none", "--paradigms=a"], ["{}/none", "--config.eval.batch_size=-4"]]
 FINETUNE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--epochs=nan"], ["{}/none", "--epochs=-1"],
-            ["{}/none", "--config.data.task=topic"], ["{}/none", "--config.data.task=sst2", "--config.data.task_path={}"],
-            ["{}/none", "{}/none"], ["{}/none", "--from_scratch", "--config.data.task=topik"], ["--config.data.task=tag"]]
+            ["{}/none", "--config.data.task=topic"], ["{}/none", "{}/none"], ["--config.data.task=tag"],
+            ["{}/none", "--config.data.task=sst2", "--config.data.task_path={}"],
+            ["{}/none", "--from_scratch", "--config.data.task=topik"]]
 
 EXPERIMENT = "SCALES = {{'quick': {{}}}}\ndef sweep(scale):\n    return {}\ndef table(results):\n    return {}\n"
 
