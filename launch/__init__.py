@@ -12,4 +12,5 @@ def end(number, frame):
 
 if sys.argv[:1] == ["-m"]:  # python -m launch.COMMAND, and neither a test nor a worker
     signal.signal(signal.SIGINT, end)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which environ.restart blocks
+if "--multiprocessing-fork" not in sys.orig_argv:  # a worker hears nothing of it, before its starter's word and after
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which environ.restart blocks
