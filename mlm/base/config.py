@@ -164,10 +164,16 @@ class Start:
 @dataclasses.dataclass(unsafe_hash=True)
 class Tune:
     layers: int = -1                    # which of the model's parameters are trained: -1: all; k: those of its last k
-                                        #       layers and what stands behind them; 0: none but the objective's head
+                                        #       layers and what stands behind them; 0: none but the objective's head,
+                                        #       and the model drops nothing
     decay: float = 1.0                  # of the learning rate from a layer to the one before it; 1: the same for all
     read: str = "first"                 # what a label of a row is told from: its first token's state, through a pooler
                                         #       (first), its last token's (last), or the mean of all its tokens' (mean)
+    features: str = "last"              # what of the model's layers labels are told from: last | second_to_last | a
+                                        #       layer's number, 0 the embeddings | concat4, the last four side by side |
+                                        #       sum4 | mix: learnt sums of the last four, and of all but the embeddings
+    head: str = "linear"                # what tags are told by: linear | bilstm, two layers of it below a linear one
+    head_width: int = 768               # bilstm: units of each direction
 
 
 @dataclasses.dataclass(unsafe_hash=True)

@@ -9,8 +9,9 @@ OBJECTIVES = {
     "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL,  # of labelled rows
 }
-READ = [*masking.READ, *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
-                         for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
+READ = [*masking.READ, *tag.READ,
+        *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
+          for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
 
 
 def resolve(cfg: config.Config) -> config.Config:

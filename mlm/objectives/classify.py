@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.objectives import heads, scores
+from mlm.objectives import features, heads, scores
 
 NAMES = ("accuracy", "f1", "matthews")  # what config.data.labelled.scores may ask for
 
@@ -20,11 +20,11 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     own = (*(made[name]() for name in asked), scores.loss("classify", "nats per example"))
 
     def init(key, model):
-        return heads.row_init(key, model.width, classes, cfg.tune.read)
+        return heads.row_init(key, features.width(cfg, model), classes, cfg.tune.read) | features.init(cfg)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         key_B = key_B if train else None
-        h_BxLxD = heads.states(params, model, batch, key_B)
+        h_BxLxD = features.read(cfg, params, model, batch, key_B)
         log_prob_BxC = jax.nn.log_softmax(heads.row(params["objective"], h_BxLxD, batch.text, key_B,
                                                     read=cfg.tune.read, rate=cfg.model.dropout))
         label_B, real_B = batch.labels["label_B"], heads.real(batch.text)
@@ -49,4 +49,4 @@ def check(cfg: config.Config) -> None:
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=("both", "left"), seen="row",
-                  reads=("tune.read", "data.labelled.scores"))
+                  reads=("tune.read", "tune.features", "data.labelled.scores"))

@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
+from mlm.objectives import features
 
 READS = {"both": ("first", "last", "mean"), "left": ("last", "mean")}  # by what each state has seen of its row
 DRAW = 2**31  # folded into a row's key it is no layer's number
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError where config.tune.read is nothing that tells of a whole row."""
+    """Raises ConfigError where config.tune.read is nothing that tells of a whole row, and as `features.check` does."""
     read, sees = cfg.tune.read, cfg.model.sees
     errors.one_of("config.tune.read", read, READS["both"])
     errors.expect(read in READS[sees], "config.tune.read", read,
                   f"{' or '.join(READS[sees])}, since config.model.sees is {sees}")
+    features.check(cfg)
 
 
 def dense_init(key, inputs: int, outputs: int) -> types.Params:
@@ -26,12 +28,6 @@ def dense_init(key, inputs: int, outputs: int) -> types.Params:
 
 def dense(params: types.Params, x_BxD):
     return x_BxD @ params["kernel"] + params["bias"]
-
-
-def states(params: types.Params, model: types.Model, batch: types.Batch, key_B):
-    """h_BxLxD of the last layer, float32; key_B None: evaluation."""
-    h_BxLxD, = model.hidden(params["model"], batch.text, batch.source, key_B=key_B)
-    return h_BxLxD.astype(jnp.float32)
 
 
 def dropout(x_BxD, key_B, rate: float):

@@ -3,7 +3,7 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.objectives import heads, scores
+from mlm.objectives import features, heads, scores
 
 NAMES = ("pearson", "spearman")  # what config.data.labelled.scores may ask for
 WEIGHT = "regress_weight"
@@ -15,11 +15,11 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     "score" is the prediction itself.
     """
     def init(key, model):
-        return heads.row_init(key, model.width, 1, cfg.tune.read)
+        return heads.row_init(key, features.width(cfg, model), 1, cfg.tune.read) | features.init(cfg)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         key_B = key_B if train else None
-        h_BxLxD = heads.states(params, model, batch, key_B)
+        h_BxLxD = features.read(cfg, params, model, batch, key_B)
         predicted_B = heads.row(params["objective"], h_BxLxD, batch.text, key_B, read=cfg.tune.read,
                                 rate=cfg.model.dropout)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.real(batch.text)
@@ -49,4 +49,4 @@ def check(cfg: config.Config) -> None:
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=("both", "left"), seen="row",
-                  reads=("tune.read", "data.labelled.scores"))
+                  reads=("tune.read", "tune.features", "data.labelled.scores"))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.objectives import answers, heads, scores
+from mlm.objectives import answers, features, heads, scores
 
 NAMES = ("f1", "exact")  # what config.data.labelled.scores may ask for
 SCORES = {name: Score(name, f"held-out {title}", (f"answer_{name}", "answer_weight"), better=1, share=True, chart=True)
@@ -19,10 +19,10 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     all stand in one split; answer_weight counts windows in training and examples in evaluation.
     """
     def init(key, model):
-        return heads.dense_init(key, model.width, 2)
+        return heads.dense_init(key, features.width(cfg, model), 2) | features.init(cfg)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
-        h_BxLxD = heads.states(params, model, batch, key_B if train else None)
+        h_BxLxD = features.read(cfg, params, model, batch, key_B if train else None)
         logits_Bx2xL = jnp.moveaxis(heads.dense(params["objective"], h_BxLxD), -1, 1)
         real_BxL, real_B = batch.text.segments_BxL > 0, heads.real(batch.text)
         log_prob_Bx2xL = jax.nn.log_softmax(jnp.where(real_BxL[:, None], logits_Bx2xL, -1e9))
@@ -43,9 +43,10 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for scores that are not of answers."""
+    """Raises ConfigError for scores that are not of answers, and for features that the model has not."""
+    features.check(cfg)
     scores.names(cfg, NAMES)
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=("both", "left"), seen="row",
-                  reads=("data.labelled.scores",))
+                  reads=("tune.features", "data.labelled.scores"))

@@ -4,10 +4,13 @@ import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import heads, scores, tags
+from mlm.base.reads import Rule
+from mlm.objectives import bilstm, features, heads, scores, tags
 
 NAMES = ("f1", "accuracy")  # what config.data.labelled.scores may ask for; of tags that are no entities' the second
 WEIGHT = "tag_weight"
+HEADS = ("linear", "bilstm")
+READ = (Rule(("tune.head_width",), "tune.head", ("bilstm",)),)
 
 
 def build(cfg: config.Config, about: types.About) -> types.Objective:
@@ -23,12 +26,20 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     own = (*(score for name in asked for score in made[name]), scores.loss("tag", "nats per word"))
 
     def init(key, model):
-        return heads.dense_init(key, model.width, len(classes))
+        width = features.width(cfg, model)
+        if cfg.tune.head == "linear":
+            return heads.dense_init(key, width, len(classes)) | features.init(cfg)
+        key_label, key_below = jax.random.split(key)
+        return (heads.dense_init(key_label, 2 * cfg.tune.head_width, len(classes)) | features.init(cfg)
+                | {"below": bilstm.init(key_below, width, cfg.tune.head_width)})
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         key_B = key_B if train else None
-        h_BxLxD = heads.dropout(heads.states(params, model, batch, key_B), key_B, cfg.model.dropout)
-        log_prob_BxLxC = jax.nn.log_softmax(heads.dense(params["objective"], h_BxLxD))
+        h_BxLxD, head = features.read(cfg, params, model, batch, key_B), params["objective"]
+        if cfg.tune.head == "bilstm":
+            h_BxLxD = bilstm.run(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.time_unroll)
+        h_BxLxD = heads.dropout(h_BxLxD, key_B, cfg.model.dropout)
+        log_prob_BxLxC = jax.nn.log_softmax(heads.dense(head, h_BxLxD))
         tag_BxL = jnp.maximum(batch.labels["tag_BxL"], 0)
         real_BxL = batch.text.segments_BxL > 0
         word_BxL = ((batch.labels["tag_BxL"] >= 0) & real_BxL).astype(jnp.float32)
@@ -53,9 +64,12 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for scores that are not of tags."""
+    """Raises ConfigError for scores that are not of tags, and for a head and features that there are not."""
+    features.check(cfg)
+    errors.one_of("config.tune.head", cfg.tune.head, HEADS)
+    errors.at_least(1, "config.tune.head_width", cfg.tune.head_width)
     scores.names(cfg, NAMES)
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("both", "left"), seen="row",
-                  reads=("data.labelled.scores",))
+                  reads=("tune.features", "tune.head", "data.labelled.scores"))

@@ -1,0 +1,125 @@
+"""What labelled objectives read of a model's layers, and the recurrent head on it, by numpy."""
+import functools
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+from small import LABELLED, PLAIN, about, batch, small_config, with_text
+
+from mlm.base import errors, types
+from mlm.objectives import OBJECTIVES, bilstm, features
+
+LAYERS, ROWS, WIDTH = 5, 3, 6
+H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
+READ = {  # what is read of token l of row b, by config.tune.features
+    "last": lambda h, mixed: h[5], "second_to_last": lambda h, mixed: h[4], "0": lambda h, mixed: h[0],
+    "2": lambda h, mixed: h[2], "concat4": lambda h, mixed: np.concatenate(h[2:], -1),
+    "sum4": lambda h, mixed: mixed(h[2:]), "mix": lambda h, mixed: mixed(h[1:])}
+
+
+def made(features="last", layers=LAYERS, **changes):
+    return small_config(**{"objective": "tag", **PLAIN, "model__layers": layers, "tune__features": features, **changes})
+
+
+def model(keys=None):
+    """One whose layers are given; keys: takes those that it was to drop by."""
+    keys = [] if keys is None else keys
+
+    def every(params, text, source, *, key_B):
+        keys.append(key_B)
+        return H_KxBxLxD
+
+    return types.Model(("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None, layers=every)
+
+
+def drawn(params):
+    """The same tree, no leaf of it of special values."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
+
+
+@pytest.mark.parametrize("asked", READ)
+def test_features_are_those_of_the_layers_asked_for(asked):
+    cfg = made(asked)
+    of = drawn(features.init(cfg))
+
+    def mixed(h_KxBxLxD):
+        return of["mix"]["scale"] * np.tensordot(softmax(of["mix"]["logits"]), h_KxBxLxD, 1)
+
+    found = features.read(cfg, {"model": {}, "objective": of}, model(), batch(ROWS), None)
+    np.testing.assert_allclose(found, READ[asked](H_KxBxLxD, mixed), rtol=1e-5, atol=1e-6)
+    assert found.shape[-1] == features.width(cfg, model())
+    alike = features.read(cfg, {"model": {}, "objective": features.init(cfg)}, model(), batch(ROWS), None)
+    np.testing.assert_allclose(alike, READ[asked](H_KxBxLxD, lambda h: h.mean(0)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trained", [-1, 0])
+@pytest.mark.parametrize("asked", ["last", "mix"])
+@pytest.mark.parametrize("objective", LABELLED)
+def test_a_model_that_is_not_trained_drops_nothing(objective, asked, trained):
+    cfg, keys = made(asked, objective=objective, tune__layers=trained), []
+    of = OBJECTIVES[objective].build(cfg, about(cfg))
+
+    def losses(key):
+        params, key_B = {"model": {}, "objective": of.init(key, model())}, jax.random.split(key, ROWS)
+        return [of.loss(params, model(keys), batch(ROWS, labels=True), key_B, None, train=train)
+                for train in (True, False)]
+
+    jax.eval_shape(losses, jax.random.key(0))
+    assert [key is not None for key in keys] == [trained != 0, False]
+
+
+def lstm(params, direction, x_LxI):
+    """A direction's states along a row, word by word."""
+    h_H = c_H = np.zeros(params["state"].shape[1])
+    out = []
+    for x_I in x_LxI:
+        i, f, g, o = np.split(x_I @ params["input"][direction] + params["bias"][direction]
+                              + h_H @ params["state"][direction], 4)
+        c_H = expit(f + 1) * c_H + expit(i) * np.tanh(g)
+        h_H = expit(o) * np.tanh(c_H)
+        out.append(h_H)
+    return np.array(out)
+
+
+def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
+    length_B = np.array([16, 9, 1])
+    segments_BxL = 1 * (np.arange(16) < length_B[:, None])
+    params = drawn(jax.eval_shape(lambda key: bilstm.init(key, WIDTH, 4), jax.random.key(0)))
+    found = np.asarray(jax.jit(functools.partial(bilstm.run, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
+    for row, length in enumerate(length_B):
+        x_LxI = H_KxBxLxD[0, row, :length]
+        for name in ("lower", "upper"):
+            x_LxI = np.concatenate([lstm(params[name], 0, x_LxI), lstm(params[name], 1, x_LxI[::-1])[::-1]], -1)
+        np.testing.assert_allclose(found[row, :length], x_LxI, rtol=1e-4, atol=1e-5)
+
+
+def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing():
+    cfg = made("mix", tune__layers=0, tune__head="bilstm", tune__head_width=4)
+    of, rows = OBJECTIVES["tag"].build(cfg, about(cfg)), batch(ROWS, labels=True)
+    params = {"model": {}, "objective": drawn(jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0)))}
+
+    def value(head, rows):
+        return of.loss(params | {"objective": head}, model(), rows, None, None, train=True).loss_B["tag"].sum()
+
+    slope = jax.jit(jax.value_and_grad(value))
+    loss, gradient = slope(params["objective"], rows)
+    assert all((np.abs(leaf) > 0).any() for leaf in jax.tree.leaves(gradient))
+    padding = rows.text.segments_BxL == 0
+    moved = rows._replace(labels={"tag_BxL": np.where(padding, 2, rows.labels["tag_BxL"])})
+    assert slope(params["objective"], with_text(moved, ids_BxL=np.where(padding, 9, rows.text.ids_BxL)))[0] == loss
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"features": "sum4", "layers": 3}, r"^config.tune.features = 'sum4': expected last, second_to_last, mix or a "
+     r"layer's number, since config.model.layers = 3 is less than 4$"),
+    ({"features": "concat4", "layers": 2, "objective": "span"}, "config.model.layers = 2 is less than 4"),
+    ({"features": "6"}, r"^config.tune.features = '6': expected one of last, .*, 4, 5"),
+    ({"features": "concat", "objective": "classify"}, "did you mean 'concat4'"),
+    ({"tune__head": "lstm"}, r"^config.tune.head = 'lstm': .*did you mean 'bilstm'"),
+    ({"tune__head": "bilstm", "tune__head_width": 0}, "^config.tune.head_width = 0: expected")])
+def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
+    cfg = made(**changes)
+    with pytest.raises(errors.ConfigError, match=said):
+        OBJECTIVES[cfg.objective].check(cfg)
