@@ -27,7 +27,7 @@ def per_step(cfg: config.Config, vocab_size: int) -> float | None:
 
 def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float | None:
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
-    if cfg.model.family != "rnn":
+    if cfg.model.family != "rnn" and cfg.tune.head != "bilstm":
         time_unroll = 1  # no loop along a row
     changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.fast": False,  # the same on every device
                "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2, "train.steps": 1}
