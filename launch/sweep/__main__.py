@@ -136,6 +136,8 @@ def plan(configs) -> None:
             print(line, flush=True)
     how = "as compiled" if exact else "estimated, which may be wrong by a quarter (--exact compiles each step)"
     print(f"\n{note}; a step fits where it takes at most {plan.USABLE:.0%} of the memory, {how}.")
+    if any(cfg.downstream.names for cfg in configs):
+        print("What points are fine-tuned for (config.downstream) is not counted.")
     if _DEVICE.value != "here" and any(cfg.model.dtype != "bfloat16" for cfg in configs):
         print("Some points compute in float32, for which the peak is lower: --config.model.dtype=bfloat16")
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import config, fields, files
+from mlm.base import config, errors, fields, files
 from mlm.base.estimates import scores_of
 from mlm.judge import questions
 from mlm.train.run import directory, log
@@ -69,7 +69,7 @@ def state(cfg: config.Config) -> State:
         return State("not measured", 0, 0, None, None, "")
     records, _ = files.whole_lines(directory.metrics(cfg.workdir))
     (found, fault), (error, doubt) = read(cfg), how(cfg)
-    if found is not None and not questions.missing(cfg):
+    if found is not None and answered(cfg):
         name, error = "done", ""
     elif directory.held(cfg):
         name = "elsewhere"
@@ -82,6 +82,17 @@ def state(cfg: config.Config) -> State:
         return next((record[key] for record in reversed(records) if key in record), None)
 
     return State(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
+
+
+def answered(cfg: config.Config) -> bool:
+    """Whether a trained point has answered all that its config asks of it, as far as the files that decide this are
+    here; else `run` says what is missing."""
+    try:
+        return not questions.missing(cfg)
+    except files.Damaged:
+        raise
+    except errors.ConfigError:
+        return False
 
 
 def finished(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:

@@ -177,6 +177,18 @@ class Tune:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Downstream:
+    """What a run is fine-tuned for once its training ended: a grid for each task, of which dev chooses."""
+
+    names: str = setting("")            # rows of TASKS (mlm/data/tasks/tasks.py), separated by commas; empty: for none
+    path: str = setting("")             # folder that holds, for each task with files, a folder of its name
+    learning_rates: tuple[float, ...] = setting(())  # empty: those of mlm/train/tuning.py for a model of this size
+    epochs: tuple[float, ...] = setting((3.0,))  # passes over the task's train split
+    seeds: int = setting(1)             # fine-tunings of each point of the grid, of seeds 0, 1, ...
+    layers: tuple[int, ...] = setting((-1,))  # values of tune.layers, each a column of its own and not to choose from
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Train:
     steps: int = 1000                   # updates
     batch_size: int = 32                # rows an update, over all devices
@@ -214,6 +226,7 @@ class Config:
     optim: Optim = dataclasses.field(default_factory=Optim)
     start: Start = dataclasses.field(default_factory=Start)
     tune: Tune = dataclasses.field(default_factory=Tune)
+    downstream: Downstream = dataclasses.field(default_factory=Downstream)
     train: Train = dataclasses.field(default_factory=Train)
     eval: Eval = dataclasses.field(default_factory=Eval)
     parallel: Parallel = dataclasses.field(default_factory=Parallel)

@@ -79,8 +79,10 @@ def check_values(config: Config) -> None:
         expect(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
     for name, value in flat.items():
         if type(value) is tuple:
+            whole = int in map(type, default[name])
             for part in value:
-                expect(type(part) is float, f"config.{name}", value, "numbers with a decimal point")
+                expect(type(part) is (int if whole else float), f"config.{name}", value,
+                       "whole numbers" if whole else "numbers with a decimal point")
                 number(f"config.{name}", part)
         elif type(value) is str:
             control = any(ord(letter) < 32 and letter != "\t" for letter in value)

@@ -1,4 +1,5 @@
 """Asking a trained run: what it answered is kept in judged.json, part by part, and is not asked again."""
+import contextlib
 import hashlib
 import json
 import time
@@ -6,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlm.base import errors, fields
-from mlm.train.run import directory
+from mlm.base import config, errors, fields
+from mlm.data.rows import pack
+from mlm.train.run import directory, trained
 from mlm.train.run.progress import Progress
 from mlm.train.run.trained import Trained
 from mlm.train.step import parallel
@@ -41,6 +43,33 @@ def unanswered(kept: Mapping, parts: Sequence[Part]) -> list[Part]:
     """The parts that these contents of judged.json do not answer."""
     answers = kept.get("answers", {})
     return [part for part in parts if answers.get(part.question, {}).get(part.name, {}).get("sha256") != part.sha256]
+
+
+def missing(cfg: config.Config, parts: Sequence[Part]) -> list[Part]:
+    """Those of the parts that a finished run has not answered yet. Raises Damaged where its answers are."""
+    kept = directory.judged(cfg.workdir)
+    if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
+        return list(parts)
+    return unanswered(kept, parts)
+
+
+def finish(questions: Mapping[str, Question], cfg: config.Config, parts: Sequence[Part],
+           packed: pack.Packed | None = None) -> dict:
+    """Asks a finished run those of the parts that it has not answered yet, and returns all its answers.
+
+    packed: its rows, if at hand. Raises ConfigError where a part cannot be asked of the run, Taken where another
+    process is at work in its directory.
+    """
+    todo = list(parts)
+    with directory.mended():
+        todo = missing(cfg, parts)
+    if not todo:
+        return directory.judged(cfg.workdir)
+    here = {name: value for name, value in fields.flatten(cfg).items()
+            if name == "data.cache" or name.startswith("downstream.")}
+    run = trained.load(cfg.workdir, here, packed or pack.load(cfg))
+    with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
+        return ask(questions, run, todo)
 
 
 def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) -> dict:

@@ -1,9 +1,9 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
-from mlm.base import config, fields
+from mlm.base import config
 from mlm.data.rows import pack
-from mlm.judge import gap, grammar, judged, pairs, pll, predictions, rates
+from mlm.judge import finetuned, gap, grammar, judged, pairs, pll, predictions, rates
 from mlm.judge.judged import Part, Question
-from mlm.train.run import directory, trained
+from mlm.train.run import trained
 
 QUESTIONS = {
     "rates": Question(rates.can, rates.ask),
@@ -12,6 +12,7 @@ QUESTIONS = {
     "sentences": Question(pll.can, pll.ask, pll.work),
     "predictions": Question(predictions.can, predictions.ask),
     "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
+    "tasks": Question(finetuned.can, finetuned.ask, summary=finetuned.summary),
 }
 
 
@@ -24,28 +25,17 @@ def due(cfg: config.Config) -> list[Part]:
         parts.append(Part("gap", "parts", gap.asked(cfg)))
     if not predictions.can(cfg):
         parts += predictions.parts(cfg)
-    return parts
+    return parts + finetuned.parts(cfg)
 
 
 def missing(cfg: config.Config) -> list[Part]:
-    """What of it a finished run has not answered yet. Raises Damaged where its answers are."""
-    kept = directory.judged(cfg.workdir)
-    if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
-        return due(cfg)
-    return judged.unanswered(kept, due(cfg))
+    """`judged.missing` of what is due."""
+    return judged.missing(cfg, due(cfg))
 
 
 def finish(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
-    """Asks a finished run what it has not answered yet, and returns all its answers. packed: its rows, if at hand.
-
-    Raises ConfigError where a part cannot be asked of the run.
-    """
-    parts = due(cfg)
-    with directory.mended():
-        parts = missing(cfg)
-    if not parts:
-        return directory.judged(cfg.workdir)
-    return ask(trained.load(cfg.workdir, {}, packed or pack.load(cfg)), parts)
+    """`judged.finish` of what is due."""
+    return judged.finish(QUESTIONS, cfg, due(cfg), packed)
 
 
 def ask(run: trained.Trained, parts: list[Part]) -> dict:

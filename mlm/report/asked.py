@@ -1,35 +1,46 @@
-"""Columns of what trained runs were asked since: a column for the same texts alone, a number for all seeds or none."""
+"""Columns of what trained runs were asked since: a column for the same texts or tasks alone, a number for all seeds or
+none."""
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base.estimates import PERCENT, REAL, estimate
+from mlm.base.estimates import PERCENT, REAL, Score, estimate
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
+TRAINED = {-1: "", 0: ", head alone", 1: ", last layer"}
 
 
 class Text(NamedTuple):
-    """Texts that a run can be asked: the column of the table, what it is called there, and the SHA-256 of them all."""
+    """What a run can be asked: the column of the table, what it is called there, the SHA-256 of all that was asked, and
+    how its numbers are written and bounded."""
 
     column: str
     title: str
     sha256: str
+    form: str = ".1f"
+    within: tuple[float, float] = PERCENT
 
 
 class Answer(NamedTuple):
-    """What a run answered: the value, its standard error over what was asked, and how much that was."""
+    """What a run answered: the value, its standard error over what was asked, and how much that was; what of it came to
+    nothing, of how many; and what is known without a model, by whose it is."""
 
     value: float
     error: float | None
     about: str
+    failed: tuple[str, ...] = ()
+    of: int = 0
+    references: tuple[tuple[str, float], ...] = ()
 
 
 def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
-    """What a run was asked of sentences, and of each suite of minimal pairs, by PLL-word-l2r."""
+    """What a run was asked of sentences, and of each suite of minimal pairs, by PLL-word-l2r; and what it gave once
+    fine-tuned."""
     held = result["answers"].get("sentences", {}).get("all")
     if held:
         values = held[METRIC]
-        yield (Text("pseudo_perplexity", "pseudo-perplexity per word", held["sha256"]),
+        yield (Text("pseudo_perplexity", "pseudo-perplexity per word", held["sha256"], ".2f", REAL),
                Answer(values["word_perplexity"], values["word_perplexity_se"] if held["sentences"] > 1 else None,
                       f"{held['sentences']:,} sentences"))
     for suite in result["summary"].get("pairs", {}).values():
@@ -37,19 +48,54 @@ def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
         yield (Text(f"pairs_{suite['suite']}", f"{suite['suite']}: pairs right (%)", suite["sha256"]),
                Answer(100 * overall[f"{METRIC}_accuracy"], None,
                       f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms"))
+    for task in result["summary"].get("tasks", {}).values():
+        yield tuned(result, task)
+
+
+def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
+    """The score of a task (mlm/judge/finetuned.py) on dev: the mean over fine-tuning seeds; of one, its error over
+    rows."""
+    score, layers, seeds = Score(**task["score"]), task["layers"], task["seeds"]
+    unit, form, within = (100, ".1f", PERCENT) if score.share else (1, score.form, REAL)
+    name = f"task_{task['task']}" + ("" if layers < 0 else f"_last{layers}")
+    title = (f"{task['title']}{TRAINED.get(layers, f', last {layers} layers')}: {score.title.removeprefix('held-out ')}"
+             + (" (%)" if score.share else ""))
+    trials = f"the best of {task['trials']} trials (learning rate x epochs)" if task["trials"] > 1 else "one trial"
+    about = f"dev, {'mean of ' if len(seeds) > 1 else ''}{many(len(seeds), 'fine-tuning seed')}, {trials}"
+    run = Path(result["config"]["workdir"]).name
+    return (Text(name, title, task["sha256"], form, within),
+            Answer(unit * sum(task["values"]) / len(seeds), unit * task["error"] if "error" in task else None,
+                   f"{about}; {task['note']}" if task["note"] else about,
+                   tuple(f"{run} s{seed}" for seed in task["failed"]), len(seeds),
+                   tuple((name, unit * value) for name, value in task["references"].items())))
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def columns(results: Sequence[dict]) -> dict[Text, Column]:
     """A column for each text that some run was asked; the digits of its SHA-256 tell apart those of one title."""
-    found = {text: answer.about for result in results for text, answer in answers(result)}
-    titles = [text.column for text in found]
+    found: dict[Text, list[Answer]] = {}
+    for result in results:
+        for text, answer in answers(result):
+            found.setdefault(text, []).append(answer)
+    names = [text.column for text in found]
     made = {}
-    for text, about in found.items():
-        many, digits = titles.count(text.column) > 1, text.sha256[:4]
-        title = f"{text.title}, {digits}" if many else text.title
-        form = ".2f" if text.column == "pseudo_perplexity" else ".1f"
-        made[text] = Column(f"{text.column}_{digits}" if many else text.column, title, form, f"{title}: {about}.")
+    for text, every in found.items():
+        same, digits = names.count(text.column) > 1, text.sha256[:4]
+        title = f"{text.title}, {digits}" if same else text.title
+        made[text] = Column(f"{text.column}_{digits}" if same else text.column, title, text.form,
+                            f"{title}: {every[-1].about}{failures(every)}.")
     return made
+
+
+def failures(every: Sequence[Answer]) -> str:
+    """Which fine-tunings came to nothing, of how many."""
+    failed = [name for answer in every for name in answer.failed]
+    total = sum(answer.of for answer in every)
+    return (f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}: "
+            f"{', '.join(failed)}" if failed else "")
 
 
 def cells(seeds: Sequence[dict], columns: dict[Text, Column]) -> dict:
@@ -58,10 +104,19 @@ def cells(seeds: Sequence[dict], columns: dict[Text, Column]) -> dict:
     for text, column in columns.items():
         found = [of_run[text] for of_run in every if text in of_run]
         if len(found) == len(seeds):
-            within = PERCENT if text.column.startswith("pairs_") else REAL
-            row[column.name] = estimate((answer.value for answer in found), within)
+            row[column.name] = estimate((answer.value for answer in found), text.within)
             if len(found) == 1 and found[0].error is not None:
                 row[f"{column.name}_se"] = found[0].error
         elif found:
             row[column.name] = f"{len(found)} of {len(seeds)} seeds judged"
     return row
+
+
+def references(results: Sequence[dict], columns: dict[Text, Column]) -> dict[str, dict]:
+    """The cells of what is known without a model, by whose it is: the majority class, and the best there is."""
+    rows: dict[str, dict] = {}
+    for result in results:
+        for text, answer in answers(result):
+            for name, value in answer.references:
+                rows.setdefault(name, {})[columns[text].name] = value
+    return rows

@@ -28,7 +28,7 @@ def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Seque
     made = [about(seeds) | measured(seeds, value) | asked.cells(seeds, since) | judged_on(seeds, sets)
             for seeds in series.groups(results).values()]
     for one in sets:
-        made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value)]
+        made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value, since)]
     further = sorted({rate for result in results for rate in series.rates(result)})
     columns = (*own, Column(JUDGED, "judged on", note=rows.note(sets)), *SPENT, *columns_of(results), *since.values(),
                *more, *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in further))
@@ -94,10 +94,11 @@ def cell(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
     return found | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 
-def references(results: Sequence[dict], title: str, value: Score) -> list[dict]:
+def references(results: Sequence[dict], title: str, value: Score, since: dict[asked.Text, Column]) -> list[dict]:
     """A row for each reference of runs that were judged on the same rows: the unigram baseline, and the best there is.
 
-    title: the column that names it; value: the score that says how far from the optimum it is. A reference that is not
+    title: the column that names it; value: the score that says how far from the optimum it is; since: the columns of
+    what the runs were asked since. A reference that is not
     the same for all, such as the unigram's of runs that were trained on other texts, is given from its least to its
     most.
     """
@@ -116,6 +117,8 @@ def references(results: Sequence[dict], title: str, value: Score) -> list[dict]:
         if score.beside == every[0].name:
             row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
             row |= {value.name: found - floor} if floor is not None and found is not None else {}
+    for name, cells in asked.references(results, since).items():
+        made[name] = made.get(name, {title: name}) | cells
     return [exponentials(row, every) | row for row in made.values()]
 
 

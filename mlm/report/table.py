@@ -41,11 +41,13 @@ def against_paper(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list
         wider.append(column)
         name = column.name.removesuffix("_paper")
         if name != column.name:
-            ours = next(one for one in columns if one.name == name)
+            ours = next((one for one in columns if one.name == name), None)
+            if ours is None:
+                continue
             wider.append(Column(f"{name}_difference", f"{ours.title}, ours - paper", "+" + ours.form.lstrip("+")))
             for row in rows:
                 value, paper = row.get(name), row.get(column.name)
-                if value is not None and paper is not None:
+                if value is not None and not isinstance(value, str) and paper is not None:
                     row[f"{name}_difference"] = (type(value)(*(None if x is None else x - paper for x in value))
                                                  if isinstance(value, Estimate) else value - paper)
     return rows, wider

@@ -8,9 +8,11 @@ from mlm.base.config import Config
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.text import corpus
+from mlm.train import downstream
 from mlm.train.step import finetune, optim, parallel
 
-READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ)
+READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ,
+        *downstream.READ)
 DEFAULT = fields.flatten(Config())
 
 
@@ -63,6 +65,7 @@ def check(cfg: Config) -> None:
     objectives.check(cfg)
     optim.check(cfg.optim)
     finetune.check(cfg)
+    downstream.check(cfg)
     parallel.check_mode(cfg)
     for name in ("steps", "batch_size", "accumulate", "checkpoint_every", "log_every"):
         errors.at_least(1, f"config.train.{name}", getattr(cfg.train, name))

@@ -1,11 +1,12 @@
 """The config of a fine-tuning, from that of the run it starts from and a recipe."""
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.train import recipe
+from mlm.data.tasks import splits, tasks
+from mlm.train import downstream, recipe
 from mlm.train.run import start
 
 # As Devlin et al. 2019, appendix A.3, with the 6% of warm-up of Liu et al. 2019: a few epochs, of which they take the
@@ -19,9 +20,60 @@ RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e
 LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64}  # most examples fit
 
 
+class Trial(NamedTuple):
+    """One of the fine-tunings that config.downstream asks for."""
+
+    task: str
+    layers: int           # as config.tune.layers
+    learning_rate: float
+    epochs: float
+    seed: int
+
+
 def rates(size: str) -> tuple[float, ...]:
     """The learning rates to choose from for a model of a row of mlm/models/sizes.py."""
     return RATES_OF.get(size, RATES)
+
+
+def trials(cfg: config.Config) -> list[Trial]:
+    """What config.downstream asks for; those that share a program stand together."""
+    said = cfg.downstream
+    return [Trial(task, layers, rate, epochs, seed) for task in downstream.names(cfg) for layers in said.layers
+            for epochs in said.epochs for rate in said.learning_rates or rates(cfg.model.size)
+            for seed in range(said.seeds)]
+
+
+def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
+    """What a trial sets of the config of its fine-tuning, by dotted name; cfg: the pretrained run's."""
+    path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
+    of_row = tasks.objective(trial.task) in ("classify", "regress")
+    read = {"tune.read": "last"} if of_row and cfg.model.sees == "left" else {}
+    return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "tune.layers": trial.layers,
+                          "optim.learning_rate": trial.learning_rate, "seed": trial.seed}
+
+
+def planned(cfg: config.Config, trial: Trial) -> config.Config:
+    """The config that a trial will have once the run of cfg is trained, but for the steps and the state it starts from.
+
+    Raises ConfigError for what cannot be fine-tuned so.
+    """
+    began = start.model_of(fields.flatten(cfg), cfg.workdir) | {"start.run": cfg.workdir}
+    try:
+        made = recipe.resolve(*_layers(config.Config(), began, given(cfg, trial)))
+        recipe.check(made)
+    except errors.ConfigError as error:
+        raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
+    return made
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError where the run of a resolved config could not be fine-tuned as config.downstream says, or where
+    files that it names are not there.
+    """
+    for trial in {(one.task, one.layers): one for one in trials(cfg)}.values():
+        made = planned(cfg, trial)
+        if trial.task not in tasks.DRAWN:
+            splits.paths(made.data)
 
 
 def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: bool = False,
@@ -37,11 +89,9 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
     errors.expect(epochs is None or "train.steps" not in given, "--epochs", epochs,
                   "left out beside config.train.steps, which says how long to train too")
     errors.expect(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
-    task, began = given["data.task"], start.of_run(run, drawn=drawn)
-    size = began["model.size"]
-    own = RECIPE | {"optim.learning_rate": rates(size)[1], "workdir": f"{run}-{task}" + ("-drawn" if drawn else "")}
-    own |= {"pack.length": min(began["pack.length"], LENGTHS.get(task, began["pack.length"]))}
-    layers = base, began, own, given
+    began = start.of_run(run, drawn=drawn)
+    workdir = {"workdir": f"{run}-{given['data.task']}" + ("-drawn" if drawn else "")}
+    layers = _layers(base, began | workdir, given)
     cfg = recipe.resolve(*layers)
     recipe.check(cfg)
     packed = pack.load(cfg)
@@ -49,3 +99,10 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
         rows, wanted = len(packed.train["ids"]), EPOCHS if epochs is None else epochs
         cfg = recipe.resolve(*layers, {"train.steps": max(1, math.ceil(rows * wanted / cfg.train.batch_size))})
     return cfg, packed
+
+
+def _layers(base, began, given) -> Sequence:
+    """The config and the fields over it of which a fine-tuning's is made; began: those of the run it starts from."""
+    own = RECIPE | {"optim.learning_rate": rates(began["model.size"])[1]}
+    own |= {"pack.length": min(began["pack.length"], LENGTHS.get(given["data.task"], began["pack.length"]))}
+    return base, began, own, given

@@ -33,6 +33,7 @@ class Task(NamedTuple):
     labelled: Mapping[str, str]   # fields of config.data.labelled
     source: str
     note: str = ""                # what a reader of its scores must know
+    title: str = ""               # what tables call it, where that is not its name
 
 
 GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
@@ -40,33 +41,51 @@ SQUAD = {"format": "squad", "scores": "f1,exact"}
 TASKS = {
     "sst2": Task("classify", {
         "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence", "label": "label",
-        "scores": "accuracy"}, f"Socher et al. 2013; {GLUE}"),
+        "scores": "accuracy"}, f"Socher et al. 2013; {GLUE}", title="SST-2"),
     "cola": Task("classify", {
         "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "3", "label": "1",
-        "scores": "matthews,accuracy"}, f"Warstadt et al. 2019; {GLUE}"),
+        "scores": "matthews,accuracy"}, f"Warstadt et al. 2019; {GLUE}", title="CoLA"),
     "rte": Task("classify", {
         "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence1", "second": "sentence2",
         "label": "label", "id": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
-        f"Dagan et al. 2005 and later; {GLUE}"),
+        f"Dagan et al. 2005 and later; {GLUE}", title="RTE"),
+    "mnli": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev_matched.tsv", "text": "sentence1", "second": "sentence2",
+        "label": "gold_label", "id": "pairID", "labels": "entailment,neutral,contradiction", "scores": "accuracy"},
+        f"Williams et al. 2018; {GLUE}", "dev is the matched one", title="MNLI"),
+    "qnli": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "question", "second": "sentence",
+        "label": "label", "id": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
+        f"Rajpurkar et al. 2016; {GLUE}", title="QNLI"),
+    "qqp": Task("classify", {
+        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "question1", "second": "question2",
+        "label": "is_duplicate", "id": "id", "scores": "accuracy,f1"}, f"Iyer et al. 2017; {GLUE}", title="QQP"),
     "mrpc": Task("classify", {
         "format": "tsv", "train": "msr-para-train.tsv", "dev": "msr-para-val.tsv", "test": "msr-para-test.tsv",
         "text": "#1 String", "second": "#2 String", "label": "Quality", "scores": "accuracy,f1"},
-        "Dolan and Brockett 2005", "not GLUE's own split: its dev set is other rows of the published training set"),
+        "Dolan and Brockett 2005", "not GLUE's own split: its dev set is other rows of the published training set",
+        title="MRPC"),
     "stsb": Task("regress", {
         "format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv", "text": "5",
-        "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}"),
+        "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}", title="STS-B"),
     "wnut17": Task("tag", {
         "format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "text": "0", "label": "1",
-        "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017"),
+        "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017", title="WNUT-17"),
     "ud_ewt": Task("tag", {
         "format": "conllu", "train": "en_ewt-ud-train.conllu", "dev": "en_ewt-ud-dev.conllu",
         "test": "en_ewt-ud-test.conllu", "text": "form", "label": "upos", "scores": "accuracy"},
-        "Silveira et al. 2014; Universal Dependencies", "parts of speech, words as the treebank cuts them"),
+        "Silveira et al. 2014; Universal Dependencies", "parts of speech, words as the treebank cuts them",
+        title="UD-EWT"),
     "squad": Task("span", SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
-                  "Rajpurkar et al. 2016, arXiv:1606.05250"),
+                  "Rajpurkar et al. 2016, arXiv:1606.05250", title="SQuAD 1.1"),
     "squad2": Task("span", SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
-                   "Rajpurkar et al. 2018, arXiv:1806.03822", "questions may have no answer"),
+                   "Rajpurkar et al. 2018, arXiv:1806.03822", "questions may have no answer", title="SQuAD 2.0"),
 }
+
+
+def objective(name: str) -> str:
+    """The objective of a task that is known by name."""
+    return (language.TASKS.get(name) or TASKS[name]).objective
 
 
 def resolve(cfg: config.Config) -> config.Config:

@@ -3,7 +3,7 @@
 config.json, the resolved config and the rows' identity; tokenizer/; provenance.json, a record of each start;
 metrics.jsonl, what the run logged; tensorboard/, the same; checkpoints/; held_out.npz, what each held-out row gave;
 result.json, written last; judged.json, what the trained model was asked since; predictions-dev.jsonl and -test, what
-a fine-tuned one predicts of each example; error.txt, how a sweep's point failed.
+a fine-tuned one predicts of each example; error.txt, how a sweep's point failed; tasks/, its fine-tunings.
 What a run gave that was made longer since stands beside them: held_out-1000.npz, judged-1000.json, result-1000.json.
 
 Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.
@@ -48,6 +48,11 @@ def events(workdir: Path | str) -> Path:
 
 def failure(workdir: Path | str) -> Path:
     return Path(workdir, "error.txt")
+
+
+def fine_tuning(workdir: Path | str, name: str) -> Path:
+    """The directory of a fine-tuning that a run was asked for."""
+    return Path(workdir, "tasks", name)
 
 
 def origin(workdir: Path | str) -> dict | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
-from mlm.train import recipe
+from mlm.train import recipe, tuning
 from mlm.train.run import checkpoint, directory, longer, start
 from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
@@ -18,6 +18,7 @@ from mlm.train.step import program as programs
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
     recipe.check(cfg)
+    tuning.check(cfg)
     parallel.check(cfg)
     files.check_folder("config.workdir", cfg.workdir)
     cost.check_room(cfg)

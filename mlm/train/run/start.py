@@ -15,17 +15,21 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
     Its model, its language, the length of its rows, its tokenizer, and which of its checkpoints is the newest; drawn:
     without its parameters. Raises ConfigError where there is no run or no checkpoint.
     """
-    saved = trained.origin(workdir)
-    taken = {name: value for name, value in saved["config"].items() if name.startswith("model.")}
-    if saved["config"]["data.corpus"] == "language":
-        taken |= {name: value for name, value in saved["config"].items() if name.startswith("data.language.")}
-    taken |= {"pack.length": saved["config"]["pack.length"], "tokenizer.path": str(directory.tokenizer_folder(workdir))}
+    taken = model_of(trained.origin(workdir)["config"], workdir)
     if drawn:
         return taken
     with contextlib.closing(checkpoint.manager(workdir)) as checkpoints:
         digest = checkpoint.newest_digest(checkpoints)
     errors.expect(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return taken | {"start.run": str(workdir), "start.state": digest}
+
+
+def model_of(flat: Mapping[str, Any], workdir: str) -> dict[str, Any]:
+    """The fields, by dotted name, that are not to differ from those of a run in a directory; flat: the run's own."""
+    taken = {name: value for name, value in flat.items() if name.startswith("model.")}
+    if flat["data.corpus"] == "language":
+        taken |= {name: value for name, value in flat.items() if name.startswith("data.language.")}
+    return taken | {"pack.length": flat["pack.length"], "tokenizer.path": str(directory.tokenizer_folder(workdir))}
 
 
 def begin(cfg: config.Config, state: types.TrainState) -> types.TrainState:

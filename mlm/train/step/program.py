@@ -15,7 +15,8 @@ from mlm.train.step import parallel, update
 TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
 OUTSIDE = ("workdir", "start.run", "start.state", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every",
-           "train.checkpoint_every", "train.log_every")
+           "train.checkpoint_every", "train.log_every", "downstream.names", "downstream.path",
+           "downstream.learning_rates", "downstream.epochs", "downstream.seeds", "downstream.layers")
 
 
 class Program(NamedTuple):
