@@ -1,4 +1,6 @@
 """Bad configs end in one clear line, before anything is compiled; good ones are named by what they compute."""
+import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, fields
+from mlm.base.drawn import DRAWN
 from mlm.train import recipe
 from mlm.train.run import loop
 
@@ -120,3 +123,14 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
     assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"
     kept = small_config(data__corpus="language", pack__mode="segment_pair", tokenizer__kind="wordpiece")
     assert kept.pack.mode == "segment_pair" and kept.tokenizer.kind == "wordpiece"
+
+
+def test_a_field_that_was_added_later_changes_no_run_made_before():
+    cfg = small_config()
+    saved = fields.identity(cfg, {})
+    early = saved | {"config": {name: value for name, value in saved["config"].items() if name != "tune.decay"}}
+    fields.check_same(cfg, {}, early, "runs/a")
+    with pytest.raises(errors.ConfigError, match=r"config.tune.decay = 0.9, there 1.0"):
+        fields.check_same(fields.override(cfg, {"tune.decay": 0.9}), {}, early, "runs/a")
+    alone = hashlib.sha256(json.dumps([{"seed": 3}, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
+    assert fields.fingerprint(config.Config(seed=3)) == alone

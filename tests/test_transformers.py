@@ -78,7 +78,7 @@ def made(head):
 
 
 def logits(model, head, params, given):
-    h_BxLxD, own = heads.states(params, model, given, None), params["objective"]
+    (h_BxLxD,), own = model.hidden(params["model"], given.text), params["objective"]
     return heads.row(own, h_BxLxD, given.text, None, read="first", rate=0.0) if head == "classify" else (
         heads.dense(own, h_BxLxD))
 

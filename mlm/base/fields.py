@@ -92,9 +92,13 @@ def check_values(config: Config) -> None:
 
 
 def fingerprint(config: Config) -> str:
-    """Twelve hexadecimal digits that name a resolved config by the fields and the draws that can change its result."""
-    flat = flatten(config, results_only=True)
-    return hashlib.sha256(json.dumps([flat, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
+    """Twelve hexadecimal digits that name a resolved config by the fields and the draws that can change its result.
+
+    Fields at their default do not enter: one that is added, its default being what was before, renames no run.
+    """
+    default = flatten(Config())
+    said = {name: value for name, value in flatten(config, results_only=True).items() if value != default[name]}
+    return hashlib.sha256(json.dumps([said, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,10 +113,14 @@ def drawn_otherwise(saved: Mapping[str, Any]) -> str:
 
 
 def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError, naming what differs, unless `saved`, an `identity`, would give the same result."""
-    want, have = json.loads(json.dumps(flatten(cfg, results_only=True))), saved["config"]  # tuples are lists there
-    differing = [f"config.{name} = {value!r}, there {have.get(name)!r}"
-                 for name, value in want.items() if have.get(name) != value]
+    """Raises ConfigError, naming what differs, unless `saved`, an `identity`, would give the same result.
+
+    A field that it lacks, since it was added later, has its default.
+    """
+    default, want = (json.loads(json.dumps(flatten(one, results_only=True))) for one in (Config(), cfg))
+    have = default | saved["config"]  # tuples are lists there
+    differing = [f"config.{name} = {value!r}, there {have[name]!r}"
+                 for name, value in want.items() if have[name] != value]
     if differing:
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
     other = drawn_otherwise(saved)
