@@ -207,7 +207,7 @@ def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
 
 
 def test_what_an_older_version_wrote_is_refused_and_stays(runs):
-    cfg = copy(runs, "done", "older")
+    cfg = copy(runs, "done", "unsealed")
     path = directory.end(cfg.workdir)
     older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.SEAL}
     path.write_text(json.dumps(older))
