@@ -1,5 +1,4 @@
 """Inputs that a user could get wrong end in one line and make nothing: a table; experiments/attack tries many more."""
-import os
 import signal
 import subprocess
 import sys
@@ -7,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small import environment
 
 from experiments.attack import cases
 from launch import join, loaded
@@ -155,11 +155,11 @@ def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
              "config.data.cache": folder / "full-cache", "config.train.batch_size": 8, "config.eval.batch_size": 8}
     words = " ".join(f"--{name}={value}" for name, value in small.items())
     run = f"{sys.executable} -m launch.run {words}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     full = subprocess.run(["bash", "-c", f"ulimit -f 4; {run}"], cwd=ROOT, text=True, capture_output=True, check=False,
-                          env=environment)
+                          env=environment())
     assert full.returncode == 1 and "Traceback" not in full.stderr, full.stderr
     assert full.stderr.strip().splitlines()[-1].startswith("error: File too large")
     assert not list((folder / "full-cache").glob(".*.part-*")) and not list(folder.glob("full/result.json"))
-    after = subprocess.run(["bash", "-c", run], cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
+    after = subprocess.run(["bash", "-c", run], cwd=ROOT, text=True, capture_output=True, check=False,
+                           env=environment())
     assert after.returncode == 0 and "done:" in after.stdout, after.stderr

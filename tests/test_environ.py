@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small import environment
 
 from launch import environ
 
@@ -34,10 +35,10 @@ def test_a_second_start_compiles_nothing(tmp_path):
                   "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.length": 16, "model.layers": 1,
                   "model.width": 16, "model.hidden": 16, "model.heads": 1, "train.steps": 2, "train.batch_size": 8,
                   "eval.batch_size": 8, "workdir": workdir}
-        kept = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")}
         done = subprocess.run([sys.executable, "-m", "launch.run", *(f"--config.{name}={value}" for name, value in
                                                                      fields.items())],
-                              cwd=ROOT, env=os.environ | kept, capture_output=True, text=True, check=True)
+                              cwd=ROOT, env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
+                              capture_output=True, text=True, check=True)
         assert "done:" in done.stdout
         return {path.name for path in (tmp_path / "compiled").iterdir()}
 

@@ -3,7 +3,6 @@ import csv
 import importlib
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from small import environment
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate, Score
@@ -174,7 +174,7 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
     done = subprocess.run([sys.executable, "-m", "launch.sweep", "run", "experiments/dynamic_masking.py",
                            "--scale=quick", *where], cwd=ROOT, capture_output=True, text=True, check=False,
-                          env=os.environ | {"JAX_PLATFORMS": "cpu"})
+                          env=environment())
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:
         found = {row["masking"]: row for row in csv.DictReader(file)}

@@ -1,6 +1,5 @@
 """A trained run is judged from its directory alone, a part at a time, and what is done is not done again."""
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import environment, small_config
 
 from mlm.base import errors, fields, files
 from mlm.data.tasks import blimp
@@ -147,7 +146,7 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
 
 def command(*words):
     return subprocess.run([sys.executable, "-m", "launch.judge", *map(str, words)], cwd=ROOT, capture_output=True,
-                          text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+                          text=True, check=False, env=environment())
 
 
 @pytest.mark.slow

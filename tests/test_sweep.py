@@ -1,11 +1,11 @@
 """A sweep goes on past a point that fails, skips what is done, and makes its table from what there is."""
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from small import environment
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def sweep(tmp_path_factory):
     def call(verb, *more):
         done = subprocess.run([sys.executable, "-m", "launch.sweep", verb, str(folder / "experiment.py"),
                                *(f"--config.{name}={value}" for name, value in fields.items()), *more], cwd=ROOT,
-                              capture_output=True, text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+                              capture_output=True, text=True, check=False, env=environment())
         return done.returncode, done.stdout, done.stderr
 
     return folder / "runs", call
