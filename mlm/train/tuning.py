@@ -58,11 +58,8 @@ def planned(cfg: config.Config, trial: Trial) -> config.Config:
     Raises ConfigError for what cannot be fine-tuned so.
     """
     began = start.model_of(fields.flatten(cfg), cfg.workdir) | {"start.run": cfg.workdir}
-    try:
-        made = recipe.resolve(*_layers(config.Config(), began, given(cfg, trial)))
-        recipe.check(made)
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
+    made = recipe.resolve(*_layers(config.Config(), began, given(cfg, trial)))
+    recipe.check(made)
     return made
 
 
@@ -71,9 +68,12 @@ def check(cfg: config.Config) -> None:
     files that it names are not there.
     """
     for trial in {(one.task, one.layers): one for one in trials(cfg)}.values():
-        made = planned(cfg, trial)
-        if trial.task not in tasks.DRAWN:
-            splits.paths(made.data)
+        try:
+            made = planned(cfg, trial)
+            if trial.task not in tasks.DRAWN:
+                splits.paths(made.data)
+        except errors.ConfigError as error:
+            raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
 
 
 def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: bool = False,

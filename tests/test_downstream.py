@@ -1,0 +1,174 @@
+"""What a run is fine-tuned for is made once, goes on where it was stopped, and is refused before anything is trained."""
+import os
+import random
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from small import small_config
+
+from launch.sweep import overview, points
+from mlm.base import config, errors, fields
+from mlm.judge import questions
+from mlm.train import recipe, tuning
+from mlm.train.run import directory, log, loop
+from mlm.train.run.stop import Stopped
+from mlm.train.step import program
+
+GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A run of a few steps, the folder of its tasks, and how to have a copy of it with fields of config.downstream."""
+    folder, draw = tmp_path_factory.mktemp("pretrained"), random.Random(0)
+    (folder / "texts.txt").write_text("\n".join(" ".join(draw.choices("abcdefgh", k=9)) for _ in range(150)))
+    for task in ("sst2", "rte"):
+        (folder / "tasks" / task).mkdir(parents=True)
+    for name, count in (("train", 120), ("dev", 24)):
+        texts = [" ".join(draw.choices("abcdefgh", k=6)) for _ in range(count)]
+        (folder / "tasks" / "sst2" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(
+            f"{text}\t{int(text < 'd')}\n" for text in texts))
+    cfg = small_config(
+        model__layers=1, data__path=str(folder / "texts.txt"), data__boundary="line", data__cache=str(folder / "cache"),
+        tokenizer__kind="words", tokenizer__vocab_size=13, workdir=str(folder / "run"), train__steps=2,
+        train__batch_size=8, eval__batch_size=16)
+    loop.train(cfg)
+    copies = iter(range(100))
+
+    def copy(**own):
+        workdir = folder / f"copy{next(copies)}"
+        shutil.copytree(folder / "run", workdir)
+        own = {f"downstream.{name}": value for name, value in own.items()}
+        return fields.override(cfg, {"downstream.names": "sst2", "downstream.path": str(folder / "tasks")} | GRID
+                               | own | {"workdir": str(workdir)})
+
+    return folder, copy
+
+
+def starts(cfg):
+    return {path.parent.name: directory.provenance(path.parent)
+            for path in directory.fine_tuning(cfg.workdir, "").glob("*/provenance.json")}
+
+
+def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pretrained):
+    _, copy = pretrained
+    cfg = copy(seeds=2)
+    assert overview.state(cfg).name == "stopped"
+    found = questions.finish(cfg)
+    assert overview.state(cfg).name == "done" and questions.missing(cfg) == []
+    assert sorted(name.partition("/")[2] for name in found["answers"]["tasks"]) == [
+        "lr0.001-e1-s0", "lr0.001-e1-s1", "lr0.01-e1-s0", "lr0.01-e1-s1"]
+    (one,) = found["summary"]["tasks"].values()
+    assert one["trials"] == 2 and one["seeds"] == [0, 1] and one["score"]["name"] == "accuracy"
+    assert {*one["references"]} == {"majority class"} and one["title"] == "SST-2"
+    begun = starts(cfg)
+    assert len(begun) == 4 and all(len(records) == 1 for records in begun.values())
+    for name, answer in found["answers"]["tasks"].items():
+        run = directory.fine_tuning(cfg.workdir, answer["run"])
+        assert len((run / "predictions-dev.jsonl").read_text().splitlines()) == 24, name
+        assert directory.result(run)["evaluation"] == answer["evaluation"] and not directory.checkpoints(run).exists()
+    kept = directory.judged(cfg.workdir)
+    Path(cfg.workdir, "judged.json").unlink()
+    (fewer,) = questions.finish(fields.override(cfg, {"downstream.learning_rates": (1e-2,)}))["summary"]["tasks"].values()
+    questions.finish(cfg)
+    assert fewer["trials"] == 1 and directory.judged(cfg.workdir) == kept and starts(cfg) == begun
+
+
+def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, monkeypatch):
+    _, copy = pretrained
+    whole, stopped = (copy(learning_rates=(1e-2,), seeds=2) for _ in range(2))
+    add, held = log.Log.add, []
+
+    def stop_at_the_first(self, number, *rest, **more):
+        held.append(directory.held(stopped))
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return add(self, number, *rest, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped) as stop:
+        patch.setattr(log.Log, "add", stop_at_the_first)
+        questions.finish(stopped)
+    assert stop.value.signal == signal.SIGTERM and "the same command continues" in str(stop.value)
+    assert all(held) and not directory.held(stopped) and len(starts(stopped)) == 1
+    with directory.claim(stopped), pytest.raises(directory.Taken):
+        questions.finish(stopped)
+    for cfg in (stopped, whole):
+        questions.finish(cfg)
+    assert directory.judged(stopped.workdir)["summary"] == directory.judged(whole.workdir)["summary"]
+    assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [
+        [False], [False, True]]
+
+
+def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
+    _, copy = pretrained
+    cfg = copy()
+
+    def diverges(tuned, packed):
+        raise log.Diverged("step 1: loss nan")
+
+    monkeypatch.setattr(loop, "train", diverges)
+    (one,) = questions.finish(cfg)["summary"]["tasks"].values()
+    assert one["failed"] == [0] and one["trials"] == 2 and questions.missing(cfg) == []
+
+
+def test_nothing_of_it_changes_what_a_run_is(pretrained):
+    _, copy = pretrained
+    plain = config.Config()
+    for name, value in fields.flatten(copy(seeds=3, layers=(-1, 0))).items():
+        if name.startswith("downstream."):
+            other = fields.override(plain, {name: value})
+            assert other != plain and fields.fingerprint(other) == fields.fingerprint(plain)
+            assert program.blank(other) == program.blank(plain)
+
+
+def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_same(pretrained):
+    folder, copy = pretrained
+    for name in ("same", "others"):
+        shutil.copytree(folder / "tasks", folder / name)
+    with (folder / "others" / "sst2" / "dev.tsv").open("a") as file:
+        file.write("a b c\t1\n")
+    whole, same, others = (questions.due(copy(path=str(folder / name))) for name in ("tasks", "same", "others"))
+    assert whole == same and len(whole) == 2
+    assert not {(part.name, part.sha256) for part in whole} & {(part.name, part.sha256) for part in others}
+    head = questions.due(copy(layers=(0,)))
+    assert [part.name.replace("-head", "") for part in head] == [part.name for part in whole]
+    assert not {part.sha256 for part in head} & {part.sha256 for part in whole}
+
+
+BAD = {
+    "an unknown task": ({"names": "topic,sst-2"}, r"names = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
+    "a task twice": ({"names": "topic,topic"}, "names = 'topic,topic': expected each task once"),
+    "no folder": ({"names": "topic,cola", "path": ""}, "path = '': expected the folder that holds a folder 'cola'"),
+    "another folder": ({"path": "nowhere"}, r"data\.task_path = 'nowhere/sst2': expected the folder of the task's"),
+    "a folder without its files": ({"names": "rte"}, r"labelled\.train = 'train.tsv': expected a file in .*rte"),
+    "more layers than there are": ({"layers": (2,)}, r"tune\.layers = 2: expected -1 <= value <= 1"),
+    "no epochs": ({"epochs": ()}, r"epochs = \(\): expected each value once, one at least"),
+    "no pass": ({"epochs": (0.0,)}, r"epochs = \(0\.0,\): expected numbers above 0"),
+    "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
+    "no seed": ({"seeds": 0}, "seeds = 0: expected at least 1"),
+    "half a layer": ({"layers": (0.5,)}, r"layers = \(0\.5,\): expected whole numbers"),
+    "what nothing reads": ({"names": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},
+                           r"seeds = 2: nothing reads it, since config\.downstream\.names"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_fine_tuned_is_refused_in_one_line_before_anything_is_trained(pretrained, case, monkeypatch):
+    own, said = BAD[case]
+    monkeypatch.setattr(loop, "drive", None)
+    with pytest.raises(errors.ConfigError) as refused:
+        loop.check(recipe.resolve(pretrained[1](**own)))
+    assert re.search(r"config\.(downstream\b.*)?" + said, str(refused.value)) and "\n" not in str(refused.value)
+
+
+def test_files_that_are_not_here_stop_no_list(pretrained):
+    folder, copy = pretrained
+    cfg = copy(path=str(folder / "elsewhere"))
+    assert overview.state(cfg).name == "stopped"
+    named = {"downstream.names": "topic,sst2", "downstream.path": "nowhere"}
+    (resolved,) = points.resolved(config.Config(), {"one": named}, {"downstream.seeds": 2}).values()
+    assert [trial[:1] + trial[2:] for trial in tuning.trials(resolved)[:3]] == [
+        ("topic", 5e-4, 3.0, 0), ("topic", 5e-4, 3.0, 1), ("topic", 1e-3, 3.0, 0)]
