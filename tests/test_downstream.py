@@ -1,4 +1,4 @@
-"""What a run is fine-tuned for is made once, goes on where it was stopped, and is refused before anything is trained."""
+"""What a run is fine-tuned for is made once, goes on where it was stopped, and is refused before any training."""
 import os
 import random
 import re
@@ -72,7 +72,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
         assert directory.result(run)["evaluation"] == answer["evaluation"] and not directory.checkpoints(run).exists()
     kept = directory.judged(cfg.workdir)
     Path(cfg.workdir, "judged.json").unlink()
-    (fewer,) = questions.finish(fields.override(cfg, {"downstream.learning_rates": (1e-2,)}))["summary"]["tasks"].values()
+    few = fields.override(cfg, {"downstream.learning_rates": (1e-2,)})
+    (fewer,) = questions.finish(few)["summary"]["tasks"].values()
     questions.finish(cfg)
     assert fewer["trials"] == 1 and directory.judged(cfg.workdir) == kept and starts(cfg) == begun
 
