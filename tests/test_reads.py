@@ -18,7 +18,7 @@ ALWAYS = {  # read by every run
     "model.unroll", "model.fast",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "train.steps", "train.batch_size", "train.accumulate", "train.eval_every",
-    "train.checkpoint_every", "train.log_every", "start.run", "tune.layers", "tune.decay", "eval.seed",
+    "train.checkpoint_every", "train.log_every", "start.run", "tune.layers", "tune.decay", "downstream.names", "eval.seed",
     "eval.batch_size", "eval.max_rows", "parallel.mode"}
 # Each choice that takes a reader away, with what else it needs.
 CHOICES = [{"data.corpus": "language"} | choice for choice in (
@@ -34,7 +34,7 @@ CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "s
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm": "post", "model.positions": "rotary"}
+    named = {"model.norm": "post", "model.positions": "rotary", "downstream.layers": (0,)}
     if name in named:
         return named[name]
     value = recipe.DEFAULT[name]
