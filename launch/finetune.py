@@ -4,8 +4,8 @@
 
 A row of TASKS (mlm/data/tasks/tasks.py) knows a data set; config.data.task=own reads any other of its formats. The
 model, its tokenizer and its language are the run's; all else is mlm/train/tuning.py's RECIPE, or what is set as
---config.NAME=value. The same command again continues, or says that it is done. Predictions of dev and test lie in
-the run's folder, which is the pretrained run's with -TASK behind it where config.workdir is not set.
+--config.NAME=value. The same command again continues, or says that it is done. Result and predictions of dev and test
+lie in runs/a/tasks/TASK, where config.workdir names no other folder.
 """
 import sys
 

@@ -7,7 +7,7 @@ from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
 from mlm.train import downstream, recipe
-from mlm.train.run import start
+from mlm.train.run import directory, start
 
 # As Devlin et al. 2019, appendix A.3, with the 6% of warm-up of Liu et al. 2019: a few epochs, of which they take the
 # best of 2, 3 and 4, at the best of three learning rates. Those are of models of a hundred million parameters; the
@@ -90,7 +90,7 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
                   "left out beside config.train.steps, which says how long to train too")
     errors.expect(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
     began = start.of_run(run, drawn=drawn)
-    workdir = {"workdir": f"{run}-{given['data.task']}" + ("-drawn" if drawn else "")}
+    workdir = {"workdir": str(directory.fine_tuning(run, given["data.task"] + ("-drawn" if drawn else "")))}
     layers = _layers(base, began | workdir, given)
     cfg = recipe.resolve(*layers)
     recipe.check(cfg)
