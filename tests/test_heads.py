@@ -37,8 +37,9 @@ def states():
 
 def model(h_BxLxD=None):
     """One whose states are given, so that nothing is compiled but the head."""
-    return types.Model(("both",), WIDTH, init=dict, hidden=lambda params, text, source, *, key_B: (
-        states() if h_BxLxD is None else h_BxLxD,), logits=None)
+    h_BxLxD = states() if h_BxLxD is None else h_BxLxD
+    return types.Model(("both",), WIDTH, init=dict, hidden=lambda params, text, source, *, key_B: (h_BxLxD,),
+                       logits=None, layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
 
 
 def params(objective):
@@ -49,8 +50,11 @@ def params(objective):
 
 
 def evaluated(objective, params, rows, h_BxLxD=None):
-    losses = objective.loss(params, model(h_BxLxD), rows, jax.random.split(jax.random.key(0), ROWS), None, train=False)
-    return jax.tree.map(np.asarray, losses)
+    @jax.jit
+    def losses(params, key):
+        return objective.loss(params, model(h_BxLxD), rows, jax.random.split(key, ROWS), None, train=False)
+
+    return jax.device_get(losses(params, jax.random.key(0)))
 
 
 def plain_row(head, read):

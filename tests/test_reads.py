@@ -30,6 +30,7 @@ CHOICES = [{"data.corpus": "language"} | choice for choice in (
 TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pack.length": 256}
 CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "squad")
             if tasks.TASKS[task].objective in OBJECTIVES]
+CHOICES += [TASK | {"data.task": "ud_dep", "tune.layers": 0}]
 
 
 def other(name):

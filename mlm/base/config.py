@@ -39,6 +39,8 @@ class Labelled:
                                         #       conll and conllu the token
     second: str = ""                    # the second text of a pair; empty: rows hold one text
     label: str = ""                     # the label or number; of conll and conllu the tag
+    head: str = ""                      # conllu, edge: column of the numbers of the words that labels relate their own
+                                        #       to (head beside deprel), 0 where none; empty: labels are of a word alone
     id: str = ""                        # what a row is called in predictions; empty: its number in the file, from 0
     quoting: str = ""                   # tsv, csv: whether "..." may hold delimiters and line ends: on | off; empty:
                                         #       off for tsv, on for csv
@@ -174,6 +176,7 @@ class Tune:
                                         #       sum4 | mix: learnt sums of the last four, and of all but the embeddings
     head: str = "linear"                # what tags are told by: linear | bilstm, two layers of it below a linear one
     head_width: int = 768               # bilstm: units of each direction
+    depth: int = -1                     # edge: last of the layers, from 0, that the probe may mix; -1: all
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -217,7 +220,7 @@ class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
     objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal;
-                                        #       on labelled rows classify | regress | tag | span
+                                        #       on labelled rows classify | regress | tag | span | edge
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)

@@ -3,11 +3,11 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
-from mlm.objectives import causal, classify, masking, mlm, nsp, regress, span, tag
+from mlm.objectives import causal, classify, edge, masking, mlm, nsp, regress, span, tag
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
-    "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL,  # of labelled rows
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,  # of text; those below of labelled rows
+    "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL, "edge": edge.GOAL,
 }
 READ = [*masking.READ, *tag.READ,
         *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))

@@ -29,6 +29,10 @@ BATCH = 1024          # examples tokenized at a time
 MANY = 0.01           # share of examples cut for their length, or of unknown words, above which a warning says so
 
 
+EDGE = {"edge": Column(np.int32, "NxL", -1)} | {name: Column(np.int32, "NxL") for name in (
+    "first", "last", "other_first", "other_last")}
+
+
 class Row(NamedTuple):
     ids: list[int]        # without padding
     second: int           # where the second text begins, or the end of the row
@@ -86,6 +90,31 @@ def tag(examples, tokenizer, cfg, classes):
         yield [Row(row, len(row), {"tag": [-1, *tags] + [-1] * (cfg.pack.length - 1 - len(tags))}, cut)]
 
 
+def edge(examples, tokenizer, cfg, classes):
+    """[CLS] words [SEP]: for each word, by its number, its class, and the first and last token of it and of the word
+    that its label relates it to, which is itself where that is of none. A word is asked where the row holds both.
+    """
+    number = {name: at for at, name in enumerate(classes)}
+    pieces = iter(tokenizer.encode_batch([word for one in examples for word in one.words]))
+    room = cfg.pack.length - 2
+    for one in examples:
+        ids, spans = [], []
+        for _ in one.label:
+            word = next(pieces) or [UNK]  # of what the tokenizer has nothing for
+            spans.append((len(ids) + 1, len(ids) + len(word)))
+            ids += word
+        edge_5xL = np.zeros((len(EDGE), cfg.pack.length), np.int32)
+        edge_5xL[0], cut = -1, 0
+        heads = getattr(one, "heads", ()) or range(1, len(spans) + 1)
+        for at, (name, head) in enumerate(zip(one.label, heads, strict=True)):
+            if name and max(spans[at][1], spans[head - 1][1]) <= room:
+                edge_5xL[:, at] = number[name], *spans[at], *spans[head - 1]
+            else:
+                cut += bool(name)
+        row = [CLS, *ids[:room], SEP]
+        yield [Row(row, len(row), dict(zip(EDGE, edge_5xL, strict=True)), cut)]
+
+
 def span(examples, tokenizer, cfg, classes):
     """[CLS] question [SEP] window [SEP] for windows of the passage that overlap (Devlin et al. 2019, section 4.2).
 
@@ -122,6 +151,8 @@ MAKERS = {"classify": Maker({"label": Column(np.int32, "N")}, classify),
           "regress": Maker({"value": Column(np.float32, "N")}, regress),
           "tag": Maker({"tag": Column(np.int32, "NxL", -1)}, tag,
                        "are longer than config.pack.length = {length} tokens and were cut, {lost} words in all"),
+          "edge": Maker(EDGE, edge, "are longer than config.pack.length = {length} tokens and were cut, {lost} labels "
+                        "in all"),
           "span": Maker({name: Column(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
                         span, f"have a question of more than {QUESTION} tokens, which was cut, or an answer that no "
                         "window of config.pack.length = {length} holds, {lost} tokens in all")}

@@ -13,11 +13,12 @@ SENTENCE = "# sent_id ="
 def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     """The sentences of a file: the words of the syntax, without lines of several (1-2) and of empty ones (8.1).
 
-    Raises ConfigError for a line that is not CoNLL-U.
+    Where `asks` names a column of heads, the label of a word that has none is not asked. Raises ConfigError for a line
+    that is not CoNLL-U.
     """
-    place = {name: COLUMNS.index(name) for name in (asks.text, asks.label)}
+    place = {name: COLUMNS.index(name) for name in (asks.text, asks.label, asks.head) if name}
     for count, sentence in enumerate(conll.sentences(path)):
-        words, tags, name = [], [], str(count)
+        words, tags, heads, name = [], [], [], str(count)
         for where, line in sentence:
             if line.startswith("#"):
                 if line.startswith(SENTENCE):
@@ -33,5 +34,15 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                               f"{len(words) + 1}, the next word's number")
                 words.append(examples.text(cells[place[asks.text]], f"{where}: {asks.text}"))
                 tags.append((cells[place[asks.label]], f"{where}: {asks.label}"))
+                heads.append((cells[place[asks.head]], f"{where}: {asks.head}") if asks.head else ("1", where))
         errors.expect(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
-        yield Example(name, (), tuple(words), conll.labels(tags, asks.scheme, label))
+        head_of = tuple(_head(*head, len(words)) for head in heads)
+        asked = iter(conll.labels([tag for tag, head in zip(tags, head_of, strict=True) if head], asks.scheme, label))
+        labels = tuple(next(asked) if head else "" for head in head_of)
+        yield Example(name, (), tuple(words), labels, head_of if asks.head else ())
+
+
+def _head(value: str, where: str, words: int) -> int:
+    right = value.isdecimal() and value.isascii() and len(value) < 9 and int(value) <= words
+    errors.expect(right, where, value, f"the number of a word, 1 to {words}, or 0")
+    return int(value)

@@ -19,14 +19,15 @@ HEADINGS = {"label", "labels", "gold_label", "class", "category", "target", "sco
 class Example(NamedTuple):
     """What is asked, and the answer.
 
-    label: a class's name; a number; the tags of the words; or (text, start) of each answer, start in characters of the
-    second text, () where there is none.
+    label: a class's name; a number; the tags of the words, "" where none is asked; or (text, start) of each answer,
+    start in characters of the second text, () where there is none.
     """
 
     id: str
     texts: tuple[str, ...] = ()   # one, or a pair; a question and its passage
     words: tuple[str, ...] = ()   # where the file has a token a line
     label: Any = None
+    heads: tuple[int, ...] = ()   # of each word the number, from 1, of that which its label relates it to; 0: of none
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

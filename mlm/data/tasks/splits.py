@@ -74,7 +74,7 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
 
     Of tags of a scheme both the beginning and the inside of every kind that the train split has, beside O.
     """
-    if cfg.objective not in ("classify", "tag"):
+    if cfg.objective not in tasks.LABELS:
         return ()
     if cfg.data.task in tasks.DRAWN:
         return drawn.classes(cfg)
@@ -87,6 +87,7 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
         found.update([one.label] if isinstance(one.label, str) else one.label)
         errors.expect(len(found) <= MOST, "config.data.labelled.label", said.label,
                       f"a column of at most {MOST} different labels; in {path} it has more")
+    found.discard("")  # of words of which none is asked
     if said.scheme:
         found = {"O", *(f"{first}-{label[2:]}" for label in found - {"O"} for first in "BI")}
     errors.expect(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")

@@ -10,10 +10,13 @@ from mlm.data.tasks import conllu
 
 OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
 TABLES = ("tsv", "csv", "jsonl")
-FORMATS = {"classify": TABLES, "regress": TABLES, "tag": ("conll", "conllu"), "span": ("squad",)}  # by objective
-SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "tag": "accuracy", "span": "f1,exact"}  # of OWN
+FORMATS = {"classify": TABLES, "regress": TABLES, "tag": ("conll", "conllu"), "span": ("squad",),
+           "edge": ("conll", "conllu")}  # by objective
+SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "tag": "accuracy", "span": "f1,exact",
+          "edge": "f1,accuracy"}  # of OWN
 QUESTION = 64              # tokens of a question, at most
 DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
+LABELS = ("classify", "tag", "edge")  # objectives of labels that are names
 FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
 READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
         Rule(("data.task_path", *FIELDS), "data.task", unless=DRAWN),
@@ -22,8 +25,11 @@ READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("
         Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
         Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
         Rule(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
+        Rule(("data.labelled.scheme",), "objective", ("tag",)),
+        Rule(("data.labelled.head",), "data.labelled.format", ("conllu",)),
+        Rule(("data.labelled.head",), "objective", ("edge",)),
         Rule(("data.labelled.stride",), "data.labelled.format", ("squad",)),
-        Rule(("data.labelled.labels",), "objective", ("classify", "tag")))
+        Rule(("data.labelled.labels",), "objective", LABELS))
 
 
 class Task(NamedTuple):
@@ -38,6 +44,9 @@ class Task(NamedTuple):
 
 GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
 SQUAD = {"format": "squad", "scores": "f1,exact"}
+EWT = {"format": "conllu", "train": "en_ewt-ud-train.conllu", "dev": "en_ewt-ud-dev.conllu",
+       "test": "en_ewt-ud-test.conllu", "text": "form"}
+EWT_SOURCE = "Silveira et al. 2014; Universal Dependencies"
 TASKS = {
     "sst2": Task("classify", {
         "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence", "label": "label",
@@ -71,11 +80,13 @@ TASKS = {
     "wnut17": Task("tag", {
         "format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "text": "0", "label": "1",
         "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017", title="WNUT-17"),
-    "ud_ewt": Task("tag", {
-        "format": "conllu", "train": "en_ewt-ud-train.conllu", "dev": "en_ewt-ud-dev.conllu",
-        "test": "en_ewt-ud-test.conllu", "text": "form", "label": "upos", "scores": "accuracy"},
-        "Silveira et al. 2014; Universal Dependencies", "parts of speech, words as the treebank cuts them",
-        title="UD-EWT"),
+    "ud_ewt": Task("tag", EWT | {"label": "upos", "scores": "accuracy"}, EWT_SOURCE,
+                   "parts of speech, words as the treebank cuts them", title="UD-EWT"),
+    "ud_pos": Task("edge", EWT | {"label": "upos", "scores": "f1,accuracy"}, EWT_SOURCE,
+                   "parts of speech, probed for a word at a time (Tenney et al. 2019)", title="UD-EWT, part of speech"),
+    "ud_dep": Task("edge", EWT | {"label": "deprel", "head": "head", "scores": "f1,accuracy"}, EWT_SOURCE,
+                   "relations of words to their heads, roots left out (Tenney et al. 2019)",
+                   title="UD-EWT, dependency label"),
     "squad": Task("span", SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
                   "Rajpurkar et al. 2016, arXiv:1606.05250", title="SQuAD 1.1"),
     "squad2": Task("span", SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
@@ -124,6 +135,7 @@ def check(cfg: config.Config) -> None:
     errors.expect(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
                   "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task")
     fit = [row.objective] if row else list(FORMATS)
+    fit += ["edge"] if data.task in DRAWN and "tag" in fit else []  # the tags of its words are labels of spans, too
     errors.expect(cfg.objective in fit, "config.objective", cfg.objective,
                   f"{' or '.join(fit)}, since config.data.task is {data.task}")
     if data.task in DRAWN:
@@ -142,13 +154,13 @@ def check(cfg: config.Config) -> None:
                           "a column's number, from 0" if by_number else
                           f"a column's name in the header, as config.data.labelled.text = {said.text!r} is")
     if said.format == "conllu":
-        for field, value in (("text", said.text), ("label", said.label)):
-            errors.one_of(f"{name}.{field}", value, conllu.COLUMNS)
+        for field in ("text", "label", *(("head",) if said.head else ())):
+            errors.one_of(f"{name}.{field}", getattr(said, field), conllu.COLUMNS)
     if said.format in ("tsv", "csv"):
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
-    if said.format in ("conll", "conllu") and said.scheme:
+    if cfg.objective == "tag" and said.scheme:
         errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
-    if said.labels and cfg.objective in ("classify", "tag"):
+    if said.labels and cfg.objective in LABELS:
         given = labels(said)
         errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
                       "two or more different labels, separated by commas")
