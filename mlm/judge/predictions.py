@@ -50,13 +50,13 @@ def lines(cfg: config.Config, packed: pack.Packed, split: str, columns: dict) ->
         if row >= count:
             return
         found, score = columns["predicted"][row], columns["score"][row]
-        if cfg.objective != "tag":
+        if cfg.objective not in ("tag", "edge"):
             predicted = classes[int(found)] if classes else found.item()
             gold = [text for text, _ in one["label"]] if cfg.objective == "span" else one["label"]
             yield {"id": one["id"], "gold": gold, "predicted": predicted, "score": float(score)}
             continue
-        places = np.flatnonzero(rows["tag"][row] >= 0)
-        asked = [number for number, label in enumerate(one["label"]) if label]
+        places = np.flatnonzero(rows[cfg.objective][row] >= 0)
+        asked = [number for number, label in enumerate(one["label"]) if label] if cfg.objective == "tag" else places
         for number, place in zip(asked, places, strict=False):  # words past the row's end have none
-            yield {"id": one["id"], "word": number, "gold": one["label"][number],
+            yield {"id": one["id"], "word": int(number), "gold": one["label"][number],
                    "predicted": classes[int(found[place])], "score": float(score[place])}
