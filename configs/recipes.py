@@ -27,6 +27,13 @@ LAPTOP = SMALL | {"model.size": "micro"} | of_rows(51_200, 6_400, BEST["transfor
 QUICK = LAPTOP | {"data.language.train_documents": 2000, "data.language.validation_documents": 100,
                   "train.batch_size": 16, "train.steps": 40, "train.log_every": 10, "train.eval_every": 20}
 
+# What a model is fine-tuned for once it is trained. Of the built-in language, where the best possible score is known: a
+# grid of one point, in seconds and in half a minute. The papers': the tasks' files lie in folders mnli, sst2, ... of a
+# folder "tasks", or of --config.downstream.path=...; --config.downstream.names= leaves all that out.
+QUICK_TASKS = {"downstream.names": "topic", "downstream.learning_rates": (1e-3,), "downstream.epochs": (1.0,)}
+LAPTOP_TASKS = {"downstream.names": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
+PAPER_TASKS = {"downstream.names": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
+
 # An accelerator's: English Wikipedia as prepared by TensorFlow Datasets, whose size and contents are not those of the
 # papers' own corpora (with books, news or the web beside), and WordPiece of BERT's size.
 LARGE = {"data.corpus": "tfds", "data.tfds_name": "wiki40b/en", "tokenizer.kind": "wordpiece",

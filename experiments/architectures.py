@@ -22,7 +22,7 @@ Columns    Where that is known: "gap" is its excess in nats, and beside it what 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from configs.recipes import BEST, OWN, SMALL, of_rows
+from configs.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, SMALL, of_rows
 from launch.sweep.grid import axis, chain, named, product
 from mlm.base.estimates import SHARE, Estimate, estimate
 from mlm.report import series, summary
@@ -56,11 +56,13 @@ SCALES = {
               "fields": SHORT | {"eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
                                  "data.language.validation_documents": 500}},
     "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": 3, "own": TRIED, "fields": SHORT},
-    "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 3, "own": CHOSEN, "fields": SHORT},
+    "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 3, "own": CHOSEN,
+               "fields": SHORT | LAPTOP_TASKS},
     "paper": {"members": tuple(MEMBERS), "sizes": ("base",), "seeds": 3,
               "own": {member: [{"optim.learning_rate": 1e-4, "train.batch_size": 256}] for member in MEMBERS},
-              "fields": {"train.steps": 100_000, "data.corpus": "tfds", "data.tfds_name": "wiki40b/en",
-                         "tokenizer.vocab_size": 30_522, "model.dtype": "bfloat16", "train.checkpoint_every": 5000}},
+              "fields": PAPER_TASKS | {
+                  "train.steps": 100_000, "data.corpus": "tfds", "data.tfds_name": "wiki40b/en",
+                  "tokenizer.vocab_size": 30_522, "model.dtype": "bfloat16", "train.checkpoint_every": 5000}},
 }
 
 COLUMNS = (

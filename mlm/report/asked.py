@@ -1,6 +1,6 @@
 """Columns of what trained runs were asked since: a column for the same texts or tasks alone, a number for all seeds or
 none."""
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,3 +120,13 @@ def references(results: Sequence[dict], columns: dict[Text, Column]) -> dict[str
             for name, value in answer.references:
                 rows.setdefault(name, {})[columns[text].name] = value
     return rows
+
+
+def papers(titles: Mapping[str, str]) -> tuple[Column, ...]:
+    """A column of a paper's scores for each task, by its name and its title there; `paper` fills them."""
+    return tuple(Column(f"task_{task}_paper", f"paper's {title}", ".1f") for task, title in titles.items())
+
+
+def paper(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float]:
+    """A row's cells in those columns."""
+    return {f"task_{task}_paper": value for task, value in zip(titles, values, strict=True)}

@@ -17,7 +17,8 @@ RECIPE = {"train.batch_size": 32, "optim.schedule": "linear", "optim.warmup_frac
 EPOCHS = 3.0
 RATES = (2e-5, 3e-5, 5e-5)
 RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
-LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64}  # most examples fit
+LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64,  # most examples fit
+           "mnli": 128, "qnli": 128, "qqp": 128, "mrpc": 128, "rte": 128, "stsb": 128}
 
 
 class Trial(NamedTuple):
