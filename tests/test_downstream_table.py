@@ -5,7 +5,7 @@ from pages import sweep
 from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
-from experiments import architectures
+from experiments import architectures, fine_tuning, masking_rate
 from mlm.base.estimates import Score
 from mlm.judge import finetuned
 from mlm.objectives import mlm
@@ -120,3 +120,20 @@ def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
     assert [column.name for column in found.columns].count("task_mnli_difference") == 0
     html = page.html("sweep", Experiment, found, results, 6)
     assert html.count("topic: accuracy (%)") >= 2 and "paper&#39;s MNLI" in html and "majority class" in html
+
+
+def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s_columns_are_of_its_model():
+    one = result("lstm", 0, 3.0)
+    one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
+    asked(one, tuned(1e-3, 0, 0.8))
+    for layers, value in ((1, 0.6), (0, 0.4)):
+        head = tuned(1e-3, 0, value) | {"layers": layers}
+        one["summary"]["tasks"] |= finetuned.summary(answers(head, name=f"topic-{layers}"))
+    made, columns = fine_tuning.table([one])
+    assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
+        ("all", 80), ("last layer", 60), ("head alone", 40)]
+    assert [column.title for column in columns if column.name.startswith("task_")] == ["topic: accuracy (%)"]
+    for size, value in (("large", 84.5), ("base", None)):
+        one["config"] |= {"model.family": "transformer", "model.cell": "", "model.size": size, "mask.mask_share": 1.0,
+                          "optim.learning_rate": 1e-3, "mask.rate": 0.4}
+        assert masking_rate.table([one])[0][0].get("task_mnli_paper") == value
