@@ -51,7 +51,7 @@ def test_nothing_to_predict_is_an_error():
         evaluation.summary({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
 
 
-@pytest.mark.parametrize("of", sorted(estimates.FUNCTIONS))
+@pytest.mark.parametrize("of", ["mean", "exp_mean"])  # the others, of more columns: test_scores.py
 def test_a_score_s_error_is_its_bootstrap_s(of):
     """The delta method's slopes, against resampled rows; a number that only moves with its scale has no slope."""
     rng = np.random.default_rng(1)
