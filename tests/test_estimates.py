@@ -56,3 +56,19 @@ def test_no_interval_of_a_share_leaves_what_shares_can_be():
     assert estimates.estimate([0.1, 0.9, 0.95], estimates.SHARE)[1:] == (0.0, 1.0)
     assert estimates.estimate([10.0, 90.0, 95.0], estimates.PERCENT)[1:] == (0.0, 100.0)
     assert estimates.estimate([0.1, 0.9, 0.95]).low < 0
+
+
+@pytest.mark.parametrize("of", estimates.FUNCTIONS)
+def test_scores_of_many_sums_at_once_are_those_of_each(of):
+    """As resamples are judged (report/compare.py), those among them in which nothing is there, or all is alike."""
+    rng = np.random.default_rng(0)
+    value_N, other_N = rng.integers(0, 2, (2, 40)).astype(float)
+    columns = {"mean": [value_N], "exp_mean": [value_N], "f1": [value_N * other_N, value_N, other_N],
+               "matthews": [value_N == other_N, 1 - value_N, value_N, 1 - other_N, other_N],
+               "pearson": [value_N, other_N, value_N ** 2, other_N ** 2, value_N * other_N]}[of]
+    sums_RxC = np.array([*columns, np.ones(40)]).reshape(-1, 10, 4).sum(-1).T
+    every_RxC = np.concatenate([sums_RxC, sums_RxC * [*[0] * len(columns), 1]])
+    together = estimates.FUNCTIONS[of](*every_RxC.T)
+    alone = [estimates.FUNCTIONS[of](*sums_C) for sums_C in every_RxC.tolist()]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+    assert np.isfinite(together).all() and np.ptp(together) > 0

@@ -30,7 +30,7 @@ def scores_of(result: Mapping) -> list[Score]:
 
 def _f1(right, found, there, weight):
     """2 right / (found + there), the harmonic mean of precision and recall; 0 where nothing is found or there."""
-    return 2 * right / (found + there) if (found + there).real > 0 else 0.0
+    return _ratio(2 * right, found + there, np.real(found + there) > 0)
 
 
 def _matthews(correct, *rest):
@@ -43,19 +43,24 @@ def _matthews(correct, *rest):
     found_K, there_K = counts[:len(counts) // 2], counts[len(counts) // 2:]
     agree = correct * weight - sum(found * there for found, there in zip(found_K, there_K, strict=True))
     one, other = (sum(count * (weight - count) for count in of_K) for of_K in (found_K, there_K))
-    return agree / np.sqrt(one * other) if min(one.real, other.real) > NONE * weight.real ** 2 else 0.0
+    vary = np.minimum(np.real(one), np.real(other)) > NONE * np.real(weight) ** 2
+    return _ratio(agree, np.sqrt(np.where(vary, one * other, 1)), vary)
 
 
 def _pearson(x, y, xx, yy, xy, weight):
     """Pearson's correlation from sums of two values, their squares and their product; 0 where one does not vary."""
-    for total, square in ((x.real, xx.real), (y.real, yy.real)):
-        if weight.real * square - total * total <= NONE * weight.real * square:
-            return 0.0
-    return (weight * xy - x * y) / np.sqrt((weight * xx - x * x) * (weight * yy - y * y))
+    one, other = weight * xx - x * x, weight * yy - y * y
+    vary = ((np.real(one) > NONE * np.real(weight * xx)) & (np.real(other) > NONE * np.real(weight * yy)))
+    return _ratio(weight * xy - x * y, np.sqrt(np.where(vary, one * other, 1)), vary)
+
+
+def _ratio(over, under, where):
+    """over / under, of numbers or arrays, and 0 where that is not asked."""
+    return np.where(where, over / np.where(where, under, 1), 0.0)[()]
 
 
 NONE = 1e-12  # a variance that is no more than this share of what it could be is rounding, or a complex step's square
-# Each a function of sums that stays what it is where all sums grow by one factor.
+# Each a function of sums, numbers or arrays, that stays what it is where all sums grow by one factor.
 FUNCTIONS = {
     "mean": lambda total, weight: total / weight,
     "exp_mean": lambda total, weight: np.exp(total / weight),
