@@ -20,23 +20,29 @@ class Cloze(NamedTuple):
     end_B: jax.Array
 
 
-def log_prob(model: types.Model, params, cloze: Cloze, knobs=None) -> jax.Array:
-    """log_prob_B, in nats, of the token that stands at `place`, among the whole vocabulary.
+def text(ids_BxL) -> types.Text:
+    """Rows of one segment: what is not PAD."""
+    there_BxL = ids_BxL != PAD
+    place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
+    return types.Text(ids_BxL, there_BxL.astype(ids_BxL.dtype), jnp.where(there_BxL, place_BxL, 0),
+                      jnp.zeros_like(ids_BxL))
 
-    params: "model", as a run keeps them. knobs: unused; all that `Parallel.per_row` compiles takes them.
-    """
-    ids_BxL = cloze.ids_BxL
-    zero_BxL, at_Bx1 = jnp.zeros_like(ids_BxL), cloze.place_B[:, None]
+
+def log_probs(model: types.Model, params, cloze: Cloze) -> jax.Array:
+    """log_prob_BxV, in nats, of each entry of the vocabulary at `place`. params: "model", as a run keeps them."""
+    ids_BxL, at_Bx1 = cloze.ids_BxL, cloze.place_B[:, None]
     place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
     hidden_BxL = (at_Bx1 <= place_BxL) & (place_BxL < cloze.end_B[:, None])
-    there_BxL = ids_BxL != PAD
-    shown = types.Text(jnp.where(hidden_BxL, MASK, ids_BxL), there_BxL.astype(ids_BxL.dtype),
-                       jnp.where(there_BxL, place_BxL, 0), zero_BxL)
+    shown = text(ids_BxL)._replace(ids_BxL=jnp.where(hidden_BxL, MASK, ids_BxL))
     h_BxLxD = model.hidden(params["model"], shown)[0]
     h_BxD = jnp.take_along_axis(h_BxLxD, at_Bx1[..., None], axis=1)[:, 0]
-    logits_BxV = model.logits(params["model"], h_BxD)
-    target_Bx1 = jnp.take_along_axis(ids_BxL, at_Bx1, axis=1)
-    return jnp.take_along_axis(logits_BxV, target_Bx1, axis=1)[:, 0] - jax.nn.logsumexp(logits_BxV, axis=-1)
+    return jax.nn.log_softmax(model.logits(params["model"], h_BxD), axis=-1)
+
+
+def log_prob(model: types.Model, params, cloze: Cloze, knobs=None) -> jax.Array:
+    """log_prob_B of the token at `place`. knobs: unused; all that `Parallel.per_row` compiles takes them."""
+    target_Bx1 = jnp.take_along_axis(cloze.ids_BxL, cloze.place_B[:, None], axis=1)
+    return jnp.take_along_axis(log_probs(model, params, cloze), target_Bx1, axis=1)[:, 0]
 
 
 def scorer(model: types.Model, run: parallel.Parallel, state) -> Callable[[Cloze], np.ndarray]:
