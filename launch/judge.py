@@ -1,6 +1,12 @@
-"""Judges a trained run by pseudo-log-likelihood: pseudo-perplexity of sentences, and accuracy on BLiMP's minimal pairs.
+"""Asks trained runs what they know without being trained further, or after a few examples.
 
     python -m launch.judge runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
+    python -m launch.judge runs/a --embeddings --sts=FOLDER
+    python -m launch.judge runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
+
+By pseudo-log-likelihood: pseudo-perplexity of sentences (those of the held-out documents where nothing else is asked),
+and accuracy on BLiMP's minimal pairs. How far states are their words' own, and how well they tell how alike sentences
+are. Accuracy on a task that is put as a cloze: with nothing trained, and with 16 examples a label.
 
 Writes judged.json into each run's directory, which the table of its sweep reads; a second call does only what is not
 yet in it. What a glob such as runs/* finds besides runs is named first and left out. --config.NAME=value changes a
@@ -22,6 +28,21 @@ _SUITE = flags.DEFINE_string("suite", "", "What that suite is called in judged.j
                              "for the whole of BLiMP, else the folder's name.")
 _PARADIGMS = flags.DEFINE_list("paradigms", "", "Which of them, separated by commas; not given: all.")
 _MAX_PAIRS = flags.DEFINE_integer("max_pairs", 0, "The first so many of each paradigm; 0: all.", lower_bound=0)
+_EMBEDDINGS = flags.DEFINE_bool("embeddings", False, "Of held-out text: how alike the states of different words are, "
+                                "and those of one word in different contexts (Ethayarajh 2019).")
+_STS = flags.DEFINE_string("sts", "", "Folder of STS-B's files: how the cosine of two sentences' embeddings goes with "
+                           "their similarity.")
+_PROMPT = flags.DEFINE_string("prompt", "", "A task to put as a cloze, with nothing trained: sst2, cola, rte or mrpc.")
+_TASK_PATH = flags.DEFINE_string("task_path", "", "Folder of that task's files.")
+_PATTERN = flags.DEFINE_string("pattern", "", "How it is put: words, {text}, {second} and [MASK], spaces between; not "
+                               "given: the paper's (Gao et al. 2021).")
+_VERBALISERS = flags.DEFINE_list("verbalisers", "", "A word for each label, in the order that an error names; not "
+                                 "given: the paper's.")
+_FEW_SHOT = flags.DEFINE_bool("few_shot", False, "Also after learning from 16 examples a label, five times.")
+_FEW_STEPS = flags.DEFINE_integer("few_steps", 1000, "Steps of each such learning.", lower_bound=1)
+_FEW_RATES = flags.DEFINE_list("few_rates", "1e-5,2e-5,5e-5", "Learning rates to choose from there; the smallest "
+                               "models want larger ones.")
+_FEW_BATCHES = flags.DEFINE_list("few_batches", "2,4,8", "Batch sizes to choose from there.")
 
 
 def sentences(data) -> list[str]:
@@ -37,6 +58,7 @@ def sentences(data) -> list[str]:
 
 def show(judged: dict) -> None:
     from mlm.judge import pll
+    from mlm.report import answers
     from mlm.report.table import Column, markdown
 
     names = dict(zip(pll.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
@@ -48,9 +70,13 @@ def show(judged: dict) -> None:
                 for metric, title in names.items()]
         columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
         print(markdown(rows, columns))
-    answers = judged["answers"].get("pairs", {})
+    paradigms = judged["answers"].get("pairs", {})
     for suite, means in judged["summary"].get("pairs", {}).items():
-        print(f"\n{suite}\n\n" + markdown(*of_suite(suite, means, answers, names)))
+        print(f"\n{suite}\n\n" + markdown(*of_suite(suite, means, paradigms, names)))
+    for table in answers.TABLES:
+        rows, columns = table(judged)
+        if rows:
+            print("\n" + markdown(rows, columns))
 
 
 def perplexity(held: dict, metric: str, unit: str):
@@ -131,13 +157,40 @@ def sift(workdirs: list[str]) -> list[str]:
     return kept
 
 
+def asked() -> list:
+    """The parts that are the same for every run: similarities, and a task by cloze."""
+    from mlm.base import errors
+    from mlm.judge import embed, few_shot, prompts
+
+    parts = embed.similarities("--sts", _STS.value) if _STS.value else []
+    for flag in (_TASK_PATH, _PATTERN, _VERBALISERS, _FEW_SHOT):
+        errors.expect(bool(_PROMPT.value) or not flag.value, f"--{flag.name}", flag.value, "--prompt=TASK beside it")
+    if _PROMPT.value:
+        task = prompts.read(_PROMPT.value, _TASK_PATH.value, _PATTERN.value, _VERBALISERS.value)
+        parts.append(prompts.zero_shot(task))
+        if _FEW_SHOT.value:
+            parts += few_shot.parts(task, few_shot.Grid(numbers(_FEW_BATCHES, int), numbers(_FEW_RATES, float),
+                                                        _FEW_STEPS.value, min(few_shot.Grid().every, _FEW_STEPS.value)))
+    return parts
+
+
+def numbers(flag, kind) -> tuple:
+    from mlm.base import errors
+
+    try:
+        return tuple(map(kind, flag.value))
+    except ValueError:
+        raise errors.ConfigError(f"--{flag.name} = {','.join(flag.value)!r}: expected numbers separated by commas"
+                                 ) from None
+
+
 def main(argv):
     from mlm.base import errors
 
     if len(argv) < 2:
         raise errors.ConfigError("expected the directories of runs, such as: python -m launch.judge runs/a")
     from mlm.data.tasks import blimp
-    from mlm.judge import pairs, questions
+    from mlm.judge import embed, pairs, questions
     from mlm.judge.judged import Part
     from mlm.train.run import trained
 
@@ -146,13 +199,15 @@ def main(argv):
         errors.expect(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
                       if flag is _PARADIGMS else flag.value, "--blimp=FOLDER beside it")
     suite = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value, _SUITE.value) if _BLIMP.value else None
+    other = asked()
     workdirs, failed = sift(argv[1:]), []
     for workdir in workdirs:
         try:
             run = trained.load(workdir, command.overrides(sys.argv))
             parts = pairs.parts(suite) if suite else []
-            if texts := sentences(run.cfg.data):
-                parts = [Part("sentences", "all", texts), *parts]
+            if not (other or _EMBEDDINGS.value) or suite or _SENTENCES.value or _MAX_SENTENCES.value:
+                parts = [*(Part("sentences", "all", texts) for texts in [sentences(run.cfg.data)] if texts), *parts]
+            parts += other + ([embed.held_out(run.cfg)] if _EMBEDDINGS.value else [])
             show(questions.ask(run, parts))
         except errors.ConfigError as error:
             if len(workdirs) == 1:

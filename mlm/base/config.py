@@ -208,6 +208,8 @@ class Eval:
     seed: int = 1234                    # of the frozen masks
     batch_size: int = setting(64)       # rows
     max_rows: int = 0                   # 0: the whole held-out split
+    embeddings: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
+    sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends
 
 
 @dataclasses.dataclass(unsafe_hash=True)

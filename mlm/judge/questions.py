@@ -1,7 +1,7 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
 from mlm.base import config
 from mlm.data.rows import pack
-from mlm.judge import finetuned, gap, grammar, judged, pairs, pll, predictions, rates
+from mlm.judge import embed, few_shot, finetuned, gap, grammar, judged, pairs, pll, predictions, prompts, rates
 from mlm.judge.judged import Part, Question
 from mlm.train.run import trained
 
@@ -11,6 +11,10 @@ QUESTIONS = {
     "gap": Question(gap.can, gap.ask),
     "sentences": Question(pll.can, pll.ask, pll.work),
     "predictions": Question(predictions.can, predictions.ask),
+    "embeddings": Question(embed.can, embed.ask_held_out),
+    "sts": Question(embed.can, embed.ask_similarities, embed.work),
+    "zero_shot": Question(pll.can, prompts.ask, prompts.work),
+    "few_shot": Question(few_shot.can, few_shot.ask, few_shot.work, few_shot.summary),
     "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
     "tasks": Question(finetuned.can, finetuned.ask, summary=finetuned.summary),
 }
@@ -25,6 +29,10 @@ def due(cfg: config.Config) -> list[Part]:
         parts.append(Part("gap", "parts", gap.asked(cfg)))
     if not predictions.can(cfg):
         parts += predictions.parts(cfg)
+    if cfg.eval.embeddings:
+        parts.append(embed.held_out(cfg))
+    if cfg.eval.sts:
+        parts += embed.similarities("config.eval.sts", cfg.eval.sts)
     return parts + finetuned.parts(cfg)
 
 

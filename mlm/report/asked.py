@@ -35,8 +35,8 @@ class Answer(NamedTuple):
 
 
 def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
-    """What a run was asked of sentences, and of each suite of minimal pairs, by PLL-word-l2r; and what it gave once
-    fine-tuned."""
+    """What a run was asked of sentences, and of each suite of minimal pairs, by PLL-word-l2r; what it gave once
+    fine-tuned; how alike states and sentences are; and tasks put as a cloze."""
     held = result["answers"].get("sentences", {}).get("all")
     if held:
         values = held[METRIC]
@@ -50,6 +50,8 @@ def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
                       f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms"))
     for task in result["summary"].get("tasks", {}).values():
         yield tuned(result, task)
+    yield from embeddings(result)
+    yield from prompts(result)
 
 
 def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
@@ -72,6 +74,37 @@ def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
 
 def many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def embeddings(result: dict) -> Iterator[tuple[Text, Answer]]:
+    """How alike states of held-out text are, and how well embeddings tell how alike sentences are, at the last layer.
+    """
+    if held := result["answers"].get("embeddings", {}).get("held-out"):
+        last, about = held["layers"][-1], f"{held['words']:,} words in {held['rows']:,} held-out rows"
+        for name, title in GEOMETRY.items():
+            yield Text(name, title, held["sha256"], ".3f", REAL), Answer(last[name], last[f"{name}_se"], about)
+    for split, found in result["answers"].get("sts", {}).items():
+        for read, values in {"static": found["static"], **found["layers"][-1]}.items():
+            yield (Text(f"{split.replace('/', '_')}_{read}", f"{split}: Spearman of {READS[read]}", found["sha256"],
+                        ".3f", (-1.0, 1.0)),
+                   Answer(values["spearman"], values["spearman_se"], f"{found['pairs']:,} pairs of sentences"))
+
+
+GEOMETRY = {"anisotropy": "cosine of two words' states",
+            "self_similarity_adjusted": "more of one word in two rows",
+            "explained_adjusted": "share of one static vector, above random"}
+READS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
+
+
+def prompts(result: dict) -> Iterator[tuple[Text, Answer]]:
+    """The accuracy of each task that was put as a cloze, of few-shot the mean over all draws of examples."""
+    for found in result["answers"].get("zero_shot", {}).values():
+        about = f"{found['examples']:,} examples of dev, {found['majority']:.1%} of the majority class"
+        yield (Text(f"zero_shot_{found['task']}", f"{found['task']}: zero-shot (%)", found["sha256"]),
+               Answer(100 * found["accuracy"], 100 * found["accuracy_se"], about))
+    for found in result["summary"].get("few_shot", {}).values():
+        yield (Text(f"few_shot_{found['task']}", f"{found['task']}: few-shot (%)", found["sha256"]),
+               Answer(100 * found["accuracy"], None, f"the mean of {found['draws']} draws of examples"))
 
 
 def columns(results: Sequence[dict]) -> dict[Text, Column]:

@@ -1,0 +1,200 @@
+"""Tasks by cloze: the same numbers as one hidden token at a time, patterns and words that cannot be, a few examples."""
+import types as plain
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from small import build, small_config
+
+from mlm.base import errors, types
+from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
+from mlm.data.tokenizers import kinds, words
+from mlm.judge import cloze, few_shot, prompts, questions
+from mlm.judge.prompts import PROMPTS, Prompt
+from mlm.report import answers, asked
+from mlm.train.run.trained import Trained
+from mlm.train.step import parallel
+
+SAID = ["was", "It", ".", ",", "?", "This", "is", "great", "terrible", "Yes", "No", *(f"w{n}" for n in range(34))]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small model that was never trained, and a vocabulary of words."""
+    folder = tmp_path_factory.mktemp("words")
+    cfg = small_config(eval__batch_size=8, model__layers=1, model__dropout=0.0, model__attention_dropout=0.0,
+                       workdir=str(folder))
+    model, params, _ = build(cfg)
+    made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
+    tokenizer = words.restore("\n".join([*SPECIAL, *SAID]).encode())
+    return Trained(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A task in the files of sst2: a text with w0 has the label 1, one with w1 has 0."""
+    draws = np.random.default_rng(0)
+    for name, count in (("train", 120), ("dev", 37)):
+        lines = [f"{'w0 w0' if number else 'w1 w1'} {draws.choice(SAID[15:])}\t{number}\n"
+                 for number in draws.integers(0, 2, count)]
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(lines))
+    return str(tmp_path)
+
+
+def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
+    task = prompts.read("sst2", folder)
+    part = prompts.zero_shot(task)
+    found = questions.QUESTIONS["zero_shot"].ask(run, part, lambda: None)
+    score, right, predicted = cloze.scorer(run.program.model, run.program.run, run.state), 0, []
+    for text, label in task.dev:
+        ids = run.tokenizer.encode(text + " It was")
+        rows = [[CLS, *ids, *run.tokenizer.encode(word), *run.tokenizer.encode("."), SEP]
+                for word in ("terrible", "great")]
+        ids_BxL = np.array([row + [PAD] * (16 - len(row)) for row in rows * 4], np.int32)
+        place_B = np.full(8, len(ids) + 1, np.int32)
+        log_prob_B = score(cloze.Cloze(ids_BxL, place_B, place_B + 1))
+        predicted.append(int(log_prob_B[1] > log_prob_B[0]))
+        right += predicted[-1] == label
+    assert found["accuracy"] == right / 37 and found["examples"] == 37 and found["cut"] == 0
+    assert found["accuracy_se"] == pytest.approx(np.sqrt(right / 37 * (1 - right / 37) / 36))
+    assert found["predicted"] == pytest.approx({"0": 1 - np.mean(predicted), "1": np.mean(predicted)})
+    most = int(np.mean([number for *_, number in task.train]) > 0.5)
+    assert found["majority"] == np.mean([number == most for *_, number in task.dev])
+    asked, _ = prompts.rows(run.tokenizer, part.asked["pattern"], task.dev[:8], 16)
+    answer = run.program.run.per_row(prompts.by_label, run.program.model,
+                                     prompts.entries(run.tokenizer, task.prompt.verbalisers).tobytes())
+    assert answer(run.state, asked, None)[-1].shape == (2,)
+
+
+def test_texts_are_cut_and_the_hidden_place_stays(run):
+    long, short = " ".join(f"w{n}" for n in range(20)), "w1 w2"
+    for pattern, texts, cut, kept in (
+            ("{text} It was [MASK] .", [long], 1, 10), ("{text} It was [MASK] .", [short], 0, 2),
+            ("[MASK] , {text}", [long], 1, 12), ("{text} ? [MASK] , {second}", [long, short], 1, 11),
+            ("{text} ? [MASK] , {second}", [short, long], 1, 11), ("{text} ? [MASK] , {second}", [long, long], 1, 11)):
+        rows, count = prompts.rows(run.tokenizer, pattern, [[*texts, 0]], 16)
+        (ids_L,), (place,), (end,) = rows
+        assert count == cut and ids_L[place] == MASK and end == place + 1 and (ids_L == MASK).sum() == 1
+        said = [run.tokenizer.pieces[i] for i in ids_L if i not in (CLS, SEP, PAD, MASK)]
+        fixed = [word for word in pattern.split() if word[0] not in "{["]
+        assert [word for word in said if word in fixed] == fixed and len(said) - len(fixed) == kept
+        assert ids_L[0] == CLS and ids_L[ids_L != PAD][-1] == SEP
+    with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected one that leaves room for texts in"):
+        prompts.rows(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
+
+
+def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
+    pieces = kinds.train(small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
+                         iter(["good great abc", "good gr at"] * 9))
+    assert prompts.entries(run.tokenizer, {"0": "terrible", "1": "great"}).tolist() == [
+        run.tokenizer.pieces.index("terrible"), run.tokenizer.pieces.index("great")]
+    split = pieces.encode("gooda")
+    for tokenizer, said, message in (
+            (run.tokenizer, {"0": "terrible", "1": "awful"},
+             r"^verbaliser of label 1 = 'awful': expected a word that the run's vocabulary knows; .* '\[UNK\]'$"),
+            (run.tokenizer, {"0": "Yes No", "1": "great"},
+             r"^verbaliser of label 0 = 'Yes No': expected one entry of .*, where it has 2 pieces: 'Yes', 'No'$"),
+            (run.tokenizer, {"0": "great", "1": "great"}, r"^verbaliser of label 1 = 'great': expected another than"),
+            (run.tokenizer, {"0": " ", "1": "great"}, r"^verbaliser of label 0 = ' ': expected a word .* are none$"),
+            (pieces, {"0": "gooda", "1": "abc"},
+             f"where it has {len(split)} pieces: " + ", ".join(repr(pieces.pieces[i]) for i in split))):
+        with pytest.raises(errors.ConfigError, match=message) as caught:
+            prompts.entries(tokenizer, said)
+        assert "\n" not in str(caught.value)
+    assert UNK not in split and len(split) > 1
+
+
+def test_what_cannot_be_asked_is_said_in_one_line(folder, tmp_path):
+    for arguments, message in (
+            (("sst3", folder), r"^--prompt = 'sst3': expected one of sst2, .*; did you mean 'sst2'\?$"),
+            (("sst2", f"{folder}/no"), r"^--task_path = .*: expected the folder of sst2's files$"),
+            (("sst2", ""), r"^--task_path = '': expected the folder"),
+            (("sst2", folder, "{text} was"), r"^--pattern = '\{text\} was': expected \[MASK\] once, with spaces"),
+            (("sst2", folder, "{text} [MASK] {second}"), r"not '\{second\}'$"),
+            (("sst2", folder, "{text}, [MASK]"), r"expected \{text\} once"),
+            (("mrpc", folder, "{text} [MASK]"), r"expected \{second\} once"),
+            (("sst2", folder, "", ("good",)), r"^--verbalisers = 'good': expected a word for each label .*: 0, 1$")):
+        with pytest.raises(errors.ConfigError, match=message) as caught:
+            prompts.read(*arguments)
+        assert "\n" not in str(caught.value)
+    task = prompts.read("sst2", folder)
+    with pytest.raises(errors.ConfigError, match=r"^examples of the rarest label = 5: expected at least 32"):
+        few_shot.draw([["a", 0]] * 60 + [["b", 1]] * 5, 2, 13)
+    for grid, field in ((few_shot.Grid((), (1e-3,)), "--few_batches"), (few_shot.Grid((2,), (0.0,)), "--few_rates")):
+        with pytest.raises(errors.ConfigError, match=f"^{field} = .*: expected numbers above 0$"):
+            few_shot.parts(task, grid)
+
+
+def test_every_prompt_fits_its_row_of_tasks(folder):
+    from mlm.data.tasks.tasks import TASKS
+
+    for name, prompt in PROMPTS.items():
+        prompts.check(prompt.pattern, "second" in TASKS[name].labelled)
+        assert len({*prompt.verbalisers.values()}) == len(prompt.verbalisers) == 2
+        said = TASKS[name].labelled.get("labels")
+        assert not said or {*said.split(",")} == {*prompt.verbalisers}
+    task = prompts.read("sst2", folder)
+    other = task._replace(prompt=Prompt("{text} is [MASK]", task.prompt.verbalisers))
+    assert prompts.zero_shot(task).name != prompts.zero_shot(other).name  # kept beside each other
+
+
+def test_the_examples_are_those_of_the_papers_code():
+    """np.random.seed, np.random.shuffle of all lines, the first 16 of each label, and the next 16."""
+    lines = [[f"text {number}", number % 3 % 2] for number in range(200)]
+    shuffled = list(lines)
+    np.random.seed(13)
+    np.random.shuffle(shuffled)
+    train, choose = few_shot.draw(lines, 2, 13)
+    for label in (0, 1):
+        mine = [one for one in shuffled if one[1] == label]
+        assert [one for one in train if one[1] == label] == mine[:16]
+        assert [one for one in choose if one[1] == label] == mine[16:32]
+
+
+def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(run, folder):
+    task = prompts.read("sst2", folder)
+    grid = few_shot.Grid((8,), (1e-9, 1e-2), 60, 20)
+    parts = few_shot.parts(task, grid)
+    assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
+    assert len(parts[0].asked["train"]) == len(parts[0].asked["choose"]) == 32
+    told = []
+    found = questions.QUESTIONS["few_shot"].ask(run, parts[0], lambda: told.append(1))
+    assert len(told) == few_shot.work(run, parts[0]) == 6 and found["trials"] == 2
+    zero = prompts.ask(run, prompts.zero_shot(task), lambda: None)
+    assert found["chosen"]["rate"] == 1e-2 and found["chosen"]["accuracy"] > 0.9
+    assert found["accuracy"] > max(zero["accuracy"], zero["majority"]) + 0.2 and found["examples"] == 37
+    still = few_shot.ask(run, parts[0]._replace(asked=parts[0].asked | {"grid": [[8], [1e-9], 60, 20]}), lambda: None)
+    assert still["accuracy"] == zero["accuracy"]  # nothing is drawn anew: without learning it is zero-shot
+
+    kept = {f"{prompts.key(task)}/{seed}": {"task": "sst2", "accuracy": value, "sha256": "ab"} for seed, value in
+            zip(few_shot.SEEDS, (0.5, 0.6, 0.7, 0.8, 0.9), strict=True)}
+    of_all, = few_shot.summary(kept).values()
+    assert of_all["accuracy"] == pytest.approx(0.7) and of_all["draws"] == 5
+    assert of_all["accuracy_low"] == pytest.approx(0.7 - 2.776 * np.sqrt(0.025 / 5), abs=1e-3)
+    judged = {"answers": {"zero_shot": {prompts.key(task): zero | {"task": "sst2", "sha256": "ab", **{
+        "pattern": task.prompt.pattern, "verbalisers": task.prompt.verbalisers}}}},
+        "summary": {"few_shot": {prompts.key(task): of_all}}}
+    (row,), _ = answers.prompts(judged)
+    assert row["few_shot"].mean == pytest.approx(0.7) and row["zero_shot"].mean == zero["accuracy"]
+    columns = {text.column for text, _ in asked.answers(judged)}
+    assert columns == {"zero_shot_sst2", "few_shot_sst2"}
+
+
+def test_the_doors_ask_for_what_they_name(folder):
+    from launch import judge
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["judge"])
+    with flagsaver.flagsaver(prompt="sst2", task_path=folder, verbalisers=["Yes", "No"], few_shot=True,
+                             few_batches=["4"], few_rates=["1e-3"], few_steps=30):
+        zero, *few = judge.asked()
+    assert (zero.question, len(few), few[0].question) == ("zero_shot", 5, "few_shot")
+    assert few[0].asked["grid"] == [(4,), (1e-3,), 30, 30] and zero.asked["verbalisers"] == {"0": "Yes", "1": "No"}
+    for given, message in (({"few_shot": True}, r"^--few_shot = True: expected --prompt=TASK beside it$"),
+                           ({"task_path": folder}, r"^--task_path = .*: expected --prompt=TASK"),
+                           ({"sts": f"{folder}/no"}, r"^--sts = .*: expected the folder of stsb's files$"),
+                           ({"prompt": "sst2", "task_path": folder, "few_shot": True, "few_rates": ["x"]},
+                            r"^--few_rates = 'x': expected numbers separated by commas$")):
+        with flagsaver.flagsaver(**given), pytest.raises(errors.ConfigError, match=message):
+            judge.asked()
