@@ -57,6 +57,7 @@ def main(argv):
                                if name not in own} | peers.program())
         peers.agree("devices", parallel.local())
         loop.check(cfg)
+        questions.due(cfg)  # raises, before any training, for what could not be asked after it
         packed = pack.load(cfg)
         peers.agree("rows", packed.manifest["inputs"])
         peers.agree("end", {f"what {cfg.workdir} holds": "a result" if directory.end(cfg.workdir).exists() else "none"})

@@ -30,6 +30,7 @@ def main(orders: connection.Connection, points: Sequence[config.Config], cpus: S
         os.sched_setaffinity(0, cpus)  # XLA makes as many threads as there are cores to run on
     import jax
 
+    from mlm.judge import questions
     from mlm.train.run import loop
     from mlm.train.run.stop import Stopped
 
@@ -37,6 +38,7 @@ def main(orders: connection.Connection, points: Sequence[config.Config], cpus: S
         try:
             for cfg in points:
                 loop.check(cfg)
+                questions.due(cfg)
         except errors.ConfigError as error:
             return orders.send(("refused", str(error)))
         orders.send(("ready", jax.default_backend()))
