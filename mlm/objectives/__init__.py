@@ -6,7 +6,7 @@ from mlm.base.reads import Rule
 from mlm.objectives import causal, classify, edge, masking, mlm, nsp, regress, span, tag
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,  # of text; those below of labelled rows
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL, "edge": edge.GOAL,
 }
 READ = [*masking.READ, *tag.READ,
