@@ -15,7 +15,7 @@ from mlm.train.step import program
 VOCAB = 50
 LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "tag": ("tag_BxL",),
             "span": ("start_B", "end_B", "passage_B", "first_B", "example_B"),
-            "edge": ("edge_BxL", "first_BxL", "last_BxL", "other_first_BxL", "other_last_BxL")}  # objectives' labels
+            "edge": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL")}  # objectives' labels
 CLASSES = ("O", "B-X", "I-X")
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED})  # whose rows the built-in language's text can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
@@ -90,10 +90,9 @@ def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
                "end_B": rng.integers(5, 10, rows).astype(np.int32),
                "passage_B": np.full(rows, first, np.int32), "first_B": np.zeros(rows, np.int32),
                "example_B": np.arange(rows, dtype=np.int32) // 2}
-    for name, place in (("first", 1), ("last", 2), ("other_first", 4), ("other_last", 4)):
+    for name, place in (("from", 1), ("to", 2), ("other_from", 4), ("other_to", 4)):
         brought[f"{name}_BxL"] = np.full((rows, length), place, np.int32)
-    brought["edge_BxL"] = np.tile(np.where(np.arange(length) < 6, np.arange(length) % 4 - 1, -1).astype(np.int32),
-                                  (rows, 1))
+    brought["edge_BxL"] = np.where(np.arange(length) < 6, brought["tag_BxL"], -1).astype(np.int32)
     return types.Batch(types.Text(ids, tile(segments), tile(positions), np.zeros_like(ids)),
                        brought if labels else {}, np.arange(rows, dtype=np.int32))
 

@@ -44,7 +44,7 @@ def plain(head, depth, rows):
     for row, slot in np.ndindex(ROWS, 16):
         both = []
         for name, before in (("one", ""), ("other", "other_")):
-            first, last = (rows.labels[f"{before}{end}_BxL"][row, slot] for end in ("first", "last"))
+            first, last = (rows.labels[f"{before}{end}_BxL"][row, slot] for end in ("from", "to"))
             x_TxP = dense(head[name]["project"], h_BxLxD[row, first:last + 1])
             both.append(softmax((x_TxP @ head[name]["attend"])[:, 0]) @ x_TxP)
         out[row, slot] = dense(head["label"], np.tanh(dense(head["hidden"], np.concatenate(both))))
@@ -56,7 +56,7 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
     full = batch(ROWS, labels=True)
     real = (np.arange(ROWS) < ROWS - 1)[:, None]  # the last row fills up
     rows = with_text(full, segments_BxL=full.text.segments_BxL * real)
-    rows.labels["last_BxL"][0], rows.labels["edge_BxL"][1, 9] = 5, 2  # a long span, and a slot on its own
+    rows.labels["to_BxL"][0], rows.labels["edge_BxL"][1, 9] = 5, 2  # a long span, and a slot on its own
     cfg, rng = made(depth), np.random.default_rng(1)
     of = OBJECTIVES["edge"].build(cfg, about(cfg))
     shapes = jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0))
@@ -136,8 +136,8 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
                 continue
             assert classes[rows["edge"][0, at]] == label
             for before, word in (("", at), ("other_", head - 1)):
-                assert rows[f"{before}first"][0, at] == starts[word]
-                assert rows[f"{before}last"][0, at] == starts[word + 1] - 1
+                assert rows[f"{before}from"][0, at] == starts[word]
+                assert rows[f"{before}to"][0, at] == starts[word + 1] - 1
         assert (rows["edge"][0, 4:] == -1).all()
         length = len(known.encode("abc"))
         fit = (16 - 2) // length  # words of the second row that stand in it whole
@@ -176,6 +176,6 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
     for one, (row,) in zip(examples, labelled.edge(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]
-        for name in ("first", "last", "other_first", "other_last"):
+        for name in ("from", "to", "other_from", "other_to"):
             assert [one.words[at - 1] for at in row.labels[name][places]] == [
                 word for word, label in zip(one.words, one.label, strict=True) if label]

@@ -19,7 +19,7 @@ GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), 
 
 def build(cfg: config.Config, about: types.About) -> types.Objective:
     """The objective on rows that bring edge_BxS, a class or -1 where nothing is asked, and two spans beside it: the
-    first and last token of each, first_BxS and last_BxS, other_first_BxS and other_last_BxS (S = L).
+    first and last token of each, from_BxS and to_BxS, other_from_BxS and other_to_BxS (S = L).
 
     The probe reads a learnt mix of the layers 0 (the embeddings) to config.tune.depth, each span's tokens by attention
     of its own, and asks of each class by itself whether it is one (nats are summed over classes). "gravity", in the
@@ -40,12 +40,13 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         head, brought, key_B = params["objective"], batch.labels, key_B if train else None
         h_BxLxD = features.mix(head["mix"], features.every(cfg, params, model, batch, key_B)[:layers])
         spans_BxSx2P = jnp.concatenate([
-            span(head["one"], h_BxLxD, brought["first_BxL"], brought["last_BxL"]),
-            span(head["other"], h_BxLxD, brought["other_first_BxL"], brought["other_last_BxL"])], -1)
+            span(head["one"], h_BxLxD, brought["from_BxL"], brought["to_BxL"]),
+            span(head["other"], h_BxLxD, brought["other_from_BxL"], brought["other_to_BxL"])], -1)
         hidden_BxSxP = jnp.tanh(heads.dense(head["hidden"], spans_BxSx2P))
         logits_BxSxC = heads.dense(head["label"], heads.dropout(hidden_BxSxP, key_B, DROPOUT))
         label_BxS = jnp.maximum(brought["edge_BxL"], 0)
-        asked_BxS = (brought["edge_BxL"] >= 0) * heads.real(batch.text)[:, None]
+        real_Bx1 = heads.real(batch.text)[:, None]
+        asked_BxS = (brought["edge_BxL"] >= 0) * real_Bx1
         right_BxS = jnp.take_along_axis(logits_BxSxC, label_BxS[..., None], axis=-1)[..., 0]
         predicted_BxS = logits_BxSxC.argmax(-1)
         weight_B = asked_BxS.sum(-1)
@@ -56,8 +57,8 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                      "right": ((right_BxS > 0) * asked_BxS).sum(-1),
                      "found": ((logits_BxSxC > 0).sum(-1) * asked_BxS).sum(-1),
                      "majority_correct": ((label_BxS == log_share_C.argmax()) * asked_BxS).sum(-1),
-                     "predicted": predicted_BxS * asked_BxS,
-                     "score": jax.nn.log_sigmoid(logits_BxSxC.max(-1)) * asked_BxS}
+                     "predicted": predicted_BxS * real_Bx1,
+                     "score": jax.nn.log_sigmoid(logits_BxSxC.max(-1)) * real_Bx1}
         nats_BxS = jax.nn.softplus(logits_BxSxC).sum(-1) - right_BxS
         return types.Losses({"edge": (nats_BxS * asked_BxS).sum(-1)}, {"edge": weight_B}, sums)
 

@@ -30,7 +30,7 @@ MANY = 0.01           # share of examples cut for their length, or of unknown wo
 
 
 EDGE = {"edge": Column(np.int32, "NxL", -1)} | {name: Column(np.int32, "NxL") for name in (
-    "first", "last", "other_first", "other_last")}
+    "from", "to", "other_from", "other_to")}
 
 
 class Row(NamedTuple):
