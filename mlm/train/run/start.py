@@ -39,7 +39,7 @@ def begin(cfg: config.Config, state: types.TrainState) -> types.TrainState:
     """
     if not cfg.start.run:
         return state
-    run = trained.load(cfg.start.run, {})
+    run = trained.load(cfg.start.run, {}, alone=not directory.end(cfg.start.run).exists())
     errors.expect(cfg.start.state in ("", run.digest), "config.start.state", cfg.start.state,
                   f"the state of the newest checkpoint of {cfg.start.run}, {run.digest}")
     model = run.program.run.get_state(run.state).params["model"]

@@ -43,11 +43,13 @@ def origin(workdir: str) -> dict:
     return saved
 
 
-def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None = None) -> Trained:
+def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None = None, *, alone: bool = True
+         ) -> Trained:
     """The run in a directory. settings: fields, by dotted name, that cannot change a result, to take instead of its.
 
-    packed: what it was trained on, where that is at hand; its program is then the trainer's own. Raises ConfigError
-    where there is no run or no checkpoint, where a process is training there, and Damaged where a file of the run is.
+    packed: what it was trained on, where that is at hand; its program is then the trainer's own. alone: False where
+    others may read it meanwhile, and nobody trains it. Raises ConfigError where there is no run or no checkpoint, where
+    a process is training there, and Damaged where a file of the run is.
     """
     saved = origin(workdir)
     fixed = fields.flatten(config.Config(), results_only=True)
@@ -64,8 +66,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     tokenizer = directory.tokenizer(workdir, saved)
     made = program.build(cfg, packed.about if packed else pack.shape(cfg, tokenizer.vocab_size))
     with contextlib.ExitStack() as stack:
-        # To open the checkpoints sweeps unfinished ones away, which a trainer may be writing.
-        if parallel.writes() and not directory.end(workdir).exists():
+        if alone and parallel.writes():  # to open checkpoints sweeps unfinished ones away, which a trainer may write
             stack.enter_context(directory.claim(cfg))
         checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir)))
         found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
