@@ -128,12 +128,11 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
         trained.load(cfg.workdir, {"eval.batch_size": 6})
     with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = -4: expected at least 1"):
         trained.load(cfg.workdir, {"eval.batch_size": -4})
+    with directory.claim(cfg), pytest.raises(errors.ConfigError, match="another process"):
+        trained.load(cfg.workdir, {})
     shutil.copy(Path(cfg.workdir, "config.json"), tmp_path)
     shutil.copytree(Path(cfg.workdir, "tokenizer"), tmp_path / "tokenizer")
     with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
-        trained.load(str(tmp_path), {})
-    untrained = fields.override(cfg, {"workdir": str(tmp_path)})
-    with directory.claim(untrained), pytest.raises(errors.ConfigError, match="another process"):
         trained.load(str(tmp_path), {})
     saved = directory.origin(tmp_path)
     of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
