@@ -10,7 +10,7 @@ import sys
 import threading
 
 LIFELINE = "MLM_LIFELINE"  # the environment's name for a pipe of which the parent holds the other end
-NATIVE = re.compile(r"[IWE]\d{4} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]")
+NATIVE = re.compile(r"[IWE]\d{4} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]|Additional GRPC error information |:\{|:UN[A-Z]+:")
 FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]")
 UNHEALTHY = re.compile(r"stopped sending heartbeats\):\s*(\d+)")
 

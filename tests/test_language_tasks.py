@@ -172,7 +172,7 @@ def test_latents_are_those_of_the_documents():
 
 @pytest.mark.parametrize("name", ["topic", "pair"])
 def test_one_topic_is_no_question(name):
-    with pytest.raises(errors.ConfigError, match=rf"topics = 1: expected at least 2, .* is language/{name}"):
+    with pytest.raises(errors.ConfigError, match=rf"topics = 1: expected at least 2, .* is {name}"):
         next(TASKS[name].examples(Language(topics=1), "train", 1))
 
 

@@ -1,7 +1,7 @@
 """What a process of several knows of itself and of the others, without starting any."""
 import socket
 
-from launch import join, peers
+from launch import join, peers, supervise
 from mlm.base import errors
 
 
@@ -47,3 +47,13 @@ def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypa
         monkeypatch.setattr(peers, "__file__", str(root / "launch" / "peers.py"))
         known.append(peers.program()["the code of mlm (SHA-256)"])
     assert len(set(known)) == 4
+
+
+def test_what_native_code_logs_is_told_from_what_we_say():
+    told = """E1122 08:49:46.213 12 coordination_service_agent.cc:1] Polling failed
+Additional GRPC error information from remote target coordination_service while calling /xla.Poll:
+:{"created":"@1","grpc_status":14}
+:UNKNOWN:Error received from peer""".splitlines()
+    assert all(supervise.NATIVE.match(line) for line in told)
+    for line in ("error: process 0 of this run ended", "I1122 08:49:46.213456 12 pack.py:9] packed train", "run: step 3/9"):
+        assert not supervise.NATIVE.match(line)
