@@ -11,6 +11,7 @@ from mlm.base import errors
 HEARTBEAT = 20          # seconds without a sign after which a process is taken for dead
 RESOLVE = 5             # seconds for a host's address
 HELLO, GO = "mlm", "go"  # what processes say to each other before JAX does
+tried = threading.Event()  # whether this process has called or waited for the others
 
 
 class Asked(NamedTuple):
@@ -52,6 +53,7 @@ def join(asked: Asked) -> None:
 
     They meet at the coordinator's port first: where one is missing then, JAX would abort with a page of C++.
     """
+    tried.set()
     if asked.coordinator:
         began = time.monotonic()
         (meet if asked.process else gather)(asked, began + asked.timeout)

@@ -115,9 +115,9 @@ def bound():
 def tell(code: int, line: str) -> None:
     """Ends this process by an error of its own, after the others were told; returns where there are none.
 
-    One that fails before it joined joins for that, where the others are there.
+    One that fails before it tried to join joins for that, where the others are there.
     """
-    if not joined() and supervise.several(sys.argv[1:]):
+    if not joined() and not join.tried.is_set() and supervise.several(sys.argv[1:]):
         with contextlib.suppress(Exception):
             asked = join.Asked(**given(sys.argv[1:]), timeout=SOON)
             join.check(asked)

@@ -1,5 +1,7 @@
 """What a process of several knows of itself and of the others, without starting any."""
 import socket
+import sys
+import threading
 
 from launch import join, peers, supervise
 from mlm.base import errors
@@ -57,3 +59,14 @@ Additional GRPC error information from remote target coordination_service while 
     assert all(supervise.NATIVE.match(line) for line in told)
     for line in ("error: process 0 of this run ended", "I1122 08:49:46.2 12 pack.py:9] packed", "run: step 3/9"):
         assert not supervise.NATIVE.match(line)
+
+
+def test_one_that_waited_in_vain_does_not_wait_again_to_say_so(monkeypatch):
+    monkeypatch.setattr(join, "tried", threading.Event())
+    monkeypatch.setattr(sys, "argv", ["run", "--coordinator=localhost:9", "--processes=2", "--process=1"])
+    joined = []
+    monkeypatch.setattr(join, "meet", lambda asked, until: joined.append(asked.process) or exec("raise OSError"))
+    peers.tell(2, "a field is wrong")
+    assert joined == [1]  # to tell the others
+    peers.tell(2, "nobody came")
+    assert joined == [1]
