@@ -21,13 +21,12 @@ from collections.abc import Sequence
 
 from configs.recipes import BERT, LAPTOP, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
 from launch.sweep.grid import axis, named, product, without
-from mlm.report import summary
+from mlm.report import asked, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": {"model.family": "feedforward", "model.cell": "window"},
            "lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
-LAYERS = (-1, 1, 0)
-TRAINED = {-1: "all", 1: "last layer", 0: "head alone"}
+TRAINED = {"": "all", "tune.layers=1": "last layer", "tune.layers=0": "head alone"}
 # Few rows, seen a few times, so that dropout is as in the papers.
 TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500, "model.dropout": 0.1,
         "train.batch_size": 16, "train.steps": 800, "train.eval_every": 100}
@@ -50,24 +49,17 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
     points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | {"downstream.layers": LAYERS} | point for name, point in named(points).items()}
+    fields = plan["fields"] | {"downstream.variants": ",".join(TRAINED)}
+    return {name: fields | point for name, point in named(points).items()}
 
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     return {"model": config["model.cell"] or config["model.family"], "size": config["model.size"],
-            "trained": seeds[0]["trained"]}
+            "trained": seeds[0]["variant"]}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it was trained for the tasks."""
-    return summary.table([alone(result, layers) for result in results for layers in LAYERS], COLUMNS, about)
-
-
-def alone(result: dict, layers: int) -> dict:
-    """A run with what was fine-tuned so, as if it were all that the run was fine-tuned for, under a name of its own."""
-    tasks = {name: task | {"layers": -1} for name, task in result["summary"].get("tasks", {}).items()
-             if task["layers"] == layers}
-    folder, _, name = result["config"]["workdir"].rpartition("/")
-    return result | {"trained": TRAINED[layers], "summary": result["summary"] | {"tasks": tasks},
-                     "config": result["config"] | {"workdir": f"{folder}/{TRAINED[layers]} {name}"}}
+    return summary.table([asked.only(result, variant, called) for result in results
+                          for variant, called in TRAINED.items()], COLUMNS, about)

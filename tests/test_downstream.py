@@ -60,7 +60,7 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
     found = questions.finish(cfg)
     assert overview.state(cfg).name == "done" and questions.missing(cfg) == []
     assert sorted(name.partition("/")[2] for name in found["answers"]["tasks"]) == [
-        "lr0.001-e1-s0", "lr0.001-e1-s1", "lr0.01-e1-s0", "lr0.01-e1-s1"]
+        "lr0.001-e1-b32-s0", "lr0.001-e1-b32-s1", "lr0.01-e1-b32-s0", "lr0.01-e1-b32-s1"]
     (one,) = found["summary"]["tasks"].values()
     assert one["trials"] == 2 and one["seeds"] == [0, 1] and one["score"]["name"] == "accuracy"
     assert {*one["references"]} == {"majority class"} and one["title"] == "SST-2"
@@ -118,7 +118,7 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
 def test_nothing_of_it_changes_what_a_run_is(pretrained):
     _, copy = pretrained
     plain = config.Config()
-    for name, value in fields.flatten(copy(seeds=3, layers=(-1, 0))).items():
+    for name, value in fields.flatten(copy(seeds=3, batch_sizes=(16, 32), variants=",tune.layers=0")).items():
         if name.startswith("downstream."):
             other = fields.override(plain, {name: value})
             assert other != plain and fields.fingerprint(other) == fields.fingerprint(plain)
@@ -134,23 +134,28 @@ def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_sa
     whole, same, others = (questions.due(copy(path=str(folder / name))) for name in ("tasks", "same", "others"))
     assert whole == same and len(whole) == 2
     assert not {(part.name, part.sha256) for part in whole} & {(part.name, part.sha256) for part in others}
-    head = questions.due(copy(layers=(0,)))
-    assert [part.name.replace("-head", "") for part in head] == [part.name for part in whole]
+    head = questions.due(copy(variants=" tune.layers=0  tune.read=mean"))
+    assert all(part.name.startswith("sst2-layers0-readmean-") for part in head) and len(head) == len(whole)
     assert not {part.sha256 for part in head} & {part.sha256 for part in whole}
 
 
 BAD = {
     "an unknown task": ({"names": "topic,sst-2"}, r"names = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
-    "a task twice": ({"names": "topic,topic"}, "names = 'topic,topic': expected each task once"),
+    "a task twice": ({"names": "topic,topic"}, "names = 'topic,topic': expected each once"),
     "no folder": ({"names": "topic,cola", "path": ""}, "path = '': expected the folder that holds a folder 'cola'"),
     "another folder": ({"path": "nowhere"}, r"data\.task_path = 'nowhere/sst2': expected the folder of the task's"),
     "a folder without its files": ({"names": "rte"}, r"labelled\.train = 'train.tsv': expected a file in .*rte"),
-    "more layers than there are": ({"layers": (2,)}, r"tune\.layers = 2: expected -1 <= value <= 1"),
+    "more layers than there are": ({"variants": "tune.layers=2"}, r"tune\.layers = 2: expected -1 <= value <= 1"),
     "no epochs": ({"epochs": ()}, r"epochs = \(\): expected each value once, one at least"),
     "no pass": ({"epochs": (0.0,)}, r"epochs = \(0\.0,\): expected numbers above 0"),
     "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
     "no seed": ({"seeds": 0}, "seeds = 0: expected at least 1"),
-    "half a layer": ({"layers": (0.5,)}, r"layers = \(0\.5,\): expected whole numbers"),
+    "half a layer": ({"variants": "tune.layers=0.5"}, r"variants = 'tune\.layers=0\.5': expected a value of type int"),
+    "a field's value left out": ({"variants": ",tune.layers"}, r"variants = 'tune\.layers': expected NAME=VALUE"),
+    "no field": ({"variants": "tune.layer=0"}, r"tune\.layer: no such field; did you mean config\.tune\.layers"),
+    "a field that the grid sets": ({"variants": "seed=1"}, "variants = 'seed=1': expected a field that may be set"),
+    "a variant twice": ({"variants": ",tune.layers=0, tune.layers=0"}, "variants = .*: expected each once"),
+    "no batch": ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\): expected numbers above 0"),
     "what nothing reads": ({"names": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},
                            r"seeds = 2: nothing reads it, since config\.downstream\.names"),
 }
@@ -171,5 +176,5 @@ def test_files_that_are_not_here_stop_no_list(pretrained):
     assert overview.state(cfg).name == "stopped"
     named = {"downstream.names": "topic,sst2", "downstream.path": "nowhere"}
     (resolved,) = points.resolved(config.Config(), {"one": named}, {"downstream.seeds": 2}).values()
-    assert [trial[:1] + trial[2:] for trial in tuning.trials(resolved)[:3]] == [
-        ("topic", 5e-4, 3.0, 0), ("topic", 5e-4, 3.0, 1), ("topic", 1e-3, 3.0, 0)]
+    assert tuning.trials(resolved)[:3] == [
+        ("topic", "", 5e-4, 3.0, 32, 0), ("topic", "", 5e-4, 3.0, 32, 1), ("topic", "", 1e-3, 3.0, 32, 0)]

@@ -23,8 +23,8 @@ def tuned(rate, seed, value, score=ACCURACY, task="topic", what="ab" * 32, title
     values = {score.name: value, f"{score.name}_se": 0.02, "most": 0.125, "optimum": 0.92}
     found = {"diverged": "step 3"} if value is None else {
         "evaluation": values, "scores": [one._asdict() for one in scores]}
-    return {"what": what, "task": task, "layers": -1, "learning_rate": rate, "epochs": 3.0, "seed": seed,
-            "title": title or task, "note": note, **found}
+    return {"what": what, "task": task, "variant": "", "learning_rate": rate, "epochs": 3.0, "batch_size": 32,
+            "seed": seed, "title": title or task, "note": note, **found}
 
 
 def answers(*each, name="topic-abab"):
@@ -83,7 +83,7 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
     assert rows["exact optimum"]["loss"] == 2.0 and rows["exact optimum"]["task_topic"] == 92.0
     assert rows["majority class"] == {"model": "majority class", "task_topic": 12.5}
     said = table.markdown(made, columns)
-    assert "dev, mean of 2 fine-tuning seeds, the best of 2 trials (learning rate x epochs); failed" in said
+    assert "dev, mean of 2 fine-tuning seeds, the best of 2 trials (learning rate x epochs x batch size); f" in said
     assert "1 of 6: one-seed2-012302 s1." in said
     made, columns = summary.table([*results, other], OWN, about)  # of one seed, and of another grid
     titles = [column.title for column in columns if column.name.startswith("task_topic_")]
@@ -126,9 +126,9 @@ def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s
     one = result("lstm", 0, 3.0)
     one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
     asked(one, tuned(1e-3, 0, 0.8))
-    for layers, value in ((1, 0.6), (0, 0.4)):
-        head = tuned(1e-3, 0, value) | {"layers": layers}
-        one["summary"]["tasks"] |= finetuned.summary(answers(head, name=f"topic-{layers}"))
+    for variant, value in (("tune.layers=1", 0.6), ("tune.layers=0", 0.4)):
+        head = tuned(1e-3, 0, value) | {"variant": variant}
+        one["summary"]["tasks"] |= finetuned.summary(answers(head, name=f"topic-{variant}"))
     made, columns = fine_tuning.table([one])
     assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
         ("all", 80), ("last layer", 60), ("head alone", 40)]

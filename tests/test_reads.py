@@ -35,12 +35,12 @@ CHOICES += [TASK | {"data.task": "ud_dep", "tune.layers": 0}]
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm": "post", "model.positions": "rotary", "downstream.layers": (0,)}
+    named = {"model.norm": "post", "model.positions": "rotary", "downstream.variants": "tune.layers=0"}
     if name in named:
         return named[name]
     value = recipe.DEFAULT[name]
     return {str: lambda: "other", int: lambda: 7, float: lambda: 0.25, bool: lambda: not value,
-            tuple: lambda: (0.25,)}[type(value)]()
+            tuple: lambda: (7,) if int in map(type, value) else (0.25,)}[type(value)]()
 
 
 def made(changes):

@@ -187,8 +187,11 @@ class Downstream:
     path: str = setting("")             # folder that holds, for each task with files, a folder of its name
     learning_rates: tuple[float, ...] = setting(())  # empty: those of mlm/train/tuning.py for a model of this size
     epochs: tuple[float, ...] = setting((3.0,))  # passes over the task's train split
+    batch_sizes: tuple[int, ...] = setting((32,))  # rows an update
     seeds: int = setting(1)             # fine-tunings of each point of the grid, of seeds 0, 1, ...
-    layers: tuple[int, ...] = setting((-1,))  # values of tune.layers, each a column of its own and not to choose from
+    variants: str = setting("")         # what a fine-tuning may set beside, as NAME=VALUE and separated by spaces, such
+                                        #       as tune.layers=0; between commas several, the recipe itself the empty
+                                        #       one. Each is a column of its own, and not to choose from
 
 
 @dataclasses.dataclass(unsafe_hash=True)

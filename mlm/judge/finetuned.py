@@ -1,4 +1,5 @@
-"""What a run gives once fine-tuned: for each task a grid of learning rates and epochs, of which the dev split chooses.
+"""What a run gives once fine-tuned: for each task a grid of learning rates, epochs and batch sizes, of which the dev
+split chooses.
 
 A fine-tuning is a run of its own (mlm/train/tuning.py) in a directory below that of the run which it starts from.
 """
@@ -19,10 +20,10 @@ from mlm.train.run.trained import Trained
 from mlm.train.step import parallel
 
 PREDICTIONS = {"predictions": Question(predictions.can, predictions.ask)}
-LAYERS = {-1: "", 0: "-head"}       # in names, of what is trained; else the number of last layers
 # Fields of a fine-tuning that do not say what is asked: those of the run that it starts from, where the examples come
 # from, whose content is digested by itself, and what a trial names.
-ELSEWHERE = ("data.", "model.", "tokenizer.", "start.", "seed", "optim.learning_rate", "train.steps", "tune.layers")
+ELSEWHERE = ("data.", "model.", "tokenizer.", "start.", "seed", "optim.learning_rate", "train.batch_size",
+             "train.steps")
 
 
 def can(cfg: config.Config) -> str:
@@ -35,28 +36,29 @@ def parts(cfg: config.Config) -> list[Part]:
     """
     made, known = [], {}
     for trial in tuning.trials(cfg):
-        kind = trial.task, trial.layers
+        kind = trial.task, trial.variant
         if kind not in known:
             planned = tuning.planned(cfg, trial)
             known[kind] = files.sha256({"content": splits.content(planned.data)} | {
                 name: value for name, value in fields.flatten(planned, results_only=True).items()
                 if name in (*tuning.RECIPE, "data.labelled.scores") or not name.startswith(ELSEWHERE)})
         asked = {"what": known[kind], **trial._asdict()}
-        name = f"{variant(trial.task, trial.layers)}-{known[kind][:6]}/{point(asked)}-s{trial.seed}"
+        name = f"{called(trial)}-{known[kind][:6]}/{point(asked)}-s{trial.seed}"
         row = tasks.TASKS.get(trial.task)
         about = {"title": row.title, "note": row.note} if row else {"title": trial.task, "note": ""}
         made.append(Part("tasks", name, asked, asked | about))
     return made
 
 
-def variant(task: str, layers: int) -> str:
-    """A task and what of the model is trained for it."""
-    return task + LAYERS.get(layers, f"-last{layers}")
+def called(trial: tuning.Trial) -> str:
+    """A task and what is set for it beside the recipe: "tag-layers0-featuresmix"."""
+    words = (word.rpartition(".")[2].replace("=", "") for word in trial.variant.split())
+    return "-".join((trial.task, *words))
 
 
 def point(answer: Mapping) -> str:
     """A point of the grid."""
-    return f"lr{answer['learning_rate']:.9g}-e{answer['epochs']:.9g}"
+    return f"lr{answer['learning_rate']:.9g}-e{answer['epochs']:.9g}-b{answer['batch_size']}"
 
 
 def ask(run: Trained, part: Part, told) -> dict:
@@ -68,7 +70,7 @@ def ask(run: Trained, part: Part, told) -> dict:
     trial = tuning.Trial(*(part.asked[name] for name in tuning.Trial._fields))
     cfg, packed = tuning.resolve(config.Config(), run.cfg.workdir, tuning.given(run.cfg, trial), epochs=trial.epochs)
     settled = [fields.fingerprint(cfg), packed.manifest["inputs"]]
-    name = f"{variant(trial.task, trial.layers)}-{part.name.rpartition('/')[2]}-{files.sha256(settled)[:6]}"
+    name = f"{called(trial)}-{part.name.rpartition('/')[2]}-{files.sha256(settled)[:6]}"
     cfg = fields.override(cfg, {"workdir": str(directory.fine_tuning(run.cfg.workdir, name)),
                                 "eval.batch_size": run.cfg.eval.batch_size, "parallel.mode": run.cfg.parallel.mode})
     try:
@@ -84,11 +86,11 @@ def ask(run: Trained, part: Part, told) -> dict:
 
 
 def summary(answers: Mapping[str, dict]) -> dict:
-    """For each task and what was trained for it, by the name before a part's "/": what the best point of its grid gave.
+    """For each task and variant, by the name before a part's "/": what the best point of its grid gave.
 
     That is the point whose mean over seeds of the first score on dev is best, of those with most seeds. "values" are
-    its seeds'; "failed" those of them that came to nothing; "trials" how many points there were; "references" what is
-    known without the model, by whose it is; "sha256" is of all that was asked.
+    its seeds', "further" those of the other scores; "failed" the seeds that came to nothing; "trials" how many points
+    there were; "references" what is known without the model, by whose it is; "sha256" is of all that was asked.
     """
     each: dict[str, list[dict]] = {}
     for name, answer in answers.items():
@@ -114,10 +116,13 @@ def _summary(answers: Sequence[dict]) -> dict:
                key=lambda of_point: score.better * statistics.fmean(map(value, of_point)))
     alone = {"error": best[0]["evaluation"][f"{score.name}_se"]} if most == 1 and "evaluation" in best[0] else {}
     first = answers[0]
-    asked = [first["what"], sorted([one["learning_rate"], one["epochs"], one["seed"]] for one in answers)]
-    return {"task": first["task"], "layers": first["layers"], "title": first["title"], "note": first["note"],
+    asked = [first["what"], sorted([point(one), one["seed"]] for one in answers)]
+    own = [one.name for one in (scores_of(told)[1:] if told else ()) if not one.reference]
+    further = {name: [one["evaluation"][name] for one in best if "evaluation" in one] for name in own}
+    return {"task": first["task"], "variant": first["variant"], "title": first["title"], "note": first["note"],
             "score": score._asdict(), "learning_rate": best[0]["learning_rate"], "epochs": best[0]["epochs"],
-            "seeds": [one["seed"] for one in best], "values": [value(one) for one in best], **alone,
+            "batch_size": best[0]["batch_size"], "seeds": [one["seed"] for one in best],
+            "values": [value(one) for one in best], "further": further, **alone,
             "failed": [one["seed"] for one in best if failed(one, score, bar)], "trials": len(grid),
             "references": references, "sha256": hashlib.sha256(json.dumps(asked).encode()).hexdigest()}
 

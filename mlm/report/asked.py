@@ -8,7 +8,7 @@ from mlm.base.estimates import PERCENT, REAL, Score, estimate
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
-TRAINED = {-1: "", 0: ", head alone", 1: ", last layer"}
+WORDS = {"tune.layers=0": "head alone", "tune.layers=1": "last layer"}  # for what a fine-tuning sets; else as it is set
 
 
 class Text(NamedTuple):
@@ -57,12 +57,13 @@ def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
 def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
     """The score of a task (mlm/judge/finetuned.py) on dev: the mean over fine-tuning seeds; of one, its error over
     rows."""
-    score, layers, seeds = Score(**task["score"]), task["layers"], task["seeds"]
+    score, variant, seeds = Score(**task["score"]), task["variant"].split(), task["seeds"]
     unit, form, within = (100, ".1f", PERCENT) if score.share else (1, score.form, REAL)
-    name = f"task_{task['task']}" + ("" if layers < 0 else f"_last{layers}")
-    title = (f"{task['title']}{TRAINED.get(layers, f', last {layers} layers')}: {score.title.removeprefix('held-out ')}"
-             + (" (%)" if score.share else ""))
-    trials = f"the best of {task['trials']} trials (learning rate x epochs)" if task["trials"] > 1 else "one trial"
+    name = "_".join((f"task_{task['task']}", *variant))
+    title = (", ".join((task["title"], *(WORDS.get(word, word) for word in variant)))
+             + f": {score.title.removeprefix('held-out ')}" + (" (%)" if score.share else ""))
+    trials = (f"the best of {task['trials']} trials (learning rate x epochs x batch size)" if task["trials"] > 1
+              else "one trial")
     about = f"dev, {'mean of ' if len(seeds) > 1 else ''}{many(len(seeds), 'fine-tuning seed')}, {trials}"
     run = Path(result["config"]["workdir"]).name
     return (Text(name, title, task["sha256"], form, within),
@@ -70,6 +71,17 @@ def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
                    f"{about}; {task['note']}" if task["note"] else about,
                    tuple(f"{run} s{seed}" for seed in task["failed"]), len(seeds),
                    tuple((name, unit * value) for name, value in task["references"].items())))
+
+
+def only(result: dict, variant: str, called: str) -> dict:
+    """A run with what it was fine-tuned for in one of config.downstream.variants, as if that were the recipe, under a
+    name of its own.
+    """
+    tasks = {name: task | {"variant": ""} for name, task in result["summary"].get("tasks", {}).items()
+             if task["variant"] == variant}
+    folder, _, name = result["config"]["workdir"].rpartition("/")
+    return result | {"variant": called, "summary": result["summary"] | {"tasks": tasks},
+                     "config": result["config"] | {"workdir": f"{folder}/{called} {name}"}}
 
 
 def many(count: int, noun: str) -> str:

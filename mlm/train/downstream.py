@@ -1,10 +1,17 @@
 """What a run is fine-tuned for once its training ended, as its config says it: config.downstream."""
-from mlm.base import config, errors
+from typing import Any
+
+from mlm.base import config, errors, fields
 from mlm.base.reads import Rule
 from mlm.data.tasks import tasks
 
-READ = (Rule(tuple(f"downstream.{field}" for field in ("path", "learning_rates", "epochs", "seeds", "layers")),
-             "downstream.names", unless=("",)),)
+GRID = ("learning_rates", "epochs", "batch_sizes")
+READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "variants")), "downstream.names",
+             unless=("",)),)
+# What each fine-tuning has of its own, which no variant sets.
+TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
+         "start.run")
+KINDS = (str, int, float)
 
 
 def names(cfg: config.Config) -> tuple[str, ...]:
@@ -12,19 +19,42 @@ def names(cfg: config.Config) -> tuple[str, ...]:
     return tuple(name.strip() for name in cfg.downstream.names.split(",")) if cfg.downstream.names.strip() else ()
 
 
+def variants(cfg: config.Config) -> tuple[str, ...]:
+    """What is set beside the recipe, "" where nothing is, in the order it is named."""
+    return tuple(" ".join(variant.split()) for variant in cfg.downstream.variants.split(","))
+
+
+def settings(variant: str) -> dict[str, Any]:
+    """The fields that a variant sets, by dotted name. Raises ConfigError for what is no field or no value of it."""
+    default, field, found = fields.flatten(config.Config()), "config.downstream.variants", {}
+    for word in variant.split():
+        name, equals, text = word.partition("=")
+        errors.expect(bool(equals), field, word, "NAME=VALUE, such as tune.layers=0")
+        fields.check_name(name)
+        kind = type(default[name])
+        errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")
+        try:
+            found[name] = kind(text)
+        except ValueError:
+            errors.expect(False, field, word, f"a value of type {kind.__name__}")
+    return found
+
+
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; looks for no file."""
     said, field = cfg.downstream, "config.downstream"
     for name in names(cfg):
         errors.one_of(f"{field}.names", name, [*tasks.DRAWN, *tasks.TASKS])
-    errors.expect(len({*names(cfg)}) == len(names(cfg)), f"{field}.names", said.names, "each task once")
+    for name, values in (("names", names(cfg)), ("variants", variants(cfg))):
+        errors.expect(len({*values}) == len(values), f"{field}.{name}", getattr(said, name), "each once")
     of_files = next((name for name in names(cfg) if name not in tasks.DRAWN), None)
     errors.expect(of_files is None or bool(said.path.strip()), f"{field}.path", said.path,
                   f"the folder that holds a folder {of_files!r} with the task's files, since {field}.names has it")
-    for name in ("learning_rates", "epochs", "layers"):
+    for name in GRID:
         values = getattr(said, name)
         errors.expect(len({*values}) == len(values) and (bool(values) or name == "learning_rates"), f"{field}.{name}",
                       values, "each value once, one at least")
-    for name, values in (("learning_rates", said.learning_rates), ("epochs", said.epochs)):
         errors.expect(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
+    for variant in variants(cfg):
+        settings(variant)
     errors.at_least(1, f"{field}.seeds", said.seeds)

@@ -1,4 +1,5 @@
 """The config of a fine-tuning, from that of the run it starts from and a recipe."""
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,9 +13,8 @@ from mlm.train.run import directory, start
 # As Devlin et al. 2019, appendix A.3, with the 6% of warm-up of Liu et al. 2019: a few epochs, of which they take the
 # best of 2, 3 and 4, at the best of three learning rates. Those are of models of a hundred million parameters; the
 # smallest sizes want larger ones.
-RECIPE = {"train.batch_size": 32, "optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999,
-          "model.dropout": 0.1}
-EPOCHS = 3.0
+RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
+EPOCHS, BATCH = 3.0, 32
 RATES = (2e-5, 3e-5, 5e-5)
 RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
 LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64,  # most examples fit
@@ -25,9 +25,10 @@ class Trial(NamedTuple):
     """One of the fine-tunings that config.downstream asks for."""
 
     task: str
-    layers: int           # as config.tune.layers
+    variant: str          # one of config.downstream.variants
     learning_rate: float
     epochs: float
+    batch_size: int
     seed: int
 
 
@@ -39,9 +40,10 @@ def rates(size: str) -> tuple[float, ...]:
 def trials(cfg: config.Config) -> list[Trial]:
     """What config.downstream asks for; those that share a program stand together."""
     said = cfg.downstream
-    return [Trial(task, layers, rate, epochs, seed) for task in downstream.names(cfg) for layers in said.layers
-            for epochs in said.epochs for rate in said.learning_rates or rates(cfg.model.size)
-            for seed in range(said.seeds)]
+    return [Trial(task, variant, rate, epochs, size, seed)
+            for task, variant, size, epochs, rate, seed in itertools.product(
+                downstream.names(cfg), downstream.variants(cfg), said.batch_sizes, said.epochs,
+                said.learning_rates or rates(cfg.model.size), range(said.seeds))]
 
 
 def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
@@ -49,8 +51,9 @@ def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
     of_row = tasks.objective(trial.task) in ("classify", "regress")
     read = {"tune.read": "last"} if of_row and cfg.model.sees == "left" else {}
-    return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "tune.layers": trial.layers,
-                          "optim.learning_rate": trial.learning_rate, "seed": trial.seed}
+    return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "train.batch_size": trial.batch_size,
+                          "optim.learning_rate": trial.learning_rate, "seed": trial.seed
+                          } | downstream.settings(trial.variant)
 
 
 def planned(cfg: config.Config, trial: Trial) -> config.Config:
@@ -68,7 +71,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError where the run of a resolved config could not be fine-tuned as config.downstream says, or where
     files that it names are not there.
     """
-    for trial in {(one.task, one.layers): one for one in trials(cfg)}.values():
+    for trial in {(one.task, one.variant): one for one in trials(cfg)}.values():
         try:
             made = planned(cfg, trial)
             if trial.task not in tasks.DRAWN:
@@ -104,6 +107,6 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
 
 def _layers(base, began, given) -> Sequence:
     """The config and the fields over it of which a fine-tuning's is made; began: those of the run it starts from."""
-    own = RECIPE | {"optim.learning_rate": rates(began["model.size"])[1]}
+    own = RECIPE | {"train.batch_size": BATCH, "optim.learning_rate": rates(began["model.size"])[1]}
     own |= {"pack.length": min(began["pack.length"], LENGTHS.get(given["data.task"], began["pack.length"]))}
     return base, began, own, given

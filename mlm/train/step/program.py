@@ -16,7 +16,8 @@ TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
 OUTSIDE = ("workdir", "start.run", "start.state", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every",
            "train.checkpoint_every", "train.log_every", "downstream.names", "downstream.path",
-           "downstream.learning_rates", "downstream.epochs", "downstream.seeds", "downstream.layers")
+           "downstream.learning_rates", "downstream.epochs", "downstream.batch_sizes", "downstream.seeds",
+           "downstream.variants")
 
 
 class Program(NamedTuple):
