@@ -10,7 +10,7 @@ Command    python -m launch.sweep run experiments/fine_tuning.py --scale=laptop 
 Corpus     quick: the built-in language, and its task of a passage's topic, whose best possible score is known (more:
            --config.downstream.names=topic,pair,tag,subject). laptop: the documentation in Python's standard library,
            and six tasks whose files you bring, a folder each below downstream.path; MRPC is not split as GLUE's.
-           paper: English Wikipedia, and the four tasks of masking_rate.py.
+           paper: English Wikipedia, and four small sets of GLUE by the recipe of Mosbach et al. 2021 (MOSBACH).
 How        A learning rate that suits all parameters is too low for a head alone: each has the same ones to choose from,
            on dev. One fine-tuning seed a point, three of pretraining. Failed ones are named below the table.
 Hours      quick: two points, a minute or two each with 3 fine-tunings. laptop: 9 points of 36 fine-tunings, of which
@@ -19,14 +19,14 @@ Hours      quick: two points, a minute or two each with 3 fine-tunings. laptop: 
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
+from configs.recipes import BERT, LAPTOP, MOSBACH, OWN, QUICK, QUICK_TASKS
 from launch.sweep.grid import axis, named, product, without
 from mlm.report import asked, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": {"model.family": "feedforward", "model.cell": "window"},
            "lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
-TRAINED = {"": "all", "tune.layers=1": "last layer", "tune.layers=0": "head alone"}
+TRAINED = {"tune.layers=-1": "all", "tune.layers=1": "last layer", "tune.layers=0": "head alone"}
 # Few rows, seen a few times, so that dropout is as in the papers.
 TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500, "model.dropout": 0.1,
         "train.batch_size": 16, "train.steps": 800, "train.eval_every": 100}
@@ -37,8 +37,9 @@ SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS, "members": ("lstm", "transformer"), "own": OWN, "seeds": 1},
     "laptop": {"fields": without(LAPTOP, "data.language") | TEXT | FILES, "members": tuple(MEMBERS), "own": OWN,
                "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | {"model.size": "base", "downstream.seeds": 1}, "members": ("transformer",),
-              "own": {"transformer": {}}, "seeds": 3},
+    "paper": {"fields": BERT | MOSBACH | {"model.size": "base", "downstream.names": "cola,mrpc,rte,stsb",
+                                          "downstream.path": "tasks"},
+              "members": ("transformer",), "own": {"transformer": {}}, "seeds": 3},
 }
 
 COLUMNS = (Column("model", "model"), Column("size", "size"), Column("trained", "trained for the task"))
@@ -49,8 +50,9 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
     points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    fields = plan["fields"] | {"downstream.variants": ",".join(TRAINED)}
-    return {name: fields | point for name, point in named(points).items()}
+    always = plan["fields"].get("downstream.variants", "")
+    variants = {"downstream.variants": ",".join(f"{always} {trained}".strip() for trained in TRAINED)}
+    return {name: plan["fields"] | variants | point for name, point in named(points).items()}
 
 
 def about(seeds: Sequence[dict]) -> dict:
@@ -61,5 +63,7 @@ def about(seeds: Sequence[dict]) -> dict:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it was trained for the tasks."""
-    return summary.table([asked.only(result, variant, called) for result in results
-                          for variant, called in TRAINED.items()], COLUMNS, about)
+    apart = [asked.only(result, variant, called) for result in results
+             for variant, called in zip(result["config"]["downstream.variants"].split(","), TRAINED.values(),
+                                        strict=True)]
+    return summary.table(apart, COLUMNS, about)

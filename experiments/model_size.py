@@ -20,7 +20,7 @@ Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK
+from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK
 from launch.sweep.grid import axis, named, product
 from mlm.report import asked, summary
 from mlm.report.table import Column
@@ -35,7 +35,8 @@ SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6)
 SCALES = {
     "quick": {"fields": QUICK | OWN["transformer"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "shapes": SHAPES, "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | {"downstream.names": ",".join(TASKS)}, "shapes": tuple(PAPER), "seeds": 1},
+    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.names": ",".join(TASKS)}, "shapes": tuple(PAPER),
+              "seeds": 1},
 }
 
 COLUMNS = (Column("model", "model"), Column("perplexity_paper", "paper's perplexity", ".2f"))

@@ -24,7 +24,7 @@ Expected   BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, OWN, PAPER_TASKS, QUICK
+from configs.recipes import BERT, BERT_GRID, LAPTOP, OWN, PAPER_TASKS, QUICK
 from launch.sweep.grid import axis, named, product, without
 from mlm.report import asked, summary
 from mlm.report.table import Column
@@ -45,7 +45,8 @@ SCALES = {
     "quick": {"fields": without(QUICK, "data.language") | TEXT, "seeds": 1},
     "laptop": {"fields": without(LAPTOP, "data.language") | TEXT | {"train.steps": 800, "train.eval_every": 100},
                "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | {"model.size": "base", "downstream.names": ",".join(NAMES)}, "seeds": 1},
+    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.names": ",".join(NAMES)},
+              "seeds": 1},
 }
 
 COLUMNS = (Column("rows", "rows"), Column("task", "task"))

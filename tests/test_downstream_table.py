@@ -125,8 +125,9 @@ def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
 def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s_columns_are_of_its_model():
     one = result("lstm", 0, 3.0)
     one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
-    asked(one, tuned(1e-3, 0, 0.8))
-    for variant, value in (("tune.layers=1", 0.6), ("tune.layers=0", 0.4)):
+    one["summary"]["tasks"] = {}
+    one["config"]["downstream.variants"] = "tune.layers=-1,tune.layers=1,tune.layers=0"
+    for variant, value in (("tune.layers=-1", 0.8), ("tune.layers=1", 0.6), ("tune.layers=0", 0.4)):
         head = tuned(1e-3, 0, value) | {"variant": variant}
         one["summary"]["tasks"] |= finetuned.summary(answers(head, name=f"topic-{variant}"))
     made, columns = fine_tuning.table([one])

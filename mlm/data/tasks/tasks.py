@@ -77,6 +77,9 @@ TASKS = {
     "stsb": Task("regress", {
         "format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv", "text": "5",
         "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}", title="STS-B"),
+    "conll2003": Task("tag", {
+        "format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb", "text": "0", "label": "3",
+        "scheme": "iob1", "scores": "f1"}, "Tjong Kim Sang and De Meulder 2003", title="CoNLL-2003"),
     "wnut17": Task("tag", {
         "format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "text": "0", "label": "1",
         "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017", title="WNUT-17"),

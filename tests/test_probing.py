@@ -1,0 +1,72 @@
+"""The tables of probing.py and features.py, from what runs gave: by hand."""
+import pytest
+from test_downstream_table import answers, tuned
+from test_experiments import result
+
+from experiments import features, probing
+from mlm.base.estimates import Range, Score
+from mlm.judge import finetuned
+from mlm.report import table
+
+F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
+GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))
+
+
+def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths=None):
+    """A run of as many layers as probes, the embeddings' beside, each of several seeds."""
+    run = result(name, seed, 3.0)
+    run["config"] |= {"model.cell": "lstm", "model.size": size, "model.layers": len(score_KxS) - 1}
+    tasks = run["summary"]["tasks"] = {}
+    for depth, score_S in list(enumerate(score_KxS))[:depths]:
+        each = []
+        for probe, value in enumerate(score_S):
+            one = tuned(1e-3, probe, value, F1, task) | {"variant": probing.probe(depth)}
+            one["evaluation"]["gravity"] = gravity_S[probe]
+            each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
+        tasks |= finetuned.summary(answers(*each, name=f"{task}-{depth}"))
+    return run
+
+
+def test_the_layers_of_one_run_are_over_its_probes_and_of_several_over_runs():
+    one = probed("lstm", 0, [(0.5, 0.5), (0.8, 0.5), (0.8, 0.8)], (0.5, 1.5))
+    made, columns = probing.table([one])
+    assert made[0]["tag_expected"] == Range(1.5, 1.0, 2.0) and made[0]["tag_gravity"] == Range(1.0, 0.5, 1.5)
+    assert [made[0][f"task_tag_{depth}"].mean for depth in range(3)] == pytest.approx([50, 65, 80])
+    titles = [column.title for column in columns]
+    assert "tag, layers 0 to 2: micro-F1 (%)" in titles and "tag: expected layer" in titles
+    other = probed("lstm", 1, [(0.5, 0.5), (0.5, 0.5), (0.8, 0.8)], (1.0, 1.0))
+    both = probing.table([one, other])[0][0]
+    assert both["tag_expected"].mean == pytest.approx((1.5 + 2.0) / 2) and both["tag_gravity"].mean == 1.0
+    assert (both["tag_expected"].low, both["tag_expected"].high) == pytest.approx((1.5, 2.0))
+
+
+def test_a_task_that_was_not_probed_at_each_depth_has_no_layer():
+    short = probed("lstm", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), depths=2)
+    made, _ = probing.table([short, probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (0.5,))])
+    assert "tag_expected" not in made[0]
+    assert "tag_expected" not in probing.table([short])[0][0]
+
+
+def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():
+    for size, there in (("large", True), ("base", False)):
+        made, columns = probing.table([probed("bert", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), size=size, task="ud_pos")])
+        assert (made[0].get("ud_pos_expected_paper") == 3.39) is there
+        assert ("paper's ud_pos: centre of gravity" in [column.title for column in columns]) is there
+
+
+def test_features_have_a_row_each_in_the_order_of_the_paper_s_table():
+    (point,) = features.sweep("quick").values()
+    run = result("transformer", 0, 3.0)
+    run["config"] |= {"model.cell": "", "model.family": "transformer", "model.size": "base",
+                      "downstream.variants": point["downstream.variants"]}
+    tasks = run["summary"]["tasks"] = {}
+    for number, variant in enumerate(point["downstream.variants"].split(",")):
+        one = tuned(1e-3, 0, 0.5 + number / 20, F1, "conll2003") | {"variant": variant}
+        tasks |= finetuned.summary(answers(one, name=f"conll2003-{number}"))
+    made, columns = features.table([run])
+    own = [(row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"]) for row in made
+           if row.get("features")]
+    assert own == [("none: all is trained", 50, 96.4), ("embeddings", 55, 91.0), ("second-to-last layer", 60, 95.6),
+                   ("last layer", 65, 94.9), ("weighted sum of last four", 70, 95.9),
+                   ("last four side by side", 75, 96.1), ("weighted sum of all layers", 80, 95.5)]
+    assert "paper's CoNLL-2003, F1" in table.markdown(made, columns)
