@@ -23,11 +23,12 @@ from mlm.report import asked, summary
 from mlm.report.table import Column
 
 MEMBERS = {"lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
-READ = {"0": "embeddings", "second_to_last": "second-to-last layer", "last": "last layer",
-        "sum4": "weighted sum of last four", "concat4": "last four side by side", "mix": "weighted sum of all layers"}
-ROWS = ("none: all is trained", *READ.values())
+ROWS = {"": "none: all is trained", "tune.features=0": "embeddings",
+        "tune.features=second_to_last": "second-to-last layer", "tune.features=last": "last layer",
+        "tune.features=sum4": "weighted sum of last four", "tune.features=concat4": "last four side by side",
+        "tune.features=mix": "weighted sum of all layers"}
 PAPERS = {"conll2003": "CoNLL-2003, F1"}
-PAPER = dict(zip(ROWS, (96.4, 91.0, 95.6, 94.9, 95.9, 96.1, 95.5), strict=True))  # of BERT base
+PAPER = dict(zip(ROWS.values(), (96.4, 91.0, 95.6, 94.9, 95.9, 96.1, 95.5), strict=True))  # of BERT base
 # A BiLSTM as wide as a small model is, not as BERT's.
 NARROW = {"width": 64, "learning_rates": (1e-3, 4e-3)}
 SHAPE = {"model.layers": 4, "downstream.names": "tag"}
@@ -50,8 +51,8 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
     points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    head = f"tune.layers=0 tune.head=bilstm tune.head_width={plan['bilstm']['width']} tune.features="
-    grid = {"downstream.variants": ",".join(("", *(head + features for features in READ))),
+    head = f"tune.layers=0 tune.head=bilstm tune.head_width={plan['bilstm']['width']}"
+    grid = {"downstream.variants": ",".join(f"{head} {read}" if read else "" for read in ROWS),
             "downstream.learning_rates": plan["bilstm"]["learning_rates"]}
     return {name: plan["fields"] | grid | point for name, point in named(points).items()}
 
@@ -59,11 +60,10 @@ def sweep(scale: str) -> dict[str, dict]:
 def about(seeds: Sequence[dict]) -> dict:
     config, read = seeds[0]["config"], seeds[0]["variant"]
     return {"model": config["model.cell"] or config["model.family"], "size": config["model.size"], "features": read,
-            **(asked.paper(PAPERS, [PAPER[read]]) if config["model.size"] == "base" else {})}
+            **(asked.paper(PAPERS, [PAPER[read]]) if config["model.size"] == "base" and read in PAPER else {})}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it is read."""
-    apart = [asked.only(result, variant, row) for result in results
-             for variant, row in zip(result["config"]["downstream.variants"].split(","), ROWS, strict=True)]
-    return summary.table(apart, COLUMNS, about, asked.papers(PAPERS))
+    return summary.table([part for result in results for part in asked.apart(result, ROWS)], COLUMNS, about,
+                         asked.papers(PAPERS))

@@ -125,6 +125,19 @@ def test_nothing_of_it_changes_what_a_run_is(pretrained):
             assert program.blank(other) == program.blank(plain)
 
 
+def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_draw_alike(pretrained):
+    _, copy = pretrained
+    cfg = copy(learning_rates=(1e-2,), variants=",from_scratch", seeds=2)
+    ours, drawn = ([tuning.planned(one, trial) for one in (cfg, fields.override(cfg, {"seed": 1}))
+                    for trial in tuning.trials(cfg) if trial.variant == variant] for variant in ("", "from_scratch"))
+    assert {one.start.run for one in ours} == {cfg.workdir} and {one.start.run for one in drawn} == {""}
+    assert len({one.seed for one in ours}) == 4 and [one.seed for one in ours] == [one.seed for one in drawn]
+    found = questions.finish(fields.override(cfg, {"downstream.seeds": 1}))
+    runs = [directory.origin(directory.fine_tuning(cfg.workdir, answer["run"]))
+            for answer in found["answers"]["tasks"].values()]
+    assert sorted(bool(run["config"]["start.state"]) for run in runs) == [False, True]
+
+
 def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_same(pretrained):
     folder, copy = pretrained
     for name in ("same", "others"):

@@ -8,7 +8,8 @@ from mlm.base.estimates import PERCENT, REAL, Score, estimate
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
-WORDS = {"tune.layers=0": "head alone", "tune.layers=1": "last layer"}  # for what a fine-tuning sets; else as it is set
+# For what a fine-tuning sets; else as it is set.
+WORDS = {"tune.layers=0": "head alone", "tune.layers=1": "last layer", "from_scratch": "nothing pretrained"}
 
 
 class Text(NamedTuple):
@@ -24,13 +25,13 @@ class Text(NamedTuple):
 
 class Answer(NamedTuple):
     """What a run answered: the value, its standard error over what was asked, and how much that was; what of it came to
-    nothing, of how many; and what is known without a model, by whose it is."""
+    nothing; the values that it is the mean of; and what is known without a model, by whose it is."""
 
     value: float
     error: float | None
     about: str
     failed: tuple[str, ...] = ()
-    of: int = 0
+    values: tuple[float, ...] = ()
     references: tuple[tuple[str, float], ...] = ()
 
 
@@ -69,19 +70,22 @@ def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
     return (Text(name, title, task["sha256"], form, within),
             Answer(unit * sum(task["values"]) / len(seeds), unit * task["error"] if "error" in task else None,
                    f"{about}; {task['note']}" if task["note"] else about,
-                   tuple(f"{run} s{seed}" for seed in task["failed"]), len(seeds),
+                   tuple(f"{run} s{seed}" for seed in task["failed"]), tuple(unit * value for value in task["values"]),
                    tuple((name, unit * value) for name, value in task["references"].items())))
 
 
-def only(result: dict, variant: str, called: str) -> dict:
-    """A run with what it was fine-tuned for in one of config.downstream.variants, as if that were the recipe, under a
-    name of its own.
+def apart(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
+    """For each of its config.downstream.variants a run with what it was fine-tuned for in that one, as if it were the
+    recipe; its "variant" says which, by the name of its last word among `names`, else as it is set.
     """
-    tasks = {name: task | {"variant": ""} for name, task in result["summary"].get("tasks", {}).items()
-             if task["variant"] == variant}
-    folder, _, name = result["config"]["workdir"].rpartition("/")
-    return result | {"variant": called, "summary": result["summary"] | {"tasks": tasks},
-                     "config": result["config"] | {"workdir": f"{folder}/{called} {name}"}}
+    folder, _, run = result["config"]["workdir"].rpartition("/")
+    for variant in result["config"]["downstream.variants"].split(","):
+        words = variant.split() or [""]
+        called = names.get(words[-1], " ".join(words))
+        tasks = {name: task | {"variant": ""} for name, task in result["summary"].get("tasks", {}).items()
+                 if task["variant"] == " ".join(words)}
+        yield result | {"variant": called, "summary": result["summary"] | {"tasks": tasks},
+                        "config": result["config"] | {"workdir": f"{folder}/{called} {run}"}}
 
 
 def many(count: int, noun: str) -> str:
@@ -138,18 +142,21 @@ def columns(results: Sequence[dict]) -> dict[Text, Column]:
 def failures(every: Sequence[Answer]) -> str:
     """Which fine-tunings came to nothing, of how many."""
     failed = [name for answer in every for name in answer.failed]
-    total = sum(answer.of for answer in every)
+    total = sum(len(answer.values) for answer in every)
     return (f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}: "
             f"{', '.join(failed)}" if failed else "")
 
 
 def cells(seeds: Sequence[dict], columns: dict[Text, Column]) -> dict:
-    """A group's cells: the mean over its runs where all were asked the same, and how many were where not all were."""
+    """A group's cells: the mean over its runs where all were asked the same, and how many were where not all were. Of
+    one run that was fine-tuned several times the interval is over those.
+    """
     row, every = {}, [dict(answers(result)) for result in seeds]
     for text, column in columns.items():
         found = [of_run[text] for of_run in every if text in of_run]
         if len(found) == len(seeds):
-            row[column.name] = estimate((answer.value for answer in found), text.within)
+            row[column.name] = estimate((found[0].values if len(found) == 1 and found[0].values else
+                                         (answer.value for answer in found)), text.within)
             if len(found) == 1 and found[0].error is not None:
                 row[f"{column.name}_se"] = found[0].error
         elif found:

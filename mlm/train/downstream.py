@@ -10,7 +10,8 @@ READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "
              unless=("",)),)
 # What each fine-tuning has of its own, which no variant sets.
 TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
-         "start.run")
+         "start.run", "start.state")
+DRAWN = "from_scratch"  # in the place of NAME=VALUE: not with the run's parameters
 KINDS = (str, int, float)
 
 
@@ -28,8 +29,11 @@ def settings(variant: str) -> dict[str, Any]:
     """The fields that a variant sets, by dotted name. Raises ConfigError for what is no field or no value of it."""
     default, field, found = fields.flatten(config.Config()), "config.downstream.variants", {}
     for word in variant.split():
+        if word == DRAWN:
+            found |= {"start.run": "", "start.state": ""}
+            continue
         name, equals, text = word.partition("=")
-        errors.expect(bool(equals), field, word, "NAME=VALUE, such as tune.layers=0")
+        errors.expect(bool(equals), field, word, f"NAME=VALUE, such as tune.layers=0, or {DRAWN}")
         fields.check_name(name)
         kind = type(default[name])
         errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")

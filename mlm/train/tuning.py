@@ -15,6 +15,7 @@ from mlm.train.run import directory, start
 # smallest sizes want larger ones.
 RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
 EPOCHS, BATCH = 3.0, 32
+APART = 1000  # fine-tunings of one seed of pretraining and of the next: no two start alike
 RATES = (2e-5, 3e-5, 5e-5)
 RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
 LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64,  # most examples fit
@@ -29,7 +30,7 @@ class Trial(NamedTuple):
     learning_rate: float
     epochs: float
     batch_size: int
-    seed: int
+    seed: int             # 0, 1, ...
 
 
 def rates(size: str) -> tuple[float, ...]:
@@ -52,8 +53,8 @@ def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     of_row = tasks.objective(trial.task) in ("classify", "regress")
     read = {"tune.read": "last"} if of_row and cfg.model.sees == "left" else {}
     return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "train.batch_size": trial.batch_size,
-                          "optim.learning_rate": trial.learning_rate, "seed": trial.seed
-                          } | downstream.settings(trial.variant)
+                          "optim.learning_rate": trial.learning_rate,
+                          "seed": (cfg.seed * APART + trial.seed) % 2**32} | downstream.settings(trial.variant)
 
 
 def planned(cfg: config.Config, trial: Trial) -> config.Config:
