@@ -4,9 +4,10 @@ Claim      Tenney et al. 2019 (arXiv:1905.05950): BERT finds parts of speech in 
            relation to what above them, and meaning above that. No recurrent or feedforward model stands beside it.
 Command    python -m launch.sweep run experiments/probing.py --scale=laptop --workers=2
            parts of speech and dependencies of English: --config.data.path=TEXT --config.tokenizer.vocab_size=2048
-           --config.downstream.names=ud_pos,ud_dep --config.downstream.path=... with UD-EWT in folders of these names
-Corpus     quick, laptop: the built-in language, and its task of each word's class and number, whose best possible
-           accuracy is known. paper: English Wikipedia; UD-EWT, where theirs is OntoNotes.
+           --config.downstream.names=ud_pos,ud_dep --config.downstream.path=..., UD-EWT in folders of these names
+Corpus     quick, laptop: the built-in language, and its task of each hidden word's class and number, whose best
+           possible accuracy is known: the embeddings, which see [MASK] alone, know the most frequent class and no more.
+           paper: English Wikipedia; UD-EWT, where theirs is OntoNotes.
 How        For each layer k a probe that reads a learnt mix of the layers 0 (the embeddings) to k of the frozen model.
            "Expected layer" is the mean of the layers from 1 on by what each adds to the score, a loss counted too;
            "centre of gravity" that of all layers by their shares in the deepest probe's mix. Intervals are over seeds
@@ -15,6 +16,7 @@ Hours      quick: a minute or two a point. laptop: 9 points, 15 probes each, a q
            an estimate from 20 ms a step. paper: one point of the large model, an accelerator's; not reckoned.
 Expected   paper, large, expected layer and centre of gravity: parts of speech 3.39, 11.68; dependencies 5.69, 13.75.
 """
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,16 +29,18 @@ from mlm.report.table import Column
 MEMBERS = {"window": {"model.family": "feedforward", "model.cell": "window"},
            "lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
 OWN_TASK = {"downstream.names": "tag", "downstream.learning_rates": (4e-3,)}
+PROBE = "objective=edge tune.layers=0"
+RIGHT = f"{PROBE} data.labelled.scores=accuracy"  # a word has one class: the one that the probe finds likeliest
 PAPER = {"ud_pos": (3.39, 11.68), "ud_dep": (5.69, 13.75)}  # BERT large: expected layer, centre of gravity
 
 SCALES = {
     "quick": {"fields": QUICK | OWN_TASK | {"downstream.epochs": (1.0,), "downstream.seeds": 2}, "layers": 2,
-              "members": ("lstm", "transformer"), "own": OWN, "seeds": 1},
-    "laptop": {"fields": LAPTOP | OWN_TASK | {"downstream.seeds": 3}, "layers": 4, "members": tuple(MEMBERS),
-               "own": OWN, "seeds": 3},
+              "probe": RIGHT, "members": ("lstm", "transformer"), "own": OWN, "seeds": 1},
+    "laptop": {"fields": LAPTOP | OWN_TASK | {"downstream.seeds": 3}, "layers": 4, "probe": RIGHT,
+               "members": tuple(MEMBERS), "own": OWN, "seeds": 3},
     "paper": {"fields": BERT | {"model.size": "large", "downstream.names": ",".join(PAPER), "downstream.path": "tasks",
                                 "downstream.learning_rates": (1e-4,), "downstream.seeds": 3},
-              "layers": 24, "members": ("transformer",), "own": {"transformer": {}}, "seeds": 1},
+              "layers": 24, "probe": PROBE, "members": ("transformer",), "own": {"transformer": {}}, "seeds": 1},
 }
 
 COLUMNS = (Column("model", "model"), Column("size", "size"))
@@ -48,20 +52,18 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
     points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    shape = {"model.layers": plan["layers"], "downstream.variants": ",".join(map(probe, range(plan["layers"] + 1)))}
+    probes = [f"{plan['probe']} tune.depth={depth}" for depth in range(plan["layers"] + 1)]
+    shape = {"model.layers": plan["layers"], "downstream.variants": ",".join(probes)}
     return {name: plan["fields"] | shape | point for name, point in named(points).items()}
-
-
-def probe(depth: int) -> str:
-    return f"objective=edge tune.layers=0 tune.depth={depth}"
 
 
 def depths(result: dict) -> dict[str, list[dict]]:
     """What a run gave when probed for each task, from the embeddings alone to all layers; of those asked at each."""
-    probes, found = [probe(depth) for depth in range(result["config"]["model.layers"] + 1)], {}
+    wanted, found = range(result["config"]["model.layers"] + 1), {}
     for task in result["summary"].get("tasks", {}).values():
-        found.setdefault(task["task"], {})[task["variant"]] = task
-    return {name: [of[one] for one in probes] for name, of in found.items() if {*probes} <= of.keys()}
+        if depth := re.search(r"tune\.depth=(\d+)$", task["variant"]):
+            found.setdefault(task["task"], {})[int(depth[1])] = task
+    return {name: [of[depth] for depth in wanted] for name, of in found.items() if {*wanted} <= of.keys()}
 
 
 def about(seeds: Sequence[dict]) -> dict:

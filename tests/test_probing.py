@@ -20,7 +20,7 @@ def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths
     for depth, score_S in list(enumerate(score_KxS))[:depths]:
         each = []
         for probe, value in enumerate(score_S):
-            one = tuned(1e-3, probe, value, F1, task) | {"variant": probing.probe(depth)}
+            one = tuned(1e-3, probe, value, F1, task) | {"variant": f"{probing.PROBE} tune.depth={depth}"}
             one["evaluation"]["gravity"] = gravity_S[probe]
             each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
         tasks |= finetuned.summary(answers(*each, name=f"{task}-{depth}"))
