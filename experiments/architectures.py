@@ -22,7 +22,7 @@ Columns    Where that is known: "gap" is its excess in nats, and beside it what 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from configs.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, SMALL, of_rows
+from configs.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK_TASKS, SMALL, of_rows
 from launch.sweep.grid import axis, chain, named, product
 from mlm.base.estimates import SHARE, Estimate, estimate
 from mlm.report import series, summary
@@ -53,7 +53,7 @@ TRIED = {member: [OWN[member] | of_rows(ROWS, EVERY, trial) for trial in TRIALS]
 SHORT = SMALL | {"mask.rate": 0.3, "data.language.train_documents": ROWS}  # every row once
 SCALES = {
     "quick": {"members": ("window", "bag", "lstm", "transformer"), "sizes": ("micro",), "seeds": 1, "own": CHOSEN,
-              "fields": SHORT | {"eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
+              "fields": SHORT | QUICK_TASKS | {"eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
                                  "data.language.validation_documents": 500}},
     "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": 3, "own": TRIED, "fields": SHORT},
     "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 3, "own": CHOSEN,

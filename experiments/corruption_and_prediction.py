@@ -10,12 +10,13 @@ Hours      quick: seconds a point. laptop: 21 points, about 50 minutes on 2 CPU 
            the time of 64 rows (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
            about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate.
 Expected   no number of the paper's is at hand for this table; it was of scores after fine-tuning. Here: held-out loss,
-           and what the model gives once fine-tuned: laptop, for the topic of a passage of the built-in language (half a
-           minute for each of 3 seeds); paper, for MNLI, QNLI, QQP, SST-2 (--config.downstream.path=...).
+           and what the model gives once fine-tuned: quick and laptop, for the topic of a passage of the built-in
+           language (laptop: half a minute for each of 3 seeds); paper, for MNLI, QNLI, QQP, SST-2
+           (--config.downstream.path=...).
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, WETTIG
+from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
 from mlm.report import summary
@@ -25,7 +26,8 @@ PURE = {"mask.mask_share": 1.0, "mask.random_share": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
 
 SCALES = {
-    "quick": {"fields": QUICK | OWN["transformer"], "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)), "seeds": 1},
+    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)),
+              "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "rates": RATES, "seeds": 3},
     "paper": {"fields": WETTIG | PAPER_TASKS | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }

@@ -14,13 +14,13 @@ Expected   paper, development sets:     MNLI  NER   NER from features
              0 20  80                      83.7  94.8  94.6
              0  0 100                      83.6  94.9  94.6
            MNLI and NER (CoNLL-2003) stand beside ours at paper scale (--config.downstream.path=...); the features are
-           features.py's question. laptop: fine-tuned for the topic of a passage of the built-in language (half a
-           minute for each of 3 seeds). Beside it held-out loss under [MASK] alone, which the last two never saw in
-           training: that alone makes theirs worse.
+           features.py's question. quick, laptop: fine-tuned for the topic of a passage of the built-in language
+           (laptop: half a minute for each of 3 seeds). Beside it held-out loss under [MASK] alone, which the last two
+           never saw in training: that alone makes theirs worse.
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK
+from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
 from launch.sweep.grid import axis, named, product
 from mlm.report import asked, summary
 from mlm.report.table import Column
@@ -35,7 +35,7 @@ PAPER = {  # [MASK] / same / random: scores of TASKS, of the base model
     "80 / 20 / 0": (84.4, 95.2), "0 / 20 / 80": (83.7, 94.8), "0 / 0 / 100": (83.6, 94.6)}
 
 SCALES = {
-    "quick": {"fields": QUICK | OWN["transformer"], "seeds": 1},
+    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "seeds": 3},
     "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.names": ",".join(TASKS)},
               "seeds": 1},

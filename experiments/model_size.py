@@ -16,11 +16,12 @@ Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
            Its perplexity stands beside ours at paper scale: of masked tokens held out, too, but from its own corpus and
            under its own 80/10/10, which shows a tenth of them. So do its scores
            (--config.downstream.path=...; our MRPC is not split as GLUE's). laptop: six shapes that differ as those do,
-           fine-tuned for the topic of a passage of the built-in language (half a minute for each of 3 seeds).
+           fine-tuned (as at quick) for the topic of a passage of the built-in language: half a minute for each of 3
+           seeds.
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK
+from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
 from launch.sweep.grid import axis, named, product
 from mlm.report import asked, summary
 from mlm.report.table import Column
@@ -33,7 +34,7 @@ PAPER = {  # layers, width, heads: perplexity, accuracies of TASKS
 SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6))
 
 SCALES = {
-    "quick": {"fields": QUICK | OWN["transformer"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
+    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "shapes": SHAPES, "seeds": 3},
     "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.names": ",".join(TASKS)}, "shapes": tuple(PAPER),
               "seeds": 1},

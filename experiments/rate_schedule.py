@@ -7,14 +7,14 @@ Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU 
            the time of 64 rows (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak (5 a
            point at base size, 17 at large): an estimate from 6 FLOPs a parameter and token.
 Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at large over constant rates. The table
-           shows held-out loss at 15% and at 30%, and what the model gives once fine-tuned: laptop, for the topic of a
-           passage of the built-in language (half a minute for each of 3 seeds); paper, for MNLI, QNLI, QQP, SST-2
-           (--config.downstream.path=...). The recipe at paper scale is that of masking_rate.py (Wettig et al.), not the
-           paper's own.
+           shows held-out loss at 15% and at 30%, and what the model gives once fine-tuned: quick and laptop, for the
+           topic of a passage of the built-in language (laptop: half a minute for each of 3 seeds); paper, for MNLI,
+           QNLI, QQP, SST-2 (--config.downstream.path=...). The recipe at paper scale is that of masking_rate.py
+           (Wettig et al.), not the paper's own.
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, WETTIG
+from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
 from mlm.report import summary
@@ -31,7 +31,7 @@ SCHEDULES = [
 ALL = {"mask.max_rate": 0.3, "eval.rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
-    "quick": {"fields": QUICK | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 1},
+    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 3},
     "paper": {"fields": WETTIG | PAPER_TASKS | ALL, "sizes": ("base", "large"), "seeds": 3},
 }

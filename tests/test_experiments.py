@@ -174,13 +174,14 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
     done = subprocess.run([sys.executable, "-m", "launch.sweep", "run", "experiments/dynamic_masking.py",
-                           "--scale=quick", "--config.train.steps=10", *where], cwd=ROOT, capture_output=True,
-                          text=True, check=False, env=environment())
+                           "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1", *where],
+                          cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:
         found = {row["masking"]: row for row in csv.DictReader(file)}
     dynamic, static = "dynamic", "static, 2 of each row"
-    assert list(found) == [dynamic, static, "unigram", "exact optimum", "window floor"]
+    assert list(found) == [dynamic, static, "unigram", "exact optimum", "window floor", "majority class"]
+    assert 0 < float(found[dynamic]["task_topic"]) < float(found["exact optimum"]["task_topic"]) < 100
     floor = float(found["exact optimum"]["loss"])
     for name in (dynamic, static):
         loss, gap, error = (float(found[name][key]) for key in ("loss", "gap", "gap_se"))
