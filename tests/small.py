@@ -13,10 +13,11 @@ from mlm.train import recipe
 from mlm.train.step import program
 
 VOCAB = 50
-LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "tag": ("tag_BxL",),
+LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "choice": ("label_B",), "tag": ("tag_BxL",),
             "span": ("start_B", "end_B", "passage_B", "first_B", "example_B"),
             "edge": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL")}  # objectives' labels
 CLASSES = ("O", "B-X", "I-X")
+ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED})  # whose rows the built-in language's text can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
@@ -50,7 +51,8 @@ def about(cfg, counts_V=None) -> types.About:
     """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
     counts_V = np.arange(VOCAB) if counts_V is None else counts_V
     labels = LABELLED.get(cfg.objective, ("next_B",) if cfg.pack.mode == "segment_pair" else ())
-    shares = (CLASSES, np.arange(len(CLASSES)).tobytes()) if {*labels} & {"label_B", "tag_BxL", "edge_BxL"} else ()
+    classes = ENDINGS if cfg.objective == "choice" else CLASSES
+    shares = (classes, np.arange(len(classes)).tobytes()) if {*labels} & {"label_B", "tag_BxL", "edge_BxL"} else ()
     return types.About(len(counts_V), cfg.pack.length, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
 
 

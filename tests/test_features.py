@@ -28,7 +28,7 @@ def model(keys=None):
 
     def every(params, text, source, *, key_B):
         keys.append(key_B)
-        return H_KxBxLxD
+        return H_KxBxLxD.reshape(LAYERS + 1, *text.ids_BxL.shape, WIDTH)
 
     return types.Model(("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None, layers=every)
 

@@ -38,8 +38,12 @@ def states():
 def model(h_BxLxD=None):
     """One whose states are given, so that nothing is compiled but the head."""
     h_BxLxD = states() if h_BxLxD is None else h_BxLxD
-    return types.Model(("both",), WIDTH, init=dict, hidden=lambda params, text, source, *, key_B: (h_BxLxD,),
-                       logits=None, layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
+
+    def hidden(params, text, source, *, key_B):
+        return (h_BxLxD.reshape(*text.ids_BxL.shape, WIDTH),)
+
+    return types.Model(("both",), WIDTH, init=dict, hidden=hidden, logits=None,
+                       layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
 
 
 def params(objective):

@@ -37,7 +37,9 @@ class Labelled:
     text: str = ""                      # columns: by name where the file has a header (conllu: form, upos, ...), by
                                         #       number from 0 where it has none. Here a text, or the first of a pair; of
                                         #       conll and conllu the token
-    second: str = ""                    # the second text of a pair; empty: rows hold one text
+    second: str = ""                    # the second text of a pair; empty: rows hold one text. Of choices what stands
+                                        #       before each of them
+    choices: str = ""                   # choice: the columns of the endings of `text`, separated by commas
     label: str = ""                     # the label or number; of conll and conllu the tag
     head: str = ""                      # conllu, edge: column of the numbers of the words that labels relate their own
                                         #       to (head beside deprel), 0 where none; empty: labels are of a word alone
@@ -45,7 +47,8 @@ class Labelled:
     quoting: str = ""                   # tsv, csv: whether "..." may hold delimiters and line ends: on | off; empty:
                                         #       off for tsv, on for csv
     scheme: str = ""                    # of tags that mark stretches: bio | iob1 (turned into bio); empty: a tag a word
-    labels: str = ""                    # in their order, separated by commas; empty: those of the train split, sorted
+    labels: str = ""                    # in their order, separated by commas; empty: those of the train split, sorted,
+                                        #       and of choices their numbers, from 0
     scores: str = ""                    # names separated by commas, of which one judges by the first: accuracy | f1 |
                                         #       matthews | pearson | spearman | exact; empty: as the objective has them
     stride: int = 128                   # squad: tokens from one window of a passage to the next
@@ -86,7 +89,7 @@ class Tokenizer:
 class Pack:
     mode: str = ""                      # full_sentences | doc_sentences | segment_pair; empty: doc_sentences for the
                                         #       language, else full_sentences
-    length: int = 128                   # tokens in a row
+    length: int = 128                   # tokens in a row; of choices tokens of each, side by side in a row
     isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)
     short_share: float = 0.0            # segment_pair: of the documents, those whose pairs are shorter, by a length
                                         #       drawn for each; in BERT's code 0.1
@@ -226,7 +229,8 @@ class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
     objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal;
-                                        #       on labelled rows classify | regress | tag | span | edge
+                                        #       on labelled rows classify | regress | choice | tag | span |
+                                        #       edge
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)

@@ -3,11 +3,12 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
-from mlm.objectives import causal, classify, edge, masking, mlm, nsp, regress, span, tag
+from mlm.objectives import causal, choice, classify, edge, masking, mlm, nsp, regress, span, tag
 
 OBJECTIVES = {
     "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
-    "classify": classify.GOAL, "regress": regress.GOAL, "tag": tag.GOAL, "span": span.GOAL, "edge": edge.GOAL,
+    "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
+    "span": span.GOAL, "edge": edge.GOAL,
 }
 READ = [*masking.READ, *tag.READ,
         *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))

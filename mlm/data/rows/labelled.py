@@ -18,7 +18,7 @@ from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import columns, store
 from mlm.data.rows.columns import Column, Packed
 from mlm.data.tasks import splits, tasks
-from mlm.data.tasks.examples import Example
+from mlm.data.tasks.examples import Example, endings
 from mlm.data.tasks.tasks import QUESTION
 from mlm.data.text import trouble
 from mlm.data.tokenizers import kinds, words
@@ -39,6 +39,7 @@ class Row(NamedTuple):
     labels: dict[str, Any]
     cut: int = 0          # tokens, or words of tags, that did not fit
     kept: Mapping[str, Any] = MappingProxyType({})  # beside the example
+    further: tuple["Row", ...] = ()                 # stretches that see nothing of each other, side by side with this
 
 
 class Maker(NamedTuple):
@@ -53,13 +54,17 @@ def whole(examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, lab
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP]: a row an example, of a pair the longer text is cut first."""
     texts = iter(tokenizer.encode_batch([text for one in examples for text in one.texts]))
     for one in examples:
-        pair = len(one.texts) == 2
-        a, b = next(texts), next(texts) if pair else []
-        room = cfg.pack.length - 2 - pair
-        keep_b = min(len(b), max(room - len(a), room // 2))
-        keep_a = min(len(a), room - keep_b)
-        ids = [CLS, *a[:keep_a], SEP, *([*b[:keep_b], SEP] if pair else ())]
-        yield [Row(ids, keep_a + 2, label(one), len(a) + len(b) - keep_a - keep_b)]
+        yield [_joined([next(texts) for _ in one.texts], cfg.pack.length)._replace(labels=label(one))]
+
+
+def _joined(texts, length):
+    """A row without labels, of one text or two."""
+    a, b = texts[0], texts[1] if len(texts) == 2 else []
+    room = length - 1 - len(texts)
+    keep_b = min(len(b), max(room - len(a), room // 2))
+    keep_a = min(len(a), room - keep_b)
+    ids = [CLS, *a[:keep_a], SEP, *([*b[:keep_b], SEP] if len(texts) == 2 else ())]
+    return Row(ids, keep_a + 2, {}, len(a) + len(b) - keep_a - keep_b)
 
 
 def classify(examples, tokenizer, cfg, classes):
@@ -69,6 +74,17 @@ def classify(examples, tokenizer, cfg, classes):
 
 def regress(examples, tokenizer, cfg, classes):
     return whole(examples, tokenizer, cfg, lambda one: {"value": one.label})
+
+
+def choice(examples, tokenizer, cfg, classes):
+    """[CLS] context [SEP] ending [SEP] for each ending, a stretch of config.pack.length tokens, in their order."""
+    number = {name: at for at, name in enumerate(classes)}
+    texts = iter(tokenizer.encode_batch([text for one in examples for text in one.texts]))
+    for one in examples:
+        context = next(texts)
+        first, *further = (_joined((context, next(texts)), cfg.pack.length) for _ in one.texts[1:])
+        cut = sum(each.cut for each in (first, *further))
+        yield [first._replace(labels={"label": number[one.label]}, cut=cut, further=tuple(further))]
 
 
 def tag(examples, tokenizer, cfg, classes):
@@ -149,6 +165,8 @@ def _tokens(spans, text, start):
 
 MAKERS = {"classify": Maker({"label": Column(np.int32, "N")}, classify),
           "regress": Maker({"value": Column(np.float32, "N")}, regress),
+          "choice": Maker({"label": Column(np.int32, "N")}, choice, "have an ending that is, with its context, longer "
+                          "than config.pack.length = {length} tokens and was cut, {lost} tokens in all"),
           "tag": Maker({"tag": Column(np.int32, "NxL", -1)}, tag,
                        "are longer than config.pack.length = {length} tokens and were cut, {lost} words in all"),
           "edge": Maker(EDGE, edge, "are longer than config.pack.length = {length} tokens and were cut, {lost} labels "
@@ -178,7 +196,7 @@ def load(cfg: config.Config) -> Packed:
         said: dict[str, Any] = {"classes": list(classes)}
         for split, read in source.splits.items():
             labels: Counter = Counter()
-            with columns.Writer(folder, split, files_of, cfg.pack.length, tokenizer.vocab_size) as writer:
+            with columns.Writer(folder, split, files_of, _length(cfg), tokenizer.vocab_size) as writer:
                 kept = _write(writer, cfg, _counted(read(), classes, labels), tokenizer, classes, folder, split)
             said[split] = writer.counts() | kept
             if split == "train":
@@ -190,7 +208,7 @@ def load(cfg: config.Config) -> Packed:
 
     folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
     _tell(cfg, manifest, list(source.splits))
-    there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
+    there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], _length(cfg))
              for split in source.splits}
     counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
     about = _about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
@@ -216,14 +234,20 @@ def _path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
+def _length(cfg):
+    """Tokens of a row."""
+    return cfg.pack.length * max(1, len(endings(cfg.data.labelled)))
+
+
 def _about(cfg, vocab_size, unigram_V, classes):
     names = (f"{name}_{column.letters.replace('N', 'B')}" for name, column in MAKERS[cfg.objective].columns.items())
     ones = np.ones(len(classes), np.int64)
-    return types.About(vocab_size, cfg.pack.length, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
+    return types.About(vocab_size, _length(cfg), tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
 def _columns(cfg, vocab_size):
-    pairs = cfg.data.labelled.second or cfg.data.labelled.format == "squad" or cfg.data.task in ("pair", "subject")
+    said = cfg.data.labelled
+    pairs = said.second or said.choices or said.format == "squad" or cfg.data.task in ("pair", "subject")
     return columns.text(vocab_size) | (columns.TYPES if pairs else {}) | MAKERS[cfg.objective].columns
 
 
@@ -243,12 +267,14 @@ def _write(writer, cfg, read, tokenizer, classes, folder, split) -> dict[str, in
             for one, rows in zip(batch, make(batch, tokenizer, cfg, classes), strict=True):
                 for row in rows:
                     block, at = writer.place()
-                    used = len(row.ids)
-                    block["ids"][at, :used] = row.ids
-                    block["segments"][at, :used] = 1  # a row's texts see each other
-                    block["positions"][at, :used] = np.arange(used)
-                    if "types" in block:
-                        block["types"][at, row.second:used] = 1
+                    for number, one_of in enumerate((row, *row.further)):
+                        first, used = number * cfg.pack.length, len(one_of.ids)
+                        there = slice(first, first + used)
+                        block["ids"][at, there] = one_of.ids
+                        block["segments"][at, there] = number + 1  # a stretch's texts see each other
+                        block["positions"][at, there] = np.arange(used)
+                        if "types" in block:
+                            block["types"][at, first + one_of.second:first + used] = 1
                     if "example" in block:
                         block["example"][at] = count
                     for name, value in row.labels.items():

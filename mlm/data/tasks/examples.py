@@ -1,13 +1,13 @@
 """Examples with labels, and the lines of the files that they stand in: whatever is wrong is told by file and line."""
 import difflib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlm.base import errors
+from mlm.base import config, errors
 
 LINE = 2 ** 20          # bytes of a line, at most
 LARGEST = float(np.finfo(np.float32).max)
@@ -24,10 +24,30 @@ class Example(NamedTuple):
     """
 
     id: str
-    texts: tuple[str, ...] = ()   # one, or a pair; a question and its passage
+    texts: tuple[str, ...] = ()   # one, or a pair; a question and its passage; a context and its endings
     words: tuple[str, ...] = ()   # where the file has a token a line
     label: Any = None
     heads: tuple[int, ...] = ()   # of each word the number, from 1, of that which its label relates it to; 0: of none
+
+
+def endings(asks: config.Labelled) -> tuple[str, ...]:
+    """The columns of the endings to choose from; () where there are none."""
+    return tuple(one.strip() for one in asks.choices.split(",")) if asks.choices else ()
+
+
+def columns(asks: config.Labelled) -> list[str]:
+    """All columns of a table that are asked for."""
+    return [one for one in (asks.text, asks.second, *endings(asks), asks.label, asks.id) if one]
+
+
+def of_row(asks: config.Labelled, found: Mapping[str, Any], label: Label, where: str, count: int) -> Example:
+    """The example that a table's row is; found: what stands in the columns asked for; count: its number, from 0."""
+    texts = [text(found[one], f"{where}: {one}") for one in (asks.text, asks.second, *endings(asks)) if one]
+    if asks.choices:
+        begin = [texts.pop(1)] if asks.second else []
+        texts[1:] = (" ".join((*begin, one)) for one in texts[1:])
+    name = text(found[asks.id], f"{where}: {asks.id}") if asks.id else str(count)
+    return Example(name, tuple(texts), label=label(found[asks.label], f"{where}: label"))
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -17,12 +17,11 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
         where = f"{path}, line {line}"
         found = loads(text, path, line)
         errors.expect(isinstance(found, dict), where, found, "a JSON object")
-        for key in filter(None, (asks.text, asks.second, asks.label, asks.id)):
+        for key in examples.columns(asks):
             examples.column(key, list(found), where, "key")
-        texts = [examples.text(found[key], f"{where}: {key}") for key in (asks.text, asks.second) if key]
-        name = examples.text(str(found[asks.id]), f"{where}: {asks.id}") if asks.id else str(count)
-        yield Example(name, tuple(texts),
-                      label=label(_written(found[asks.label], f"{where}: {asks.label}"), f"{where}: label"))
+        found |= {asks.label: _written(found[asks.label], f"{where}: {asks.label}")}
+        found |= {asks.id: str(found[asks.id])} if asks.id else {}
+        yield examples.of_row(asks, found, label, where, count)
         count += 1
 
 

@@ -44,6 +44,8 @@ def content(data: config.Data) -> str:
     if data.task in tasks.DRAWN:
         return drawn.content(data)
     how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
+    if not how["choices"]:
+        del how["choices"]  # a later field: what was read before there were any keeps its digest
     parts = [json.dumps(how, sort_keys=True).encode(), *(files.sha256(str(path)) for path in paths(data).values())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -79,8 +81,8 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     if cfg.data.task in tasks.DRAWN:
         return drawn.classes(cfg)
     said = cfg.data.labelled
-    if said.labels:
-        return tasks.labels(said)
+    if given := tasks.labels(said):
+        return given
     path = paths(cfg.data)["train"]
     found: set[str] = set()
     for one in _some(cfg, path, _label(cfg, ())):
@@ -98,7 +100,8 @@ def _label(cfg, known):
     """What makes a label of what stands in a file."""
     if cfg.objective == "regress":
         return examples.number
-    origin = "config.data.labelled.labels" if cfg.data.labelled.labels else "the train split"
+    origin = "config.data.labelled.labels" if cfg.data.labelled.labels else (
+        "config.data.labelled.choices, by number" if cfg.objective == "choice" else "the train split")
 
     def label(value, where):
         value = value.strip()

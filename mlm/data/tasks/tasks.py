@@ -6,23 +6,24 @@ from typing import NamedTuple
 from mlm.base import config, errors
 from mlm.base.reads import Rule
 from mlm.data.language import tasks as language
-from mlm.data.tasks import conllu
+from mlm.data.tasks import conllu, examples
 
 OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
 TABLES = ("tsv", "csv", "jsonl")
-FORMATS = {"classify": TABLES, "regress": TABLES, "tag": ("conll", "conllu"), "span": ("squad",),
+FORMATS = {"classify": TABLES, "regress": TABLES, "choice": TABLES, "tag": ("conll", "conllu"), "span": ("squad",),
            "edge": ("conll", "conllu")}  # by objective
-SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "tag": "accuracy", "span": "f1,exact",
-          "edge": "f1,accuracy"}  # of OWN
+SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "choice": "accuracy", "tag": "accuracy",
+          "span": "f1,exact", "edge": "f1,accuracy"}  # of OWN
 QUESTION = 64              # tokens of a question, at most
 DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
-LABELS = ("classify", "tag", "edge")  # objectives of labels that are names
+LABELS = ("classify", "choice", "tag", "edge")  # objectives of labels that are names
 FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
 READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
         Rule(("data.task_path", *FIELDS), "data.task", unless=DRAWN),
         Rule(("data.language",), "data.task", ("", *DRAWN)),
         Rule(("data.labelled.text", "data.labelled.label"), "data.labelled.format", unless=("squad",)),
         Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
+        Rule(("data.labelled.choices",), "objective", ("choice",)),
         Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
         Rule(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
         Rule(("data.labelled.scheme",), "objective", ("tag",)),
@@ -77,6 +78,10 @@ TASKS = {
     "stsb": Task("regress", {
         "format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv", "text": "5",
         "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}", title="STS-B"),
+    "swag": Task("choice", {
+        "format": "csv", "train": "train.csv", "dev": "val.csv", "text": "sent1", "second": "sent2",
+        "choices": "ending0,ending1,ending2,ending3", "label": "label", "scores": "accuracy"},
+        "Zellers et al. 2018, arXiv:1808.05326", "dev is the published validation split", title="SWAG"),
     "conll2003": Task("tag", {
         "format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb", "text": "0", "label": "3",
         "scheme": "iob1", "scores": "f1"}, "Tjong Kim Sang and De Meulder 2003", title="CoNLL-2003"),
@@ -144,14 +149,16 @@ def check(cfg: config.Config) -> None:
     if data.task in DRAWN:
         return
     errors.one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
-    for field in ("train", "dev", "scores", *(() if said.format == "squad" else ("text", "label"))):
+    endings = examples.endings(said) if cfg.objective == "choice" else ()
+    columns = () if said.format == "squad" else ("text", "label", *(("choices",) if cfg.objective == "choice" else ()))
+    for field in ("train", "dev", "scores", *columns):
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
                       "to be set, since config.data.task is own")
     if said.format in ("tsv", "csv", "conll"):
         asked = ("text", "label") if said.format == "conll" else ("text", "second", "label", "id")
-        columns = {field: value for field in asked if (value := getattr(said, field))}
+        columns = [(field, value) for field in asked if (value := getattr(said, field))]
         by_number = said.format == "conll" or said.text.isdecimal()
-        for field, value in columns.items():
+        for field, value in (*columns, *(("choices", one) for one in endings)):
             right = value.isdecimal() and value.isascii() and len(value) < 5
             errors.expect(right if by_number else not right, f"{name}.{field}", value,
                           "a column's number, from 0" if by_number else
@@ -163,16 +170,26 @@ def check(cfg: config.Config) -> None:
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
     if cfg.objective == "tag" and said.scheme:
         errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
+    if cfg.objective == "choice":
+        errors.expect(len(set(endings)) == len(endings) > 1 and all(endings), f"{name}.choices", said.choices,
+                      "two or more different columns, separated by commas")
+        errors.expect(not said.labels or len(labels(said)) == len(endings), f"{name}.labels", said.labels,
+                      f"{len(endings)} labels, one for each of {name}.choices, in their order")
     if said.labels and cfg.objective in LABELS:
         given = labels(said)
         errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
                       "two or more different labels, separated by commas")
     if said.format == "squad":
         errors.number(f"{name}.stride", said.stride, 1, cfg.pack.length - 3 - QUESTION)
-    if (said.second and said.format in TABLES) or said.format == "squad":
+    if (said.second and said.format in TABLES) or said.format == "squad" or cfg.objective == "choice":
         errors.expect(cfg.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
 
 
 def labels(said: config.Labelled) -> tuple[str, ...]:
-    """The labels that a config gives, in their order; () where they are those of the train split."""
-    return tuple(one.strip() for one in said.labels.split(",")) if said.labels else ()
+    """The labels that a config gives, in their order; () where they are those of the train split.
+
+    Those of endings to choose from are their numbers, where it gives no others.
+    """
+    if said.labels:
+        return tuple(one.strip() for one in said.labels.split(","))
+    return tuple(map(str, range(len(examples.endings(said)))))

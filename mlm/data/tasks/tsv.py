@@ -18,15 +18,14 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     delimiter = DELIMITERS[asks.format]
     rows = _quoted(path, delimiter) if asks.quoting == "on" else (
         (line, text.split(delimiter)) for line, text in examples.lines(path) if text.strip(" "))
-    wanted = {name: getattr(asks, name) for name in ("text", "second", "label", "id") if getattr(asks, name)}
-    header = None
+    wanted, header = examples.columns(asks), None
     if not asks.text.isdecimal():
         line, header = next(rows, (1, []))
-        for name in wanted.values():
+        for name in wanted:
             examples.column(name, header, f"{path}, line {line}")
-        place = {name: header.index(column) for name, column in wanted.items()}
+        place = {name: header.index(name) for name in wanted}
     else:
-        place = {name: int(column) for name, column in wanted.items()}
+        place = {name: int(name) for name in wanted}
     for count, (line, row) in enumerate(rows):
         where = f"{path}, line {line}"
         if header:
@@ -36,11 +35,8 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                       f"{'tabs' if delimiter == chr(9) else 'commas'}")
         found = {name: row[at] for name, at in place.items()}
         if not header and not count:
-            examples.no_heading(found["label"], f"{where}: label")
-        texts = [examples.text(found[name], f"{where}: {asks_for}") for name, asks_for in wanted.items()
-                 if name in ("text", "second")]
-        name = examples.text(found["id"], f"{where}: {asks.id}") if asks.id else str(count)
-        yield Example(name, tuple(texts), label=label(found["label"], f"{where}: label"))
+            examples.no_heading(found[asks.label], f"{where}: label")
+        yield examples.of_row(asks, found, label, where, count)
 
 
 def _quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
