@@ -12,7 +12,7 @@ from fixtures import transformers_heads as theirs
 from small import PLAIN, about, small_config
 
 from mlm.base import types
-from mlm.objectives import heads
+from mlm.objectives import choice, heads
 from mlm.train.step import program
 
 
@@ -46,7 +46,9 @@ def params(drawn, head):
     tables = {name: {"embedding": kept()[f"bert.embeddings.{there}_embeddings.weight"]}
               for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))}
     layers = jax.tree.map(lambda *each: np.stack(each), *map(encoder, range(theirs.SIZES["num_hidden_layers"])))
+    one = jax.tree.map(lambda x: x[..., :1], layer("classifier"))
     own = {"classify": lambda: {"pool": layer("bert.pooler.dense"), "label": layer("classifier")},
+           "choice": lambda: {"pool": layer("bert.pooler.dense"), "label": one},
            "tag": lambda: layer("classifier"), "span": lambda: layer("qa_outputs")}[head]()
     return {"model": drawn["model"] | tables | {"embed_norm": norm("bert.embeddings.LayerNorm"),
                                                 "body": {"stack": {"layers": {"layer": layers}}}}, "objective": own}
@@ -56,12 +58,17 @@ def batch(number, head):
     one = {name.removeprefix("batches_"): x[number] for name, x in kept().items() if name.startswith("batches_")}
     places = np.tile(np.arange(theirs.LENGTH, dtype=np.int32), (theirs.ROWS, 1))
     segments = np.ones_like(one["ids"]) if head == "span" else one["segments"]
+    if head == "choice":
+        segments = segments * (np.arange(theirs.ROWS)[:, None] % theirs.ENDINGS + 1)
+        text = (x.reshape(-1, theirs.ENDINGS * theirs.LENGTH) for x in (one["ids"], segments, places, one["types"]))
+        examples = theirs.ROWS // theirs.ENDINGS
+        return types.Batch(types.Text(*text), {"label_B": one["label"][:examples]}, places[:examples, 0])
     labels = {"label_B": one["label"], "tag_BxL": one["tag"], "start_B": one["start"], "end_B": one["end"]}
     return types.Batch(types.Text(one["ids"], segments, places, one["types"]), labels, places[:, 0])
 
 
 def made(head):
-    """The program on theirs' config, and the state that holds their weights."""
+    """Theirs' config, its program, and the state that holds their weights."""
     sizes, (b1, b2) = theirs.SIZES, theirs.ADAM["betas"]
     cfg = small_config(
         objective=head, model__layers=sizes["num_hidden_layers"], model__width=sizes["hidden_size"],
@@ -74,10 +81,12 @@ def made(head):
     state = jax.device_get(of.initial(knobs))
     ours = params(state.params, head)
     assert jax.tree.map(np.shape, ours) == jax.tree.map(np.shape, state.params)
-    return of, knobs, of.run.put_state(state._replace(params=ours))
+    return cfg, of, knobs, of.run.put_state(state._replace(params=ours))
 
 
-def logits(model, head, params, given):
+def logits(cfg, model, head, params, given):
+    if head == "choice":
+        return choice.logits(cfg, params, model, given, None, endings=theirs.ENDINGS)
     (h_BxLxD,), own = model.hidden(params["model"], given.text), params["objective"]
     return heads.row(own, h_BxLxD, given.text, None, read="first", rate=0.0) if head == "classify" else (
         heads.dense(own, h_BxLxD))
@@ -86,10 +95,10 @@ def logits(model, head, params, given):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", theirs.HEADS)
 def test_logits_and_fifty_losses_are_theirs(head):
-    of, knobs, state = made(head)
+    cfg, of, knobs, state = made(head)
     given = batch(0, head)
-    found = np.asarray(jax.jit(functools.partial(logits, of.model, head))(state.params, given))
-    asked = np.ones(found.shape[:-1], bool) if head == "classify" else np.asarray(given.text.segments_BxL) > 0
+    found = np.asarray(jax.jit(functools.partial(logits, cfg, of.model, head))(state.params, given))
+    asked = np.ones(found.shape[:-1], bool) if found.ndim == 2 else np.asarray(given.text.segments_BxL) > 0
     np.testing.assert_allclose(found[asked], kept()[f"{head}_logits"][asked], rtol=0, atol=1e-5)
 
     losses = []
