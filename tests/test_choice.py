@@ -1,0 +1,192 @@
+"""Choices: a row holds a context with each of its endings, and the model reads each as if it stood alone."""
+import functools
+import random
+import re
+
+import jax
+import numpy as np
+import pytest
+from small import ENDINGS, PLAIN, batch, build, small_config, with_text
+
+from mlm.base import config, errors, fields, types
+from mlm.base.special import CLS, SEP
+from mlm.data.rows import labelled, pack
+from mlm.data.tasks import tasks
+from mlm.data.tokenizers import kinds
+from mlm.objectives import OBJECTIVES, choice
+from mlm.train import recipe
+
+WORDS = [f"w{i}" for i in range(40)]
+HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"
+ROW = "w1,w2,w3,w4,w5,2\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    kinds.train(config.Tokenizer("words", 0), [" ".join(WORDS)]).save(folder)
+    return str(folder)
+
+
+def asked(folder, tokenizer, **said):
+    said = {"format": "csv", "train": "train", "dev": "dev", "text": "sent1", "second": "sent2", "label": "label",
+            "choices": "ending0,ending1,ending2"} | said
+    return fields.override(config.Config(), {
+        "objective": "choice", "data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
+        "tokenizer.path": tokenizer, "pack.length": 12} | {f"data.labelled.{name}": one for name, one in said.items()})
+
+
+def load(*args, **said):
+    cfg = recipe.resolve(asked(*args, **said))
+    recipe.check(cfg)
+    return pack.load(cfg)
+
+
+def write(folder, text, *names):
+    for name in names or ("train", "dev"):
+        (folder / name).write_text(text)
+
+
+def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
+    caplog.set_level("INFO")
+    draw, known, cut = random.Random(0), kinds.given("", tokenizer), []
+    given = [[" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(5)] for _ in range(30)]
+    write(tmp_path, HEADER + "".join(f"{','.join(one)},{at % 3}\n" for at, one in enumerate(given)))
+    packed = load(tmp_path, tokenizer)
+    assert packed.about.length == 36 and packed.about.labels == ("label_B",) and packed.about.classes == ("0", "1", "2")
+    shapes = types.abstract(4, packed.about)
+    assert shapes.text.ids_BxL.shape == (4, 36)
+    for at, (context, before, *endings) in enumerate(given):
+        assert packed.train["label"][at] == at % 3
+        lost = 0
+        for number, ending in enumerate(endings):
+            a, b = known.encode(context), known.encode(f"{before} {ending}")
+            lost += max(0, len(a) + len(b) - 9)
+            while len(a) + len(b) > 9:  # the longer one loses its last token
+                (a if len(a) > len(b) else b).pop()
+            row, there = [CLS, *a, SEP, *b, SEP], slice(12 * number, 12 * number + 12)
+            empty = [0] * (12 - len(row))
+            for name, wanted in (("ids", row), ("segments", [number + 1] * len(row)), ("positions", range(len(row))),
+                                 ("types", [0] * (len(a) + 2) + [1] * (len(b) + 1))):
+                assert packed.train[name][at, there].tolist() == [*wanted, *empty], name
+        cut.append(lost)
+    said = packed.manifest["train"]
+    assert (said["truncated"], said["lost"]) == (np.count_nonzero(cut), sum(cut)) and sum(cut) > 0
+    assert "examples (" in caplog.text and f"longer than config.pack.length = 12 tokens and was cut, {sum(cut)}" in (
+        caplog.text)
+    assert packed.manifest["counts"] == {"0": 10, "1": 10, "2": 10}
+    assert labelled.examples(packed, "validation")[1]["texts"] == [given[1][0], *(
+        f"{given[1][1]} {ending}" for ending in given[1][2:])]
+
+
+def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_path, tokenizer):
+    write(tmp_path, '{"q": "w1", "A": "w2", "B": "w3", "C": "w4", "key": "C"}\n{"q": "w1", "A": "w5", "B": "w6", "C": '
+          '"w7", "key": "A"}\n')
+    said = {"format": "jsonl", "text": "q", "second": "", "label": "key"}
+    one = load(tmp_path, tokenizer, choices="A,B,C", labels="A,B,C", **said)
+    turned = load(tmp_path, tokenizer, choices="C, A, B", labels="C, A, B", **said)
+    stretch = one.train["ids"].reshape(2, 3, 12)
+    np.testing.assert_array_equal(turned.train["ids"].reshape(2, 3, 12), stretch[:, [2, 0, 1]])
+    assert one.train["label"].tolist() == [2, 0] and turned.train["label"].tolist() == [0, 1]
+    assert turned.about.classes == ("C", "A", "B")
+    write(tmp_path, "w1,w2,w3,w4,2\nw1,w5,w6,w7,0\n")
+    by_number = load(tmp_path, tokenizer, text="0", choices="1,2,3", label="4", second="")
+    np.testing.assert_array_equal(by_number.train["ids"], one.train["ids"])
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (HEADER + ROW.replace("2\n", "3\n"), ", line 2: label = '3': expected a label of config.data.labelled.choices, by "
+     "number: 0, 1, 2"),
+    (HEADER + ROW.replace("w4", " "), ", line 2: ending1 = ' ': expected a text that is not blank"),
+    (HEADER.replace("ending1", "ending"), ", line 1: no column 'ending1', expected one of .*; did you mean 'ending"),
+    (HEADER + "w1,w2,w3,w4,2\n", ", line 2: columns = 5: expected 6, as the header has")])
+def test_a_bad_row_ends_in_one_line(text, words, tmp_path, tokenizer):
+    write(tmp_path, HEADER + ROW, "train")
+    write(tmp_path, text, "dev")
+    refused(f"{re.escape(str(tmp_path))}/dev{words}", load, tmp_path, tokenizer)
+
+
+def refused(words, call, *args, **said):
+    with pytest.raises(errors.ConfigError) as error:
+        call(*args, **said)
+    assert re.match(words, str(error.value)) and "\n" not in str(error.value), error.value
+
+
+def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
+    write(tmp_path, HEADER + ROW)
+    for said, words in (({"choices": ""}, "choices = '': expected to be set"),
+                        ({"choices": "ending0"}, "choices = 'ending0': expected two or more different columns"),
+                        ({"choices": "ending0,ending0"}, "choices = 'ending0,ending0': expected two or more"),
+                        ({"choices": "ending0,2"}, "choices = '2': expected a column's name"),
+                        ({"labels": "A,B"}, "labels = 'A,B': expected 3 labels, one for each of config.data.labelled"),
+                        ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
+                        ({"format": "squad"}, "format = 'squad': expected one of tsv")):
+        refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
+    for changes, words in (({"pack.length": 7}, "config.pack.length = 7: expected 8 <= value"),
+                           ({"model.segment_types": 1}, "config.model.segment_types = 1: expected 2"),
+                           ({"objective": "classify"}, "config.data.labelled.choices = .*: nothing reads it, since "
+                            "config.objective is 'classify', not choice"),
+                           ({"model.sees": "left"}, "config.tune.read = 'first': expected last or mean")):
+        refused(words, lambda cfg: recipe.check(recipe.resolve(cfg)),
+                fields.override(asked(tmp_path, tokenizer), changes))
+    row = tasks.TASKS["swag"]
+    refused("config.objective = 'classify': expected choice, since config.data.task is swag", lambda cfg: recipe.check(
+        recipe.resolve(cfg)), fields.override(config.Config(), {
+            "data.task": "swag", "data.task_path": "a", "tokenizer.path": "b", "objective": "classify"}))
+    assert row.labelled["second"] == "sent2" and len(row.labelled["choices"].split(",")) == 4
+
+
+@pytest.fixture(scope="module", params=["transformer", "rnn"])
+def answers(request):
+    """The compiled logits of a small model, with no parameter of a special value."""
+    cfg = small_config(request.param, objective="choice", model__layers=1, **PLAIN)
+    model, params, _ = build(cfg)
+    head = OBJECTIVES["choice"].build(cfg, about()).init(jax.random.key(0), model)
+    rng = np.random.default_rng(1)
+    params = {"model": params, "objective": jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), head)}
+    return jax.jit(functools.partial(choice.logits, cfg, params, model, key_B=None, endings=len(ENDINGS)))
+
+
+def about():
+    return types.About(50, 16, ("label_B",), b"", ENDINGS)
+
+
+def rows():
+    """Endings of 2 to 4 tokens, at places of their own as rows have them."""
+    real_BxL = np.arange(16) % 4 < np.random.default_rng(2).integers(2, 5, (3, 4)).repeat(4, 1)
+    full = batch(3)
+    return with_text(full, ids_BxL=full.text.ids_BxL * real_BxL, segments_BxL=(np.arange(16) // 4 + 1) * real_BxL,
+                     positions_BxL=np.arange(16) % 4 * real_BxL)
+
+
+def turned(x_BxL, order):
+    return x_BxL.reshape(3, 4, 4)[:, order].reshape(3, 16)
+
+
+def test_endings_in_another_order_have_their_logits_in_that_order(answers):
+    order = [2, 0, 3, 1]
+    given = rows()
+    one, other = answers(given), answers(given._replace(text=types.Text(*(turned(x, order) for x in given.text))))
+    np.testing.assert_allclose(other, np.asarray(one)[:, order], rtol=1e-5, atol=1e-6)
+    assert np.ptp(one) > 0.1
+
+
+def test_no_ending_sees_another_and_one_that_is_not_there_is_never_chosen(answers):
+    given = rows()
+    ids_BxL = given.text.ids_BxL.copy()
+    ids_BxL[:, 4:6] = 7
+    one, other = (np.asarray(answers(with_text(given, ids_BxL=ids))) for ids in (given.text.ids_BxL, ids_BxL))
+    np.testing.assert_allclose(one[:, [0, 2, 3]], other[:, [0, 2, 3]], rtol=1e-6)
+    assert (one[:, 1] != other[:, 1]).all()
+    none = answers(with_text(given, segments_BxL=given.text.segments_BxL * (np.arange(16) < 12)))
+    assert (np.asarray(none)[:, 3] < -1e8).all()
+    np.testing.assert_allclose(np.asarray(none)[:, :3], one[:, :3], rtol=1e-6)
+
+
+def test_each_ending_has_a_draw_of_its_own_for_dropout():
+    cfg = small_config(objective="choice", model__dropout=0.5)
+    same = types.Model(("both",), 8, dict, lambda params, text, source, *, key_B: (np.ones((12, 4, 8)),), None)
+    params = {"model": {}, "objective": OBJECTIVES["choice"].build(cfg, about()).init(jax.random.key(0), same)}
+    keys = jax.random.split(jax.random.key(1), 3)
+    dropped = np.asarray(choice.logits(cfg, params, same, rows(), keys, endings=4))
+    assert len(np.unique(dropped)) > 6
