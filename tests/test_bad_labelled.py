@@ -181,7 +181,7 @@ def test_a_bad_file_ends_in_one_line(case, tmp_path, tokenizer):
 @pytest.mark.parametrize(("said", "words"), [
     ({"dev": "dve.txt"}, "dev = 'dve.txt': expected a file in .*; did you mean 'dev.txt'"),
     ({"train": "cache"}, "train = 'cache': expected a file in"),
-    ({"format": "tvs"}, "format = 'tvs': expected one of tsv, csv, jsonl; did you mean 'tsv'"),
+    ({"format": "tvs"}, "format = 'tvs': expected one of tsv, csv, jsonl, tfds; did you mean 'tsv'"),
     ({"label": "1"}, "label = '1': expected a column's name"),
     ({"text": "0"}, "label = 'label': expected a column's number"),
     ({"quoting": "yes"}, "quoting = 'yes': expected one of on, off"),

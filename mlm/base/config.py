@@ -30,8 +30,8 @@ class Language:
 class Labelled:
     """How the files of a task are read; what is empty follows from its row of TASKS (mlm/data/tasks/tasks.py)."""
 
-    format: str = ""                    # tsv | csv | jsonl | conll (a token a line) | conllu | squad
-    train: str = ""                     # file names below task_path
+    format: str = ""                    # tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds
+    train: str = ""                     # file names below task_path; tfds: splits, such as "train[:90%]"
     dev: str = ""
     test: str = ""                      # empty: there is none
     text: str = ""                      # columns: by name where the file has a header (conllu: form, upos, ...), by
@@ -65,11 +65,12 @@ class Data:
                                         #       a line that fully matches this regular expression, such as " = [^=]+ = "
                                         #       for WikiText: " = Title = " does, " = = Section = = " does not
     tfds_name: str = ""                 # tfds: name of the data set, such as "lm1b" or "wiki40b/en"
-    tfds_dir: str = ""                  # tfds: folder of the prepared data sets; empty: the library's default
+    tfds_dir: str = ""                  # tfds, of labelled rows too: folder of the prepared data sets; empty: the
+                                        #       library's default
     tfds_field: str = "text"            # tfds: the feature that holds a document
     validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
     task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
-    task_path: str = ""                 # task: folder of its files
+    task_path: str = ""                 # task: folder of its files; labelled.format tfds: name, such as "glue/sst2"
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)

@@ -1,6 +1,7 @@
 """The splits of a task as examples: its files found, its labels known, each label checked against them."""
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ READERS = {"tsv": tsv.read, "csv": tsv.read, "jsonl": jsonl.read, "conll": conll
            "squad": squad.read}
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
 MOST = 10_000           # labels of a task
-WHERE = (*FILES.values(), "scores")  # fields that change no example
+WHERE = (*FILES.values(), "scores")  # fields that change no example by themselves
 
 
 class Source(NamedTuple):
@@ -31,22 +32,29 @@ def source(cfg: config.Config) -> Source:
     """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
     if cfg.data.task in tasks.DRAWN:
         return Source(drawn.examples(cfg), lambda: drawn.classes(cfg), lambda: drawn.content(cfg.data))
-    where = paths(cfg.data)
+    there = _reads(cfg.data)
 
     def of(split):
-        return lambda: _some(cfg, where[split], _label(cfg, classes(cfg)))
+        return lambda: _some(*there[split], _label(cfg, classes(cfg)))
 
-    return Source({split: of(split) for split in where}, lambda: classes(cfg), lambda: content(cfg.data))
+    return Source({split: of(split) for split in there}, lambda: classes(cfg), lambda: content(cfg.data))
 
 
 def content(data: config.Data) -> str:
-    """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter."""
+    """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter, but what a data set
+    of TFDS is called.
+    """
     if data.task in tasks.DRAWN:
         return drawn.content(data)
     how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
     if not how["choices"]:
         del how["choices"]  # a later field: what was read before there were any keeps its digest
-    parts = [json.dumps(how, sort_keys=True).encode(), *(files.sha256(str(path)) for path in paths(data).values())]
+    if data.labelled.format == "tfds":
+        from mlm.data.tasks import tfds  # an extra
+        found = [tfds.content(data, FILES)]
+    else:
+        found = [files.sha256(str(path)) for path in paths(data).values()]
+    parts = [json.dumps(how, sort_keys=True).encode(), *found]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
@@ -83,9 +91,13 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     said = cfg.data.labelled
     if given := tasks.labels(said):
         return given
-    path = paths(cfg.data)["train"]
+    if said.format == "tfds":
+        from mlm.data.tasks import tfds  # an extra
+        if named := tfds.classes(cfg.data):
+            return named
+    path, read = _reads(cfg.data)["train"]
     found: set[str] = set()
-    for one in _some(cfg, path, _label(cfg, ())):
+    for one in _some(path, read, _label(cfg, ())):
         found.update([one.label] if isinstance(one.label, str) else one.label)
         errors.expect(len(found) <= MOST, "config.data.labelled.label", said.label,
                       f"a column of at most {MOST} different labels; in {path} it has more")
@@ -115,8 +127,17 @@ def _label(cfg, known):
     return label
 
 
-def _some(cfg, path, label):
+def _reads(data):
+    """By split what it is called in messages, and what reads it: a function of what makes a label."""
+    said = data.labelled
+    if said.format == "tfds":
+        from mlm.data.tasks import tfds  # an extra
+        return tfds.reads(data, FILES)
+    return {split: (path, functools.partial(READERS[said.format], path, said)) for split, path in paths(data).items()}
+
+
+def _some(path, read, label):
     one = None
-    for one in READERS[cfg.data.labelled.format](path, cfg.data.labelled, label):
+    for one in read(label):
         yield one
     errors.expect(one is not None, f"{path}, line 1", "", "an example; the file has none")

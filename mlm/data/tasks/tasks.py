@@ -9,7 +9,7 @@ from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
 
 OWN = "own"                # the task that is no row of TASKS: config.data.labelled says all
-TABLES = ("tsv", "csv", "jsonl")
+TABLES = ("tsv", "csv", "jsonl", "tfds")
 FORMATS = {"classify": TABLES, "regress": TABLES, "choice": TABLES, "tag": ("conll", "conllu"), "span": ("squad",),
            "edge": ("conll", "conllu")}  # by objective
 SCORES = {"classify": "accuracy", "regress": "spearman,pearson", "choice": "accuracy", "tag": "accuracy",
@@ -19,7 +19,8 @@ DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best poss
 LABELS = ("classify", "choice", "tag", "edge")  # objectives of labels that are names
 FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
 READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
-        Rule(("data.task_path", *FIELDS), "data.task", unless=DRAWN),
+        Rule(("data.task_path", "data.tfds_dir", *FIELDS), "data.task", unless=DRAWN),
+        Rule(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
         Rule(("data.language",), "data.task", ("", *DRAWN)),
         Rule(("data.labelled.text", "data.labelled.label"), "data.labelled.format", unless=("squad",)),
         Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
@@ -139,7 +140,7 @@ def check(cfg: config.Config) -> None:
     errors.one_of("config.data.task", data.task, [*DRAWN, *TASKS, OWN])
     row = language.TASKS.get(data.task) or TASKS.get(data.task)
     errors.expect(data.task in DRAWN or bool(data.task_path.strip()), "config.data.task_path", data.task_path,
-                  "the folder of the task's files")
+                  "the folder of the task's files, or a data set's name where config.data.labelled.format is tfds")
     errors.expect(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
                   "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task")
     fit = [row.objective] if row else list(FORMATS)

@@ -23,7 +23,8 @@ from mlm.data.text import files, trouble
 SPLITS = ("train", "validation")
 READ = (*tasks.READ,
         Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
-        Rule(("data.tfds_name", "data.tfds_dir", "data.tfds_field"), "data.corpus", ("tfds",)),
+        Rule(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
+        Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
         Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
         Rule(("data.validation_fraction",), "data.validation_path", ("",)),
         Rule(("data.language",), "data.corpus", ("language", "task")),

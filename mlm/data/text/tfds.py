@@ -20,27 +20,36 @@ try:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text  # which registers glue, wiki40b and others
 except ImportError as problem:
-    raise errors.ConfigError(f"config.data.corpus = 'tfds': expected an installed tensorflow-datasets ({problem}); "
-                             "it comes with pip install '.[tfds]'") from None
+    raise errors.ConfigError("config.data.corpus, or config.data.labelled.format, = 'tfds': expected an installed "
+                             f"tensorflow-datasets ({problem}); it comes with pip install '.[tfds]'") from None
 
 RANDOM_ACCESS = ("array_record", "parquet")  # file formats that are read without TensorFlow
 
 
 def prepared(data: config.Data) -> tfds.core.DatasetBuilder:
-    """The builder of data.tfds_name, its files prepared: downloaded and written as array_record where they are not.
-
-    Raises errors.ConfigError for an unknown name or feature, for a format that needs TensorFlow, and where the
-    preparation fails (some data sets need TensorFlow or Apache Beam for it).
-    """
+    """The builder of data.tfds_name, as `opened`. Raises errors.ConfigError for an unknown feature, too."""
     field, name = "config.data.tfds_name", data.tfds_name
+    builder = opened(field, name, data.tfds_dir)
+    errors.expect("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
+    errors.one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
+    return builder
+
+
+def opened(field: str, name: str, folder: str) -> tfds.core.DatasetBuilder:
+    """The builder of a data set, its files prepared: downloaded and written as array_record where they are not.
+
+    field: of the config, which has its name; folder: of the prepared data sets, empty for the library's default. Raises
+    errors.ConfigError for an unknown name, for a format that needs TensorFlow, and where the preparation fails (some
+    data sets need TensorFlow or Apache Beam for it).
+    """
     try:
-        builder = tfds.builder(name, **({"data_dir": data.tfds_dir} if data.tfds_dir else {}))
+        builder = tfds.builder(name, **({"data_dir": folder} if folder else {}))
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
         near = difflib.get_close_matches(name.partition("/")[0], known, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise errors.ConfigError(f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
-                                 f"config.data.tfds_dir = {data.tfds_dir!r}{hint}") from None
+                                 f"config.data.tfds_dir = {folder!r}{hint}") from None
     except Exception as error:  # a wrong configuration or version of the data set: TFDS has no one type for these
         raise errors.ConfigError(f"{field} = {name!r}: {_line(error)}") from None
     if not builder.is_prepared():
@@ -52,8 +61,6 @@ def prepared(data: config.Data) -> tfds.core.DatasetBuilder:
                                      "that holds it prepared as array_record") from None
     form = builder.info.file_format.value
     errors.expect(form in RANDOM_ACCESS, field, name, f"one prepared as {' or '.join(RANDOM_ACCESS)}, not as {form}")
-    errors.expect("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
-    errors.one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
     return builder
 
 

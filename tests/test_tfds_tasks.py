@@ -1,0 +1,132 @@
+"""Labelled rows of TensorFlow Datasets: of a data set that is written here, as nothing is downloaded."""
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from mlm.base import config, errors, fields
+from mlm.data.rows import labelled, pack
+from mlm.data.tokenizers import kinds
+from mlm.train import recipe
+
+pytest.importorskip("tensorflow_datasets")
+NAMES = ("right", "also_right", "absent")  # sorted they would stand otherwise
+ROWS = [{"name": f"e{at}", "one": f"w{at}", "other": f"w1 w{at % 3}", "label": at % 2, "tag": "ab"[at % 2],
+         "score": at / 4, "pair": np.array([at, 1])} for at in range(12)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a tokenizer, the cache and the data set "toy", of which each split has its own rows."""
+    import tensorflow_datasets as tfds
+
+    class Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.2.0")
+
+        def _info(self):
+            text = tfds.features.Text()
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({
+                "name": text, "one": text, "other": text, "tag": text, "score": np.float32,
+                "label": tfds.features.ClassLabel(names=NAMES),
+                "pair": tfds.features.Tensor(shape=(2,), dtype=np.int64)}))
+
+        def _split_generators(self, dl_manager):
+            return {split: self._generate_examples(split) for split in ("train", "validation", "test", "bad")}
+
+        def _generate_examples(self, split):
+            change = {"test": {"label": -1}, "bad": {"one": b"w1 \xff"}}.get(split, {})
+            for at, row in enumerate(ROWS if split == "train" else ROWS[:5]):
+                yield at, row | change
+
+    made = tmp_path_factory.mktemp("tfds")
+    Toy.name = "toy"
+    Toy(data_dir=str(made)).download_and_prepare(file_format="array_record")
+    kinds.train(config.Tokenizer("words", 0), [" ".join(f"w{at}" for at in range(12))]).save(made)
+    return made
+
+
+def load(folder, objective="classify", path="toy", **said):
+    said = {"format": "tfds", "train": "train", "dev": "validation", "text": "one", "label": "label"} | said
+    cfg = recipe.resolve(fields.override(config.Config(), {
+        "objective": objective, "data.task": "own", "data.task_path": path, "data.cache": str(folder / "cache"),
+        "data.tfds_dir": str(folder) if said["format"] == "tfds" else "", "tokenizer.path": str(folder),
+        "pack.length": 16} | {f"data.labelled.{name}": one for name, one in said.items()}))
+    recipe.check(cfg)
+    return pack.load(cfg)
+
+
+def test_a_data_set_is_read_as_its_table_would_be(folder):
+    table = folder / "table"
+    table.mkdir()
+    for name, rows in (("train", ROWS), ("dev", ROWS[:5])):
+        (table / name).write_text("".join(json.dumps({
+            key: value for key, value in row.items() if key != "pair"} | {"label": NAMES[row["label"]]}) + "\n"
+            for row in rows))
+    for objective, said in (("classify", {"second": "other", "id": "name", "labels": ",".join(NAMES)}),
+                            ("classify", {"label": "tag"}), ("regress", {"label": "score", "second": "other"}),
+                            ("choice", {"choices": "one,other", "text": "other", "labels": "right,also_right"})):
+        one = load(folder, objective, **said)
+        two = load(folder, objective, str(table), **said | {"format": "jsonl", "train": "train", "dev": "dev"})
+        order, other = (np.lexsort(packed.train["ids"].T) for packed in (one, two))  # TFDS shuffles what it writes
+        assert one.train.keys() == two.train.keys()
+        for column, value in one.train.items():
+            np.testing.assert_array_equal(value[order], two.train[column][other], column)
+        assert one.about.classes == two.about.classes and len(one.validation["ids"]) == 5
+    assert labelled.examples(load(folder, id="name"), "train")[0]["id"].startswith("e")
+
+
+def test_classes_stand_in_the_feature_s_own_order(folder):
+    packed = load(folder)
+    assert packed.about.classes == NAMES and packed.manifest["counts"] == {"right": 6, "also_right": 6, "absent": 0}
+    for one, label in zip(labelled.examples(packed, "train"), packed.train["label"], strict=True):
+        assert one["label"] == NAMES[int(one["texts"][0][1:]) % 2] == NAMES[label]
+
+
+def test_a_slice_of_a_split_is_rows_of_its_own(folder):
+    whole = load(folder)
+    parts = load(folder, train="train[:75%]", dev="train[75%:]")
+    ids = [part["ids"].tolist() for part in (parts.train, parts.validation, whole.train)]
+    assert len(ids[0]) == 9 and ids[0] + ids[1] == ids[2]
+    assert parts.manifest["inputs"]["corpus"] != whole.manifest["inputs"]["corpus"]
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    ({"path": "tou"}, "config.data.task_path = 'tou': expected a TensorFlow data set, or one prepared in config"),
+    ({"path": "imdb_reviewz"}, "config.data.task_path = 'imdb_reviewz': expected .*; did you mean 'imdb_reviews'"),
+    ({"dev": "validatoin"}, "config.data.labelled.dev = 'validatoin': expected one of .*; did you mean 'validation'"),
+    ({"dev": "train[:x%]"}, r"config.data.labelled.dev = 'train\[:x%\]': expected one of .* a slice of it such as"),
+    ({"label": "labels"}, "config.data.labelled.label = 'labels': expected one of .*; did you mean 'label'"),
+    ({"objective": "choice", "choices": "one,otter"}, "config.data.labelled.choices = 'otter': expected one of"),
+    ({"test": "test"}, "toy/1.2.0, split test, record 0: label = -1: expected a label; where it is hidden, another"),
+    ({"dev": "bad"}, r"toy/1.2.0, split bad, record 0: one: byte 4 = b'\\xff': expected UTF-8"),
+    ({"text": "pair"}, "toy/1.2.0, split train, record 0: pair = 'ndarray': expected a text, a class or a number"),
+    ({"text": "score"}, "toy/1.2.0, split train, record 0: score = .*: expected a text that is not blank"),
+    ({"objective": "regress", "label": "tag"}, "toy/1.2.0, split train, record 0: label = '[ab]': expected a finite")])
+def test_what_is_not_there_ends_in_one_line(folder, said, words):
+    with pytest.raises(errors.ConfigError) as error:
+        load(folder, **said)
+    assert re.match(words, str(error.value)) and "\n" not in str(error.value), error.value
+
+
+def test_without_the_package_a_line_says_how_to_have_it(folder, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("mlm.data.text.tfds", "mlm.data.tasks.tfds"))]:
+        monkeypatch.delitem(sys.modules, name)
+    import mlm.data.tasks
+    import mlm.data.text
+    for room in (mlm.data.tasks, mlm.data.text):
+        monkeypatch.delattr(room, "tfds", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(errors.ConfigError, match=r"labelled.format, = 'tfds': expected an installed tensorflow-datas"):
+        load(folder, labels="a,b")
+
+
+def test_the_folder_of_data_sets_is_read_where_there_are_any():
+    cfg = fields.override(config.Config(), {"data.tfds_dir": "b", "tokenizer.path": "c"})
+    for said, why in (({"data.task": "sst2", "data.task_path": "a"}, "config.data.labelled.format is 'tsv', not tfds"),
+                      ({"data.task": "topic"}, "config.data.task is 'topic'"),
+                      ({"data.corpus": "docstrings"}, "config.data.corpus is 'docstrings', not tfds or task")):
+        with pytest.raises(errors.ConfigError, match=f"^config.data.tfds_dir = 'b': nothing reads it, since {why}; l"):
+            recipe.resolve(fields.override(cfg, said))
+    recipe.resolve(fields.override(cfg, {"data.corpus": "tfds", "data.tfds_name": "lm1b"}))
