@@ -104,6 +104,13 @@ def test_flatten_and_override_are_inverse():
     assert cfg.data.language.topic == 1 and cfg.data.language.zipf == 0.5 and cfg.data.language.recall == 0.9
 
 
+def test_whole_numbers_are_numbers_where_others_may_stand():
+    changed = fields.override(config.Config(), {"downstream.epochs": (1, 2.5), "optim.learning_rate": 1})
+    assert changed.downstream.epochs == (1.0, 2.5) and list(map(type, changed.downstream.epochs)) == [float, float]
+    assert fields.override(changed, {"downstream.batch_sizes": (16,)}).downstream.batch_sizes == (16,)
+    fields.check_values(changed)
+
+
 def test_the_command_line_reaches_every_depth():
     code = ("from launch import command\n"
             "command.run(lambda argv: print(command.overrides(__import__('sys').argv), command.CONFIG.value.data))")

@@ -25,9 +25,12 @@ def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str
     return flat
 
 
+DEFAULT = flatten(Config())
+
+
 def check_name(name: str) -> None:
     """Raises ConfigError with the nearest right name unless name is a field, dotted, of Config."""
-    names = list(flatten(Config()))
+    names = list(DEFAULT)
     if name not in names:
         expect(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
@@ -51,6 +54,8 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         kind = type(getattr(owners[-1], leaf))
         if kind is float and type(value) is int:
             value = float(value)
+        elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
+            value = tuple(float(part) if type(part) is int else part for part in value)
         expect(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
             value = dataclasses.replace(owner, **{field: value})
@@ -73,13 +78,13 @@ def check_values(config: Config) -> None:
             least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
             expect(least <= value <= most, name, value, f"{least} <= value <= {most}")
 
-    default, flat = flatten(Config()), flatten(config)
-    for name, value in default.items():
+    flat = flatten(config)
+    for name, value in DEFAULT.items():
         kind = type(value).__name__
         expect(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
     for name, value in flat.items():
         if type(value) is tuple:
-            whole = int in map(type, default[name])
+            whole = int in map(type, DEFAULT[name])
             for part in value:
                 expect(type(part) is (int if whole else float), f"config.{name}", value,
                        "whole numbers" if whole else "numbers with a decimal point")
@@ -96,8 +101,7 @@ def fingerprint(config: Config) -> str:
 
     Fields at their default do not enter: one that is added, its default being what was before, renames no run.
     """
-    default = flatten(Config())
-    said = {name: value for name, value in flatten(config, results_only=True).items() if value != default[name]}
+    said = {name: value for name, value in flatten(config, results_only=True).items() if value != DEFAULT[name]}
     return hashlib.sha256(json.dumps([said, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -27,7 +27,7 @@ def variants(cfg: config.Config) -> tuple[str, ...]:
 
 def settings(variant: str) -> dict[str, Any]:
     """The fields that a variant sets, by dotted name. Raises ConfigError for what is no field or no value of it."""
-    default, field, found = fields.flatten(config.Config()), "config.downstream.variants", {}
+    field, found = "config.downstream.variants", {}
     for word in variant.split():
         if word == DRAWN:
             found |= {"start.run": "", "start.state": ""}
@@ -35,7 +35,7 @@ def settings(variant: str) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         errors.expect(bool(equals), field, word, f"NAME=VALUE, such as tune.layers=0, or {DRAWN}")
         fields.check_name(name)
-        kind = type(default[name])
+        kind = type(fields.DEFAULT[name])
         errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")
         try:
             found[name] = kind(text)

@@ -13,7 +13,6 @@ from mlm.train.step import finetune, optim, parallel
 
 READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ,
         *downstream.READ)
-DEFAULT = fields.flatten(Config())
 
 
 def resolve(cfg: Config, *above: Mapping[str, Any]) -> Config:
@@ -34,7 +33,7 @@ def resolve(cfg: Config, *above: Mapping[str, Any]) -> Config:
             check(_filled(upto[-1]))  # where the reader's own field is wrong, it is that which is to be mended
             value = fields.flatten(upto[level])[name]
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
-        moot[name] = DEFAULT[name]
+        moot[name] = fields.DEFAULT[name]
     return _filled(fields.override(upto[-1], moot))
 
 
@@ -44,8 +43,8 @@ def unread(cfg: Config) -> dict[str, str]:
     found = {}
     said, filled = fields.flatten(cfg), _filled(cfg)
     for name, why in reads.unread(READ, fields.flatten(filled)).items():
-        if said[name] != DEFAULT[name]:
-            without = _filled(fields.override(cfg, {name: DEFAULT[name]}))
+        if said[name] != fields.DEFAULT[name]:
+            without = _filled(fields.override(cfg, {name: fields.DEFAULT[name]}))
             if said[name] != fields.flatten(without)[name]:
                 found[name] = why
     return found

@@ -19,7 +19,7 @@ APART = 1000  # fine-tunings of one seed of pretraining and of the next: no two 
 RATES = (2e-5, 3e-5, 5e-5)
 RATES_OF = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
 LENGTHS = {"topic": 32, "pair": 32, "tag": 32, "subject": 32, "sst2": 64, "cola": 32, "wnut17": 64,  # most examples fit
-           "mnli": 128, "qnli": 128, "qqp": 128, "mrpc": 128, "rte": 128, "stsb": 128}
+           "swag": 64, "stsb": 96, "mnli": 128, "qnli": 128, "qqp": 128, "mrpc": 128, "rte": 128}
 
 
 class Trial(NamedTuple):
@@ -50,7 +50,7 @@ def trials(cfg: config.Config) -> list[Trial]:
 def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """What a trial sets of the config of its fine-tuning, by dotted name; cfg: the pretrained run's."""
     path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
-    of_row = tasks.objective(trial.task) in ("classify", "regress")
+    of_row = tasks.objective(trial.task) in ("classify", "regress", "choice")
     read = {"tune.read": "last"} if of_row and cfg.model.sees == "left" else {}
     return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "train.batch_size": trial.batch_size,
                           "optim.learning_rate": trial.learning_rate,

@@ -55,7 +55,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     fixed = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
         errors.expect(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
-    unknown = saved["config"].keys() - fields.flatten(config.Config()).keys()
+    unknown = saved["config"].keys() - fields.DEFAULT.keys()
     if unknown:
         raise errors.ConfigError(f"run {workdir!r}: made by another version, whose config has "
                                  f"{', '.join(sorted(unknown))}")

@@ -44,9 +44,8 @@ def frozen(cfg: config.Config) -> types.Knobs:
 
 def blank(cfg: config.Config) -> config.Config:
     """The config without what is traced or not compiled: equal for two runs where one program serves both."""
-    default = fields.flatten(config.Config())
     without = (*TRACED, *OUTSIDE, *OBJECTIVES[cfg.objective].traced)
-    return fields.override(cfg, {name: default[name] for name in without})
+    return fields.override(cfg, {name: fields.DEFAULT[name] for name in without})
 
 
 def parts(cfg: config.Config, about: types.About) -> tuple[types.Model, types.Objective]:
