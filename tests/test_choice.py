@@ -11,7 +11,7 @@ from small import ENDINGS, PLAIN, batch, build, small_config, with_text
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import labelled, pack
-from mlm.data.tasks import tasks
+from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers import kinds
 from mlm.objectives import OBJECTIVES, choice
 from mlm.train import recipe
@@ -134,6 +134,14 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
         recipe.resolve(cfg)), fields.override(config.Config(), {
             "data.task": "swag", "data.task_path": "a", "tokenizer.path": "b", "objective": "classify"}))
     assert row.labelled["second"] == "sent2" and len(row.labelled["choices"].split(",")) == 4
+
+
+def test_fields_that_came_later_rename_no_rows_that_were_made_without_them(tmp_path):
+    write(tmp_path, "sentence\tlabel\nw1\t0\nw2\t1\n")
+    said = {"format": "tsv", "train": "train", "dev": "dev", "text": "sentence", "label": "label"}
+    data = fields.override(config.Config(), {"data.task": "own", "data.task_path": str(tmp_path)} | {
+        f"data.labelled.{name}": value for name, value in said.items()}).data
+    assert splits.content(data).startswith("387278bb3ad9743a")
 
 
 @pytest.fixture(scope="module", params=["transformer", "rnn"])
