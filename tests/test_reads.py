@@ -38,7 +38,7 @@ def other(name):
     named = {"model.norm": "post", "model.positions": "rotary", "downstream.variants": "tune.layers=0"}
     if name in named:
         return named[name]
-    value = recipe.DEFAULT[name]
+    value = fields.DEFAULT[name]
     return {str: lambda: "other", int: lambda: 7, float: lambda: 0.25, bool: lambda: not value,
             tuple: lambda: (7,) if int in map(type, value) else (0.25,)}[type(value)]()
 
@@ -48,12 +48,12 @@ def made(changes):
 
 
 def test_every_field_is_always_read_or_has_a_rule():
-    ruled = {name for rule in recipe.READ for name in rule.names(recipe.DEFAULT)}
-    assert ruled | ALWAYS == set(recipe.DEFAULT), "a new field: who reads it, and when?"
+    ruled = {name for rule in recipe.READ for name in rule.names(fields.DEFAULT)}
+    assert ruled | ALWAYS == set(fields.DEFAULT), "a new field: who reads it, and when?"
     assert not ruled & ALWAYS
     for rule in recipe.READ:
-        assert rule.where in recipe.DEFAULT and bool(rule.values) != bool(rule.unless)
-        assert all(reads.Rule((field,), rule.where).names(recipe.DEFAULT) for field in rule.fields)
+        assert rule.where in fields.DEFAULT and bool(rule.values) != bool(rule.unless)
+        assert all(reads.Rule((field,), rule.where).names(fields.DEFAULT) for field in rule.fields)
 
 
 def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
@@ -68,7 +68,7 @@ def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
             message = str(error.value)
             assert message == f"config.{name} = {other(name)!r}: nothing reads it, since {why}; leave it out"
             refused.add(name)
-    assert refused | ALWAYS == set(recipe.DEFAULT)
+    assert refused | ALWAYS == set(fields.DEFAULT)
 
 
 def test_a_resolved_config_is_not_refused_for_what_was_filled():
@@ -104,22 +104,22 @@ def test_the_language_s_rules_say_what_is_so():
             assert not all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name, value in recipe.DEFAULT.items() if type(value) in (float, tuple)])
+@pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) in (float, tuple)])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e308, 1e-300])
 def test_no_float_is_outside_float32(name, value):
-    value = (value,) if type(recipe.DEFAULT[name]) is tuple else value
+    value = (value,) if type(fields.DEFAULT[name]) is tuple else value
     with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = .*\bexpected\b"):
         recipe.check(recipe.resolve(made({name: value})))
 
 
-@pytest.mark.parametrize("name", [name for name, value in recipe.DEFAULT.items() if type(value) is int])
+@pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is int])
 @pytest.mark.parametrize("value", [2**63, -2**63, 2**32])
 def test_no_integer_is_outside_int32(name, value):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = -?\d+: expected"):
         recipe.check(recipe.resolve(made({name: value})))
 
 
-@pytest.mark.parametrize("name", [name for name, value in recipe.DEFAULT.items() if type(value) is str])
+@pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is str])
 def test_no_text_holds_a_line_end_or_nul(name):
     for letter in "\0\n\r":
         with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = "):
