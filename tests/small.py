@@ -37,7 +37,7 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
         base["pack.mode"] = "segment_pair"
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | changes)
-    return recipe.resolve(fields.override(cfg, {name: recipe.DEFAULT[name] for name in recipe.unread(cfg)}))
+    return recipe.resolve(fields.override(cfg, {name: fields.DEFAULT[name] for name in recipe.unread(cfg)}))
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
