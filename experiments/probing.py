@@ -6,7 +6,8 @@ Command    python -m launch.sweep run experiments/probing.py --scale=laptop --wo
            parts of speech and dependencies of English: --config.data.path=TEXT --config.tokenizer.vocab_size=2048
            --config.downstream.names=ud_pos,ud_dep --config.downstream.path=..., UD-EWT in folders of these names
 Corpus     quick, laptop: the built-in language, and its task of each hidden word's class and number, whose best
-           possible accuracy is known: the embeddings, which see [MASK] alone, know the most frequent class and no more.
+           possible accuracy is known: the embeddings, which see [MASK] alone, know the most frequent class and no more
+           (so that their probes are listed as failed, as they should be).
            paper: English Wikipedia; UD-EWT, where theirs is OntoNotes.
 How        For each layer k a probe that reads a learnt mix of the layers 0 (the embeddings) to k of the frozen model.
            "Expected layer" is the mean of the layers from 1 on by what each adds to the score, a loss counted too;
@@ -62,8 +63,9 @@ def depths(result: dict) -> dict[str, list[dict]]:
     wanted, found = range(result["config"]["model.layers"] + 1), {}
     for task in result["summary"].get("tasks", {}).values():
         if depth := re.search(r"tune\.depth=(\d+)$", task["variant"]):
-            found.setdefault(task["task"], {})[int(depth[1])] = task
-    return {name: [of[depth] for depth in wanted] for name, of in found.items() if {*wanted} <= of.keys()}
+            alike = task["task"], task["variant"][:depth.start()], task["trials"], tuple(task["seeds"])
+            found.setdefault(alike, {})[int(depth[1])] = task
+    return {name: [of[depth] for depth in wanted] for (name, *_), of in found.items() if {*wanted} <= of.keys()}
 
 
 def about(seeds: Sequence[dict]) -> dict:
@@ -71,12 +73,13 @@ def about(seeds: Sequence[dict]) -> dict:
     config, each = seeds[0]["config"], [result["depths"] for result in seeds]
     row = {"model": config["model.cell"] or config["model.family"], "size": config["model.size"]}
     for task in each[0]:
-        if not all(task in of_run for of_run in each):
+        if not all(task in of_run and of_run[task][-1]["further"].get("gravity") for of_run in each):
             continue
         score_RxKxS = [[one["values"] for one in of_run[task]] for of_run in each]
         gravity_RxS = [of_run[task][-1]["further"]["gravity"] for of_run in each]
         score_SxK, gravity_S = ((np.transpose(score_RxKxS[0]), gravity_RxS[0]) if len(each) == 1 else
-                                (np.mean(score_RxKxS, -1), [np.mean(of_run) for of_run in gravity_RxS]))
+                                ([np.mean(of_run, -1) for of_run in score_RxKxS],
+                                 [np.mean(of_run) for of_run in gravity_RxS]))
         row |= {f"{task}_expected": layers.expected_over_seeds(score_SxK),
                 f"{task}_gravity": layers.gravity_over_seeds(gravity_S, config["model.layers"])}
         if task in PAPER and config["model.size"] == "large":
@@ -99,4 +102,6 @@ def by_depth(result: dict) -> dict:
     tasks = {f"{name}_{depth}": task | {"task": f"{name}_{depth}", "variant": "",
                                         "title": f"{task['title']}, layers 0 to {depth}"}
              for name, of in found.items() for depth, task in enumerate(of)}
-    return result | {"depths": found, "summary": result["summary"] | {"tasks": tasks}}
+    probes = [one for of in found.values() for one in of]
+    rest = {name: one for name, one in result["summary"].get("tasks", {}).items() if one not in probes}
+    return result | {"depths": found, "summary": result["summary"] | {"tasks": rest | tasks}}

@@ -125,6 +125,14 @@ def test_nothing_of_it_changes_what_a_run_is(pretrained):
             assert program.blank(other) == program.blank(plain)
 
 
+def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_variant(pretrained):
+    _, copy = pretrained
+    variants = ",tune.decay=0.95,tune.decay=0.9,from_scratch model.init_std=0.05,from_scratch model.init_std=0.5"
+    parts = questions.due(copy(learning_rates=(1e-2,), variants=variants))
+    assert len({part.asked["what"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
+    assert len({part.asked["what"] for part in questions.due(copy(names="sst2,topic", learning_rates=(1e-2,)))}) == 2
+
+
 def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_draw_alike(pretrained):
     _, copy = pretrained
     cfg = copy(learning_rates=(1e-2,), variants=",from_scratch", seeds=2)
@@ -136,6 +144,8 @@ def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_dra
     runs = [directory.origin(directory.fine_tuning(cfg.workdir, answer["run"]))
             for answer in found["answers"]["tasks"].values()]
     assert sorted(bool(run["config"]["start.state"]) for run in runs) == [False, True]
+    result, _ = overview.read(cfg)
+    assert result["config"]["downstream.variants"] == ",from_scratch"  # as asked now, not when it was trained
 
 
 def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_same(pretrained):
@@ -167,6 +177,10 @@ BAD = {
     "a field's value left out": ({"variants": ",tune.layers"}, r"variants = 'tune\.layers': expected NAME=VALUE"),
     "no field": ({"variants": "tune.layer=0"}, r"tune\.layer: no such field; did you mean config\.tune\.layers"),
     "a field that the grid sets": ({"variants": "seed=1"}, "variants = 'seed=1': expected a field that may be set"),
+    "another model": ({"variants": "model.layers=2"}, "variants = .*: expected from_scratch beside it"),
+    "what is not its own": ({"variants": "eval.batch_size=8"}, "variants = .*: expected a field that may be set"),
+    "a batch without parts": ({"variants": "train.accumulate=4", "batch_sizes": (6, 32)}, "accumulate = 4: expected"),
+    "a path": ({"variants": "data.labelled.train=a/b"}, "variants = .*: expected a value without /"),
     "a variant twice": ({"variants": ",tune.layers=0, tune.layers=0"}, "variants = .*: expected each once"),
     "no batch": ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\): expected numbers above 0"),
     "what nothing reads": ({"names": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},

@@ -134,6 +134,9 @@ def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s
     assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
         ("all", 80), ("last layer", 60), ("head alone", 40)]
     assert [column.title for column in columns if column.name.startswith("task_")] == ["topic: accuracy (%)"]
+    one["config"]["downstream.variants"] = "train.accumulate=2 tune.layers=1,tune.layers=1"
+    assert [row.get("trained") for row in fine_tuning.table([one])[0][:2]] == [
+        "train.accumulate=2 tune.layers=1", "tune.layers=1"]
     for size, value in (("large", 84.5), ("base", None)):
         one["config"] |= {"model.family": "transformer", "model.cell": "", "model.size": size, "mask.mask_share": 1.0,
                           "optim.learning_rate": 1e-3, "mask.rate": 0.4}

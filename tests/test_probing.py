@@ -44,7 +44,18 @@ def test_a_task_that_was_not_probed_at_each_depth_has_no_layer():
     short = probed("lstm", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), depths=2)
     made, _ = probing.table([short, probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (0.5,))])
     assert "tag_expected" not in made[0]
-    assert "tag_expected" not in probing.table([short])[0][0]
+    alone = probing.table([short])
+    assert "tag_expected" not in alone[0][0]
+    assert len([one for one in alone[1] if one.name.startswith("task_tag")]) == 2  # what was asked is there
+
+
+def test_runs_may_have_other_numbers_of_probes_and_all_of_them_diverge():
+    three = probed("lstm", 0, [(0.5, 0.5), (0.6, 0.6), (0.8, 0.8)], (0.5, 0.5))
+    one = probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (1.5,))
+    assert probing.table([three, one])[0][0]["tag_gravity"].mean == 1.0
+    deepest = one["summary"]["tasks"]["tag-2"]
+    deepest["further"] = {}
+    assert "tag_gravity" not in probing.table([one])[0][0]
 
 
 def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():

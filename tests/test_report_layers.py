@@ -24,7 +24,7 @@ def test_the_centre_of_gravity_counts_the_embeddings_as_0():
 
 
 def test_no_layer_is_expected_where_no_probe_is_better():
-    assert math.isnan(layers.expected([0.5, 0.5, 0.5]))
+    assert math.isnan(layers.expected([0.5, 0.5, 0.5])) and math.isnan(layers.expected([0.5, 0.7, 0.5]))
 
 
 def test_over_seeds_each_one_s_probes_give_a_layer():

@@ -46,7 +46,8 @@ def read(cfg: config.Config) -> tuple[dict | None, str]:
             directory.provenance(cfg.workdir)
         elif found["fingerprint"] != fields.fingerprint(cfg):
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
-        found = directory.reported(cfg.workdir)
+        if found := directory.reported(cfg.workdir):  # what is asked of it now, not when it was trained
+            found["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
     except files.Damaged as damaged:
         return None, f"{damaged}; {AGAIN}"
     return found, ""

@@ -192,7 +192,8 @@ class Downstream:
     learning_rates: tuple[float, ...] = setting(())  # empty: those of mlm/train/tuning.py for a model of this size
     epochs: tuple[float, ...] = setting((3.0,))  # passes over the task's train split
     batch_sizes: tuple[int, ...] = setting((32,))  # rows an update
-    seeds: int = setting(1)             # fine-tunings of each point of the grid; no two runs of a sweep draw alike
+    seeds: int = setting(1)             # fine-tunings of each point of the grid; those of another config.seed draw
+                                        #       otherwise
     variants: str = setting("")         # what a fine-tuning may set beside, as NAME=VALUE and separated by spaces, such
                                         #       as tune.layers=0, or from_scratch: with first parameters drawn, to
                                         #       compare with; between commas several, the recipe itself the empty one.

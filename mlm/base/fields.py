@@ -52,15 +52,19 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         for parent in parents:
             owners.append(getattr(owners[-1], parent))
         kind = type(getattr(owners[-1], leaf))
-        if kind is float and type(value) is int:
-            value = float(value)
+        if kind is float:
+            value = _with_point(value)
         elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
-            value = tuple(float(part) if type(part) is int else part for part in value)
+            value = tuple(map(_with_point, value))
         expect(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
             value = dataclasses.replace(owner, **{field: value})
         config = value
     return config
+
+
+def _with_point(value):
+    return float(value) if type(value) is int and abs(value) < 2**1000 else value
 
 
 def check_values(config: Config) -> None:

@@ -14,7 +14,7 @@ from mlm.base.estimates import Score, scores_of
 from mlm.data.tasks import splits, tasks
 from mlm.judge import judged, predictions
 from mlm.judge.judged import Part, Question
-from mlm.train import tuning
+from mlm.train import downstream, tuning
 from mlm.train.run import directory, log, loop
 from mlm.train.run.trained import Trained
 from mlm.train.step import parallel
@@ -39,8 +39,10 @@ def parts(cfg: config.Config) -> list[Part]:
         kind = trial.task, trial.variant
         if kind not in known:
             planned = tuning.planned(cfg, trial)
+            plain = fields.override(planned, {name: tuning.RECIPE.get(name, fields.DEFAULT[name])
+                                              for name in downstream.settings(trial.variant)})
             known[kind] = files.sha256({"content": splits.content(planned.data)} | {
-                name: value for name, value in fields.flatten(planned, results_only=True).items()
+                name: value for name, value in fields.flatten(plain, results_only=True).items()
                 if name in (*tuning.RECIPE, "data.labelled.scores") or not name.startswith(ELSEWHERE)})
         asked = {"what": known[kind], **trial._asdict()}
         name = f"{called(trial)}-{known[kind][:6]}/{point(asked)}-s{trial.seed}"
@@ -52,8 +54,8 @@ def parts(cfg: config.Config) -> list[Part]:
 
 def called(trial: tuning.Trial) -> str:
     """A task and what is set for it beside the recipe: "tag-layers0-featuresmix"."""
-    words = (word.rpartition(".")[2].replace("=", "") for word in trial.variant.split())
-    return "-".join((trial.task, *words))
+    words = (word.partition("=") for word in trial.variant.split())
+    return "-".join((trial.task, *(name.rpartition(".")[2] + value for name, _, value in words)))
 
 
 def point(answer: Mapping) -> str:

@@ -76,12 +76,13 @@ def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
 
 def apart(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
     """For each of its config.downstream.variants a run with what it was fine-tuned for in that one, as if it were the
-    recipe; its "variant" says which, by the name of its last word among `names`, else as it is set.
+    recipe; its "variant" says which: by the name of its last word among `names`, where it alone ends so, or as it is.
     """
     folder, _, run = result["config"]["workdir"].rpartition("/")
-    for variant in result["config"]["downstream.variants"].split(","):
-        words = variant.split() or [""]
-        called = names.get(words[-1], " ".join(words))
+    variants = [variant.split() or [""] for variant in result["config"]["downstream.variants"].split(",")]
+    for words in variants:
+        alone = [other[-1] for other in variants].count(words[-1]) == 1
+        called = names.get(words[-1], " ".join(words)) if alone else " ".join(words)
         tasks = {name: task | {"variant": ""} for name, task in result["summary"].get("tasks", {}).items()
                  if task["variant"] == " ".join(words)}
         yield result | {"variant": called, "summary": result["summary"] | {"tasks": tasks},

@@ -24,8 +24,8 @@ def expected(score_xK: np.ndarray) -> np.ndarray:
     score_xK: of probes that may read layers 0 to 0, 0 to 1, and so on.
     """
     step_xK = np.diff(np.asarray(score_xK, np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return step_xK @ np.arange(1, step_xK.shape[-1] + 1) / step_xK.sum(-1)
+    total_x = step_xK.sum(-1)
+    return step_xK @ np.arange(1, step_xK.shape[-1] + 1) / np.where(total_x == 0, np.nan, total_x)
 
 
 def gravity_over_seeds(gravity_S: Sequence[float], layers: int) -> Estimate:

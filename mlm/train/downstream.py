@@ -10,7 +10,7 @@ READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "
              unless=("",)),)
 # What each fine-tuning has of its own, which no variant sets.
 TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
-         "start.run", "start.state")
+         "start.run", "start.state", "data.cache", "tokenizer.path", "eval.batch_size", "parallel.mode")
 DRAWN = "from_scratch"  # in the place of NAME=VALUE: not with the run's parameters
 KINDS = (str, int, float)
 
@@ -28,7 +28,7 @@ def variants(cfg: config.Config) -> tuple[str, ...]:
 def settings(variant: str) -> dict[str, Any]:
     """The fields that a variant sets, by dotted name. Raises ConfigError for what is no field or no value of it."""
     field, found = "config.downstream.variants", {}
-    for word in variant.split():
+    for word in (words := variant.split()):
         if word == DRAWN:
             found |= {"start.run": "", "start.state": ""}
             continue
@@ -37,6 +37,9 @@ def settings(variant: str) -> dict[str, Any]:
         fields.check_name(name)
         kind = type(fields.DEFAULT[name])
         errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")
+        shape = name.startswith("model.") and not name.endswith("dropout")
+        errors.expect(DRAWN in words or not shape, field, word, f"{DRAWN} beside it: a run's model is as it is")
+        errors.expect("/" not in text, field, word, "a value without /")
         try:
             found[name] = kind(text)
         except ValueError:

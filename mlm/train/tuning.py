@@ -72,7 +72,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError where the run of a resolved config could not be fine-tuned as config.downstream says, or where
     files that it names are not there.
     """
-    for trial in {(one.task, one.variant): one for one in trials(cfg)}.values():
+    for trial in {(one.task, one.variant, one.batch_size): one for one in trials(cfg)}.values():
         try:
             made = planned(cfg, trial)
             if trial.task not in tasks.DRAWN:
