@@ -1,1 +1,10 @@
 """A laboratory for masked language models: what changes when only the architecture, size or masking rate does?"""
+
+
+def open(folder):
+    """The trained model in a run's directory, to use: `mlm.judge.opened.Opened`.
+
+    Raises mlm.base.errors.ConfigError where there is none.
+    """
+    from mlm.judge import opened
+    return opened.load(str(folder))

@@ -42,7 +42,7 @@ def run():
     cfg = small_config(eval__batch_size=4, model__layers=1)
     model, params, _ = build(cfg)
     made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
-    return Trained(cfg, 0, TOKENIZER, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "")
+    return Trained(cfg, 0, TOKENIZER, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 
 def test_the_three_embeddings_are_those_of_numpy(run):
@@ -159,7 +159,7 @@ def of_words_alone(cfg, rows):
     table_VxD = np.random.default_rng(0).normal(size=(rows.about.vocab_size, 8)).astype(np.float32) + 0.5
     model = types.Model(("both",), 8, None, None, None, layers=lambda params, text, source=None, *, key_B=None: (
         jax.numpy.asarray(table_VxD)[text.ids_BxL][None]))
-    return Trained(cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows)
+    return Trained(cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows.about, rows)
 
 
 def test_states_that_know_no_context_are_their_words_alone(drawn):

@@ -46,7 +46,8 @@ def optimum(cfg, rows) -> types.Model:
 
 def asked(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
-    run, room = Trained(cfg, 0, rows.tokenizer, made, state, "", rows), fields.override(cfg, {"eval.rate": max(RATES)})
+    run = Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    room = fields.override(cfg, {"eval.rate": max(RATES)})
     roomy = program.build(room, rows.about)._replace(model=made.model, run=made.run)
     found = {"rates": {f"{rate:g}": {"rate": rate, **rates.measured(fields.override(cfg, {"eval.rate": rate}), roomy,
                                                                     state, rows)} for rate in cfg.eval.rates}}

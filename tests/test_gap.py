@@ -131,7 +131,7 @@ def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
         model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(ways=(sees,)))
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
-    run = trained.Trained(cfg, 0, rows.tokenizer, made, state, "", rows)
+    run = trained.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
     return gap.ask(run, Part("gap", "parts", gap.asked(cfg)), lambda: None), evaluated(cfg, rows, logits_NxLxV)
 
 

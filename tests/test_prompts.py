@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     model, params, _ = build(cfg)
     made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
     tokenizer = words.restore("\n".join([*SPECIAL, *SAID]).encode())
-    return Trained(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "")
+    return Trained(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from mlm.base.estimates import measure
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
 from mlm.data.tasks import splits, tasks
-from mlm.judge import cloze, pll
+from mlm.judge import cloze
+from mlm.judge.batches import lengths
 from mlm.judge.judged import Part
 from mlm.objectives import scores
 from mlm.train.run.trained import Trained
@@ -150,7 +151,7 @@ def _rows(run, texts):
 def _plan(ids_SxL, batch_size) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """Which rows are asked together: (row length, rows, the same filled up to a batch). Each length compiles once."""
     longest, tokens_S, shorter, batches = ids_SxL.shape[1], (ids_SxL != PAD).sum(-1), 0, []
-    for length in pll.lengths(longest):
+    for length in lengths(longest):
         (index_N,) = np.nonzero((shorter < tokens_S) & (tokens_S <= length))
         rows = batch_size * (longest // length)
         for first in range(0, len(index_N), rows):

@@ -17,6 +17,7 @@ from mlm.base.estimates import ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.text.trouble import Trouble
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.judge.batches import lengths
 from mlm.judge.cloze import Cloze, scorer
 from mlm.judge.judged import Part
 from mlm.train.run.trained import Trained
@@ -100,12 +101,6 @@ def plan(asked: Clozes, batch_size: int) -> list[tuple[int, np.ndarray]]:
         batches += [(length, index_I[first:first + rows]) for first in range(0, len(index_I), rows)]
         shorter = length
     return batches
-
-
-def lengths(longest: int) -> list[int]:
-    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
-    steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
-    return [*(length for length in steps if length < longest), longest]
 
 
 class Scores(NamedTuple):

@@ -22,6 +22,7 @@ class Trained(NamedTuple):
     program: program.Program
     state: types.TrainState     # on the devices, without the optimizer's
     digest: str                 # of the whole state, as its checkpoint carries it
+    about: types.About          # what it was made for
     at_hand: pack.Packed | None = None
 
     def packed(self) -> pack.Packed:
@@ -64,7 +65,8 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     recipe.check(cfg)
     parallel.check_evaluation(cfg)
     tokenizer = directory.tokenizer(workdir, saved)
-    made = program.build(cfg, packed.about if packed else pack.shape(cfg, tokenizer.vocab_size))
+    about = packed.about if packed else pack.shape(cfg, tokenizer.vocab_size)
+    made = program.build(cfg, about)
     with contextlib.ExitStack() as stack:
         if alone and parallel.writes():  # to open checkpoints sweeps unfinished ones away, which a trainer may write
             stack.enter_context(directory.claim(cfg))
@@ -74,4 +76,4 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     if found is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
     return Trained(cfg, int(found.state.step), tokenizer, made,
-                   made.run.put_state(found.state._replace(opt_state=())), digest, packed)
+                   made.run.put_state(found.state._replace(opt_state=())), digest, about, packed)

@@ -1,0 +1,119 @@
+"""Uses a trained model: fills in what is hidden, embeds texts, finds like ones, says how likely they are, predicts.
+
+    python -m launch.use fill runs/a "The capital of France is [MASK]."
+    python -m launch.use embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pool=mean
+    python -m launch.use similar runs/a "A man plays the guitar." --file=texts.txt
+    python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
+    python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
+
+Texts are arguments, else the lines of --file or of standard input; a pair's two texts stand apart by a tab, words to
+tag by white space. A table for a person, with --json a line for each text. From Python: mlm.open("runs/a").
+"""
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+
+from launch import command
+
+_FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar: those to search.")
+_TOP = flags.DEFINE_integer("top", 5, "fill, similar: how many.", lower_bound=1)
+_LAYER = flags.DEFINE_integer("layer", -1, "embed, similar: 0 the embeddings, -1 the last layer.")
+_POOL = flags.DEFINE_enum("pool", "mean", ["mean", "first"], "embed, similar: the mean over tokens, or [CLS]'s state.")
+_OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a text.")
+_METRIC = flags.DEFINE_enum("metric", "pll", ["pll", "pll_word_l2r"], "score: each token hidden alone, or with the "
+                            "rest of its word.")
+_JSON = flags.DEFINE_bool("json", False, "Lines of JSON.")
+
+
+def lines(path: str) -> list[str]:
+    """The lines of a file, or of standard input where it is "", that hold something."""
+    from mlm.base import errors
+
+    try:
+        given = Path(path).read_text() if path else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise errors.ConfigError(f"{path or 'standard input'}: expected UTF-8 ({errors.line(error)})") from None
+    except OSError as error:
+        raise errors.ConfigError(f"--file = {path!r}: expected a file ({error.strerror})") from None
+    found = [line for line in given.split("\n") if line.strip()]
+    errors.expect(bool(found), f"--file = {path!r}" if path else "standard input", len(found), "a text, one a line")
+    return found
+
+
+def fill(model, texts: list[str]) -> Iterator[dict]:
+    for text, masks in zip(texts, model.fill(texts, top=_TOP.value), strict=True):
+        for number, fillings in enumerate(masks):
+            for rank, filling in enumerate(fillings):
+                yield {"asked": text, "mask": number, "rank": rank + 1, **filling._asdict()}
+
+
+def embed(model, texts: list[str]) -> Iterator[dict]:
+    import numpy as np
+
+    from mlm.base import errors, files
+
+    errors.expect(_OUT.value.endswith(".npy"), "--out", _OUT.value, "the name of a file to write, FILE.npy")
+    files.check_folder("--out", str(Path(_OUT.value).parent))
+    h_SxD = model.embed(texts, layer=_LAYER.value, pool=_POOL.value)
+    with files.whole(Path(_OUT.value)) as path, path.open("wb") as file:
+        np.save(file, h_SxD)
+    yield {"written": _OUT.value, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
+
+
+def similar(model, texts: list[str]) -> Iterator[dict]:
+    from mlm.base import errors
+
+    errors.expect(bool(_FILE.value), "--file", _FILE.value, "the file of texts to search, one a line")
+    others = lines(_FILE.value)
+    for text, near in zip(texts, model.similar(texts, others, top=_TOP.value, layer=_LAYER.value, pool=_POOL.value),
+                          strict=True):
+        for rank, (number, cosine) in enumerate(near):
+            yield {"asked": text, "rank": rank + 1, "cosine": cosine, "line": number + 1, "text": others[number]}
+
+
+def score(model, texts: list[str]) -> Iterator[dict]:
+    for text, nats in zip(texts, model.score(texts, _METRIC.value).tolist(), strict=True):
+        yield {"nats": nats, "text": text}
+
+
+def predict(model, texts: list[str]) -> Iterator[dict]:
+    tags = model.cfg.objective == "tag"
+    given = [text.split() for text in texts] if tags else [tuple(text.split("\t")) for text in texts]
+    for text, found in zip(given, model.predict(given), strict=True):
+        for word, one in zip(text, found, strict=False) if tags else [(" | ".join(text), found)]:
+            yield {"label": one.label, "probability": one.probability, "text": word}
+
+
+COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict}
+FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "texts": ",d"}
+
+
+def main(argv):
+    from mlm.base import errors
+
+    wanted = f"python -m launch.use {'|'.join(COMMANDS)} RUN [TEXT ...]"
+    if len(argv) < 3:
+        raise errors.ConfigError(f"expected what to do and the directory of a run: {wanted}")
+    _, what, workdir, *texts = argv
+    errors.one_of("command", what, list(COMMANDS))
+    if not texts:
+        texts = lines("" if what == "similar" else _FILE.value)
+    elif _FILE.value and what != "similar":
+        raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")
+    import mlm
+    from mlm.report.table import Column, markdown
+
+    command.listen()
+    found = list(COMMANDS[what](mlm.open(workdir), texts))
+    if _JSON.value:
+        for row in found:
+            print(json.dumps(row, ensure_ascii=False))
+        return
+    print(markdown(found, [Column(name, name, FORMS.get(name, "")) for name in found[0]]))
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,84 @@
+"""Texts as rows of tokens, and how many of them a model is given at once.
+
+Letters in array names: S texts.
+"""
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.data.tokenizers.unigram import SPACE
+
+HIDDEN = SPECIAL[MASK]
+FEW = (1, 8)            # rows of a batch where there are no more texts than that
+# Marks that hardly a text has: of their own in every kind of vocabulary, and left as they are by every normalisation.
+RARE = [chr(code) for code in range(0x2e00, 0x2e50) if unicodedata.category(chr(code)) == "Po"]
+
+
+def encode(tokenizer: Tokenizer, text: str, hidden: bool = False) -> list[int]:
+    """Ids of a text, [CLS] first and [SEP] last. hidden: a [MASK] in the text is that special token.
+
+    Raises ConfigError where the tokenizer lets a [MASK] go.
+    """
+    if not (hidden and HIDDEN in text):
+        return [CLS, *tokenizer.encode(text), SEP]
+    free = next((mark for mark in RARE if mark not in text and UNK in tokenizer.encode(mark)), RARE[0])
+    shown = text.replace(HIDDEN, free)
+    ids, spans = tokenizer.locate(shown)
+    row: list[int] = [CLS]
+    for token, (first, end) in zip(ids, spans, strict=True):
+        masked = token == UNK and free in shown[first:end]
+        if masked and tokenizer.pieces[row[-1]] == SPACE:
+            row.pop()  # the space before the word, which is of the hidden piece
+        row += [MASK] * shown[first:end].count(free) if masked else [token]
+    errors.expect(row.count(MASK) == text.count(HIDDEN), "text", text, f"one whose {text.count(HIDDEN)} {HIDDEN} are "
+                  "words or parts of words of this model's vocabulary")
+    return [*row, SEP]
+
+
+def surface(piece: str) -> str:
+    """What an entry of the vocabulary is in a text."""
+    return piece.removeprefix(SPACE).removeprefix("##") or " "
+
+
+def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool = False) -> list[list[int]]:
+    """`encode` of each text; one that is longer than a row is cut, its [SEP] left on.
+
+    Raises ConfigError where that would cut a [MASK] off.
+    """
+    found = []
+    for text in texts:
+        row = encode(tokenizer, text, hidden)
+        kept = row if len(row) <= length else [*row[:length - 1], SEP]
+        errors.expect(kept.count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first {length - 2} "
+                      "tokens, which are what the model was trained on")
+        found.append(kept)
+    return found
+
+
+def lengths(longest: int) -> list[int]:
+    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
+    steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
+    return [*(length for length in steps if length < longest), longest]
+
+
+def batched(ids: Sequence[Sequence[int]], longest: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(the numbers of some texts, ids_BxL), the shortest texts first, until each was once.
+
+    size: rows of `longest` tokens in a batch; shorter ones are more. Few shapes come, as each is compiled: rows are
+    padded to one of `lengths`, batches are filled up with their last text to one of a few sizes.
+    """
+    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    while order:
+        length = next(one for one in lengths(longest) if len(ids[order[0]]) <= one)
+        most = size * (longest // length)
+        mine = [number for number in order[:most] if len(ids[number]) <= length]
+        order = order[len(mine):]
+        count = next((few for few in FEW if len(mine) <= few <= most), most)
+        ids_BxL = np.full((count, length), PAD, np.int32)
+        for row_L, number in zip(ids_BxL, mine + mine[-1:] * (count - len(mine)), strict=True):
+            row_L[:len(ids[number])] = ids[number]
+        yield np.array(mine), ids_BxL

@@ -1,0 +1,266 @@
+"""A trained model as something to use from Python: `mlm.open` gives one.
+
+Letters in array names: S texts; K entries of the vocabulary that are likeliest; T tokens of one text.
+"""
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm import objectives
+from mlm.base import config, errors, types
+from mlm.base.special import MASK
+from mlm.data.rows import labelled
+from mlm.data.tasks import tasks
+from mlm.data.tasks.examples import Example
+from mlm.data.tokenizers import words
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.judge import batches, cloze, embed, pll
+from mlm.judge.cloze import Cloze
+from mlm.train.run import trained
+
+POOLS = ("mean", "first", None)
+
+
+class Filling(NamedTuple):
+    """What may stand in the place of a [MASK]."""
+
+    token: str                # an entry of the vocabulary; "▁" or no "##" before it: a word begins
+    probability: float
+    text: str                 # the text with it there, other [MASK] left as they are
+
+
+class Prediction(NamedTuple):
+    """What a fine-tuned model says of a text, or of a word."""
+
+    label: str | float        # a class, or a number
+    probability: float | None  # of a class
+
+
+class Opened(NamedTuple):
+    """A model, its vocabulary and its parameters. Methods take one text or a list of them, and give as many answers.
+
+    Texts are asked in batches of like length, so that few programs are compiled; answers are numpy's, in the order of
+    the texts. A text longer than `length` tokens is cut.
+    """
+
+    cfg: config.Config
+    tokenizer: Tokenizer
+    model: types.Model
+    objective: types.Objective
+    params: types.Params      # "model" and "objective", as a run keeps them
+    about: types.About
+    length: int               # longest row, in tokens
+    batch: int = 32           # rows of that length in a batch
+
+    def fill(self, text: str | Sequence[str], top: int = 5) -> list:
+        """For each [MASK] of a text its `top` likeliest fillings, each [MASK] asked with the others hidden.
+
+        Of a list of texts a list of such. Raises ConfigError for a text without [MASK], and for a model that was
+        trained to fill nothing in.
+        """
+        self._expect_masked("fill")
+        texts, one = _listed(text)
+        errors.number("top", top, 1, self.tokenizer.vocab_size)
+        for each in texts:
+            errors.expect(batches.HIDDEN in each, "text", each, f"a text with {batches.HIDDEN} in it")
+        ids = batches.rows(self.tokenizer, texts, self.length, hidden=True)
+        asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
+        answer = self._compiled(likeliest, top)
+        found: list[list] = [[] for _ in texts]
+        given: dict[tuple[int, int], list] = {}
+        for mine, ids_BxL in self._batches([ids[number] for number, _ in asked]):
+            place_B = np.zeros(len(ids_BxL), np.int32)
+            place_B[:len(mine)] = [asked[i][1] for i in mine]
+            share_BxK, id_BxK = answer(self.params, Cloze(ids_BxL, place_B, place_B + 1))
+            for row, i in enumerate(mine):
+                given[asked[i]] = list(zip(id_BxK[row].tolist(), share_BxK[row].tolist(), strict=True))
+        for number, place in asked:
+            put = len(found[number])
+            found[number].append([Filling(self.tokenizer.pieces[entry], share, self._put(texts[number], put, entry))
+                                  for entry, share in given[number, place]])
+        return found[0] if one else found
+
+    def embed(self, text: str | Sequence[str], layer: int = -1, pool: str | None = "mean") -> np.ndarray | list:
+        """Embeddings, float32: of a text D numbers, of a list SxD. [CLS] and [SEP] are tokens like any other.
+
+        layer: 0 the embeddings, -1 the last. pool: the mean over tokens, the first token's state, or None: all states,
+        TxD of each text. Raises ConfigError for a layer or a pool that there is not.
+        """
+        texts, one = _listed(text)
+        errors.number("layer", layer, -self.cfg.model.layers - 1, self.cfg.model.layers)
+        errors.expect(pool in POOLS, "pool", pool, "mean, first or None")
+        found = self._states(texts, layer % (self.cfg.model.layers + 1), pool)
+        return found[0] if one else found if pool is None else np.stack(found) if found else np.zeros(
+            (0, len(self.model.ways) * self.model.width), np.float32)
+
+    def similar(self, text: str | Sequence[str], others: Sequence[str], top: int = 5, layer: int = -1,
+                pool: str = "mean") -> list:
+        """The numbers of the `top` texts among `others` whose embeddings are most like a text's, each with its cosine.
+        """
+        texts, one = _listed(text)
+        errors.expect(pool is not None, "pool", pool, "mean or first")
+        cosine_SxO = embed.unit(self.embed(texts, layer, pool)) @ embed.unit(self.embed(others, layer, pool)).T
+        found = [[(int(number), float(row[number])) for number in np.argsort(-row, kind="stable")[:top]]
+                 for row in cosine_SxO]
+        return found[0] if one else found
+
+    def logits(self, text: str | Sequence[str]) -> np.ndarray | list[np.ndarray]:
+        """TxV, float32, of each text: the output layer over all its tokens, a [MASK] in it hidden."""
+        self._expect_masked("logits")
+        texts, one = _listed(text)
+        found = self._each(batches.rows(self.tokenizer, texts, self.length, hidden=True), every_logit)
+        return found[0] if one else found
+
+    def score(self, text: str | Sequence[str], metric: str = "pll") -> np.ndarray:
+        """The pseudo-log-likelihood of each text, in nats: each token hidden alone (pll, Salazar et al. 2020), or with
+        the rest of its word (pll_word_l2r, Kauf and Ivanova 2023)."""
+        self._expect_masked("score")
+        errors.one_of("metric", metric, pll.METRICS)
+        texts, one = _listed(text)
+        answer = self._compiled(cloze.log_prob)
+        given = pll.scores(lambda asked: answer(self.params, asked), pll.clozes(self.tokenizer, texts, self.length),
+                           self.batch)
+        found = getattr(given, f"{metric}_S")
+        return found[0] if one else found
+
+    def predict(self, text) -> list:
+        """What a fine-tuned model says: of a text or a pair, ("a", "b"), a `Prediction`; of words, ["a", "b"] in a
+        list of their own, one for each that fits into a row.
+
+        Takes a list of texts, pairs or lists of words. Raises ConfigError for a model that was fine-tuned for neither
+        a class, a number nor tags.
+        """
+        kind = self.cfg.objective
+        errors.expect(kind in ("classify", "regress", "tag"), "predict", kind,
+                      "a run that was fine-tuned to classify, regress or tag")
+        examples = [self._example(one) for one in text]
+        made = labelled.MAKERS[kind].rows(examples, self.tokenizer, self.cfg, self.about.classes)
+        rows = [row for each in made for row in each]
+        found: list = [None] * len(rows)
+        answer = self._compiled(predicted, self.objective)
+        for mine, ids_BxL in self._batches([row.ids for row in rows]):
+            batch = self._batch(ids_BxL, [rows[i] for i in mine])
+            guess_Bx, score_Bx = answer(self.params, batch)
+            for row, i in enumerate(mine):
+                places = np.flatnonzero(np.array(rows[i].labels["tag"]) >= 0) if kind == "tag" else None
+                found[i] = self._told(guess_Bx[row], score_Bx[row], places)
+        return found
+
+    def _expect_masked(self, what):
+        errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
+                      "a run that was trained to tell what is hidden (mlm or nsp)")
+
+    def _compiled(self, function, *fixed) -> Callable:
+        return _compiled(function, self.model, *fixed)
+
+    def _batches(self, ids):
+        return batches.batched(ids, self.length, self.batch)
+
+    def _states(self, texts, layer, pool):
+        ids = batches.rows(self.tokenizer, texts, self.length)
+        return self._each(ids, states, layer if layer < self.cfg.model.layers else -1, pool)
+
+    def _each(self, ids, function, *fixed) -> list:
+        """What a function of (model, *fixed, params, ids_BxL) gives each row, of its own tokens where it gives more."""
+        found: list = [None] * len(ids)
+        answer = self._compiled(function, *fixed)
+        for mine, ids_BxL in self._batches(ids):
+            value_Bx = np.asarray(answer(self.params, ids_BxL))
+            for row, number in enumerate(mine):
+                found[number] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, :len(ids[number])]
+        return found
+
+    def _put(self, text, number, entry) -> str:
+        """A text with an entry of the vocabulary in the place of one [MASK]."""
+        *before, after = text.split(batches.HIDDEN, number + 1)
+        first = batches.HIDDEN.join(before)
+        starts = self.tokenizer.starts_word_V[entry]
+        return (first if starts else first.rstrip()) + batches.surface(self.tokenizer.pieces[entry]) + after
+
+    def _example(self, one) -> Example:
+        classes, kind = self.about.classes, self.cfg.objective
+        if kind == "tag":
+            return Example("", words=tuple(one), label=classes[:1] * len(one))
+        return Example("", texts=(one,) if isinstance(one, str) else tuple(one),
+                       label=0.0 if kind == "regress" else classes[0])
+
+    def _batch(self, ids_BxL, rows) -> types.Batch:
+        """Rows without what is asked: labels that the objective looks at, and does not answer from."""
+        text = cloze.text(jnp.asarray(ids_BxL))
+        place_BxL = jnp.arange(ids_BxL.shape[1])[None]
+        second_B = [row.second for row in rows] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(rows))
+        second_Bx1 = jnp.asarray(second_B)[:, None]
+        text = text._replace(types_BxL=((place_BxL >= second_Bx1) & (text.segments_BxL > 0)).astype(jnp.int32))
+        blank = types.abstract(len(ids_BxL), self.about._replace(length=ids_BxL.shape[1]))
+        labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in blank.labels.items()}
+        return types.Batch(text, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
+
+    def _told(self, guess, score, places):
+        if self.cfg.objective == "regress":
+            return Prediction(float(guess), None)
+        if places is None:
+            return Prediction(self.about.classes[int(guess)], float(np.exp(score)))
+        return [Prediction(self.about.classes[int(guess[place])], float(np.exp(score[place]))) for place in places]
+
+
+def load(folder: str) -> Opened:
+    """The model of the newest checkpoint in a run's directory, also while it trains.
+
+    Raises ConfigError where there is no run or no checkpoint yet.
+    """
+    run = trained.load(folder, {}, alone=False)
+    params = run.program.run.get_state(run.state).params
+    tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
+    return Opened(run.cfg, tokenizer, run.program.model, run.program.objective, jax.tree.map(jnp.asarray, params),
+                  run.about, run.cfg.pack.length)
+
+
+def _listed(text) -> tuple[list[str], bool]:
+    """Texts as a list, and whether one stood alone."""
+    one = isinstance(text, str)
+    texts = [text] if one else list(text)
+    for each in texts:
+        errors.expect(isinstance(each, str), "text", each, "a text")
+    return texts, one
+
+
+@functools.cache
+def _compiled(function, *fixed) -> Callable:
+    return jax.jit(functools.partial(function, *fixed))
+
+
+def likeliest(model: types.Model, top: int, params, asked: Cloze):
+    """(share_BxK, id_BxK): the `top` likeliest entries at the hidden place, with their probabilities."""
+    log_prob_BxK, id_BxK = jax.lax.top_k(cloze.log_probs(model, params, asked), top)
+    return jnp.exp(log_prob_BxK), id_BxK
+
+
+def states(model: types.Model, layer: int, pool: str | None, params, ids_BxL):
+    """h_BxD of rows, or h_BxLxD where pool is None; layer -1: the last."""
+    text = cloze.text(ids_BxL)
+    if layer < 0:
+        h_BxLxD = jnp.concatenate(model.hidden(params["model"], text), -1)
+    else:
+        h_BxLxD = model.layers(params["model"], text)[layer]
+    h_BxLxD = h_BxLxD.astype(jnp.float32)
+    if pool == "first":
+        return h_BxLxD[:, 0]
+    if pool == "mean":
+        there_BxLx1 = (text.segments_BxL > 0)[..., None]
+        return (h_BxLxD * there_BxLx1).sum(1) / there_BxLx1.sum(1)
+    return h_BxLxD
+
+
+def every_logit(model: types.Model, params, ids_BxL):
+    """logits_BxLxV of rows."""
+    return model.logits(params["model"], model.hidden(params["model"], cloze.text(ids_BxL))[0])
+
+
+def predicted(model: types.Model, objective: types.Objective, params, batch: types.Batch):
+    """What the objective predicts of each row, or token, and its score."""
+    sums = objective.loss(params, model, batch, None, None, train=False).sums_B
+    return sums["predicted"], sums["score"]

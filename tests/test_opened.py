@@ -1,0 +1,226 @@
+"""A trained model, opened and used: what it fills in, embeds, finds likely and predicts is what its run would say."""
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import environment, small_config
+
+import mlm
+from mlm.base import config, errors
+from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.judge import batches, cloze, predictions
+from mlm.train import tuning
+from mlm.train.run import loop, trained
+from mlm.train.step import evaluation
+
+WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
+MEMBERS = {"unigram": ("transformer", "", 30), "wordpiece": ("rnn", "lstm", 60), "words": ("feedforward", "bag", 17)}
+
+
+def sentence(draw) -> str:
+    return " ".join(draw.choices(WORDS[:-1], k=draw.randint(3, 9))) + " ."
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
+    (folder / "texts.txt").write_text("\n".join(sentence(draw) for _ in range(300)))
+    for name, count in (("train", 64), ("dev", 24)):
+        lines = [(sentence(draw), sentence(draw)) for _ in range(count)]
+        (folder / f"{name}.tsv").write_text("a\tb\tlabel\n" + "".join(f"{a}\t{b}\t{a < b}\n" for a, b in lines))
+        (folder / f"{name}.conll").write_text("".join(
+            "".join(f"{word} {'B-C' if word.startswith(('r', 'g', 'b')) else 'O'}\n" for word in a.split()) + "\n"
+            for a, _ in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(texts):
+    """A run of each kind of vocabulary and family, by the kind."""
+    made = {}
+    for kind, (family, cell, size) in MEMBERS.items():
+        cfg = small_config(
+            family, cell, data__path=str(texts / "texts.txt"), data__boundary="line", data__cache=str(texts / "cache"),
+            tokenizer__kind=kind, tokenizer__vocab_size=size, workdir=str(texts / kind),
+            train__steps=2, train__batch_size=8, eval__batch_size=8, eval__max_rows=8, pack__length=24)
+        loop.train(cfg)
+        made[kind] = cfg
+    return made
+
+
+@pytest.fixture(scope="module")
+def models(runs):
+    return {kind: mlm.open(cfg.workdir) for kind, cfg in runs.items()}
+
+
+ROOT = Path(__file__).parents[1]
+KINDS = pytest.mark.parametrize("kind", MEMBERS)
+
+
+@KINDS
+def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
+    words = models[kind].tokenizer
+    whole = batches.encode(words, "the apple is red .", hidden=True)
+    assert whole == [CLS, *words.encode("the apple is red ."), SEP]
+    for word in ("the", "apple", "is", "red"):
+        row = batches.encode(words, "the apple is red .".replace(word, "[MASK]"), hidden=True)
+        before, _, after = "the apple is red .".partition(word)
+        assert row == [CLS, *words.encode(before), MASK, *words.encode(after), SEP]
+        assert UNK not in row and batches.encode(words, f"{word} [MASK]").count(MASK) == 0
+    assert batches.encode(words, "the [MASK] [MASK] .", hidden=True).count(MASK) == 2
+
+
+def test_part_of_a_word_may_be_hidden(models):
+    words = models["wordpiece"].tokenizer
+    row = batches.encode(words, "the [MASK][MASK]. red", hidden=True)
+    assert row == [CLS, *words.encode("the"), MASK, MASK, *words.encode(". red"), SEP]
+
+
+@KINDS
+def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
+    model, texts = models[kind], ["the [MASK] is red .", "[MASK]", "the apple is [MASK] the [MASK] tree ."]
+    found = model.fill(texts, top=4)
+    assert [len(one) for one in found] == [1, 1, 2] and model.fill(texts[2], top=4) == found[2]
+    for text, masks in zip(texts, found, strict=True):
+        logits_TxV = model.logits(text)
+        share_TxV = np.asarray(jax.nn.softmax(logits_TxV))
+        places = [i for i, token in enumerate(batches.encode(model.tokenizer, text, hidden=True)) if token == MASK]
+        for place, fillings in zip(places, masks, strict=True):
+            best = np.argsort(-share_TxV[place])[:4]
+            assert [one.token for one in fillings] == [model.tokenizer.pieces[i] for i in best]
+            np.testing.assert_allclose([one.probability for one in fillings], share_TxV[place, best], rtol=1e-4)
+    first = model.fill("the apple is [MASK].", top=model.tokenizer.vocab_size)[0]
+    assert {one.token: one.text for one in first}["\u2581red" if kind == "unigram" else "red"] == "the apple is red."
+    assert sum(one.probability for one in first) == pytest.approx(1, abs=1e-5)
+
+
+@KINDS
+def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(models, kind):
+    model, draw = models[kind], random.Random(1)
+    texts = [sentence(draw) for _ in range(11)]
+    layers = model.cfg.model.layers
+    for layer in (0, 1, -1):
+        states = model.embed(texts, layer=layer, pool=None)
+        for pool, read in (("mean", lambda h_TxD: h_TxD.mean(0)), ("first", lambda h_TxD: h_TxD[0])):
+            np.testing.assert_allclose(model.embed(texts, layer, pool), [*map(read, states)], atol=1e-5)
+    np.testing.assert_allclose(model.embed(texts[3]), model.embed(texts)[3], atol=1e-5)
+    np.testing.assert_array_equal(model.embed(texts[3], layers), model.embed(texts[3], -1))
+    assert [len(one) for one in states] == [min(24, len(model.tokenizer.encode(text)) + 2) for text in texts]
+    others = model.embed([], layer=-1)
+    assert others.shape == (0, states[0].shape[1])
+    near = model.similar(texts[:2], texts, top=3)
+    assert [one[0][0] for one in near] == [0, 1] and near[0][0][1] == pytest.approx(1, abs=1e-5)
+
+
+def test_few_shapes_are_compiled_and_every_text_is_in_one():
+    lengths = random.Random(2).choices(range(2, 128), k=500)
+    made = list(batches.batched([[1] * length for length in lengths], 128, 8))
+    assert sorted(np.concatenate([mine for mine, _ in made])) == list(range(500))
+    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 3 * len(batches.lengths(128))
+    for mine, ids_BxL in made:
+        np.testing.assert_array_equal((ids_BxL[:len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
+
+
+def test_scores_hide_each_token_alone(models):
+    model, text = models["wordpiece"], "the apple is red ."
+    ids = batches.encode(model.tokenizer, text)
+    plain = 0.0
+    for place in range(1, len(ids) - 1):
+        row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1:]]])
+        logits_V = model.model.logits(model.params["model"], model.model.hidden(model.params["model"], cloze.text(row)
+                                                                                )[0])[0, place]
+        plain += float(jax.nn.log_softmax(logits_V)[ids[place]])
+    assert model.score(text) == pytest.approx(plain, rel=1e-4)
+    assert model.score([text, "the sky ."]).shape == (2,)
+
+
+@pytest.mark.parametrize("objective", ["classify", "tag"])
+def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
+    labelled = {"train": "train.tsv", "dev": "dev.tsv", "format": "tsv", "text": "a", "second": "b", "label": "label"}
+    if objective == "tag":
+        labelled = {"train": "train.conll", "dev": "dev.conll", "format": "conll", "text": "0", "label": "1",
+                    "scheme": "bio"}
+    run = runs["unigram"].workdir
+    given = {"data.task": "own", "data.task_path": str(texts), "objective": objective, "train.steps": 3,
+             "train.batch_size": 8, "eval.batch_size": 8, "data.cache": str(texts / "cache"), "pack.length": 24,
+             "workdir": str(texts / objective)} | {f"data.labelled.{name}": value for name, value in labelled.items()}
+    cfg, packed = tuning.resolve(config.Config(), run, given)
+    loop.train(cfg, packed)
+    model = mlm.open(cfg.workdir)
+    run = trained.load(cfg.workdir, {})
+    columns = evaluation.judge(run.cfg, run.program, run.state, packed)
+    told = list(predictions.lines(run.cfg, packed, "validation", columns))
+    if objective == "classify":
+        lines = (texts / "dev.tsv").read_text().splitlines()[1:]
+        found = model.predict([line.split("\t")[:2] for line in lines])
+    else:
+        blocks = (texts / "dev.conll").read_text().strip().split("\n\n")
+        given = [[line.split()[0] for line in block.splitlines()] for block in blocks]
+        found = [one for each in model.predict(given) for one in each]
+    assert [one.label for one in found] == [one["predicted"] for one in told]
+    np.testing.assert_allclose(np.log([one.probability for one in found]), [one["score"] for one in told], atol=1e-4)
+    with pytest.raises(errors.ConfigError, match=r"^fill = '.*': expected a run that was trained to tell"):
+        model.fill("the [MASK]")
+
+
+BAD = {
+    "no mask": (lambda model: model.fill("the apple"), r"^text = 'the apple': expected a text with \[MASK\] in it"),
+    "no text": (lambda model: model.embed([3]), "^text = 3: expected a text"),
+    "a layer too many": (lambda model: model.embed("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
+    "no pool": (lambda model: model.embed("a", pool="max"), "^pool = 'max': expected mean, first or None"),
+    "more than there are": (lambda model: model.fill("[MASK]", top=10**6), "^top = 1000000: expected 1 <= value"),
+    "a mask too far": (lambda model: model.fill("the " * 40 + "[MASK]"), r"expected its \[MASK\] among the first 22"),
+    "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
+    "no metric": (lambda model: model.score("a", "pl"), "^metric = 'pl': expected one of .*; did you mean 'pll'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
+    ask, said = BAD[case]
+    with pytest.raises(errors.ConfigError, match=said) as refused:
+        ask(models["wordpiece"])
+    assert "\n" not in str(refused.value)
+
+
+def test_there_is_a_line_for_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(errors.ConfigError, match=r"^run '.*': expected the directory of a run"):
+        mlm.open(tmp_path)
+
+
+def command(*arguments, given=""):
+    return subprocess.run([sys.executable, "-m", "launch.use", *arguments], input=given, cwd=ROOT, capture_output=True,
+                          text=True, check=False, env=environment())
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_python_gives(models, runs, tmp_path):
+    run, model = runs["wordpiece"].workdir, models["wordpiece"]
+    done = command("fill", run, "--json", "--top=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
+    assert done.returncode == 0, done.stderr
+    given = ["the [MASK] is red .", "[MASK] the [MASK]"]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"asked": text, "mask": mask, "rank": rank + 1, **one._asdict()} for text, masks in
+        zip(given, model.fill(given, top=2), strict=True) for mask, best in enumerate(masks)
+        for rank, one in enumerate(best)]
+    (tmp_path / "texts.txt").write_text("the apple .\nthe sky is red .\n")
+    done = command("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pool=first")
+    assert done.returncode == 0 and "vectors.npy" in done.stdout, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), model.embed(
+        ["the apple .", "the sky is red ."], pool="first"))
+
+
+@pytest.mark.slow
+def test_the_command_refuses_in_one_line(runs):
+    run = runs["wordpiece"].workdir
+    for arguments, said in ((("fil", run, "a"), "did you mean 'fill'"), (("fill", run), "standard input = 0: expected"),
+                            (("embed", run, "a"), "--out = '': expected"), (("fill",), "expected what to do"),
+                            (("similar", run, "a"), "--file = '': expected the file of texts to search")):
+        done = command(*arguments)
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
