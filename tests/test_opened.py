@@ -118,6 +118,24 @@ def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(m
     assert [one[0][0] for one in near] == [0, 1] and near[0][0][1] == pytest.approx(1, abs=1e-5)
 
 
+def test_attention_is_what_makes_each_state_of_those_before_it(models):
+    """By hand: from the states below and a layer's own matrices."""
+    model, text = models["unigram"], "the apple is red ."
+    tokens, weights_KxHxTxT = model.attention(text)
+    made = model.cfg.model
+    assert tokens[0] == "[CLS]" and weights_KxHxTxT.shape == (made.layers, made.heads, len(tokens), len(tokens))
+    np.testing.assert_allclose(weights_KxHxTxT.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(model.attention(["red", text])[1][1], weights_KxHxTxT, atol=1e-6)
+    layer = jax.tree.map(lambda x: np.asarray(x[0]), model.params["model"]["body"]["stack"]["layers"]["layer"])
+    h_TxD = model.embed(text, layer=0, pool=None)
+    norm, dense = layer["attention_norm"], layer["attention"]["qkv"]
+    h_TxD = (h_TxD - h_TxD.mean(-1, keepdims=True)) / np.sqrt(h_TxD.var(-1, keepdims=True) + made.norm_eps)
+    qkv_Tx3xHxd = ((h_TxD * norm["scale"] + norm["bias"]) @ dense["kernel"] + dense["bias"]).reshape(
+        len(tokens), 3, made.heads, -1)
+    scores_HxTxT = np.einsum("qhd,khd->hqk", *(qkv_Tx3xHxd[:, i] for i in (0, 1))) / np.sqrt(qkv_Tx3xHxd.shape[-1])
+    np.testing.assert_allclose(weights_KxHxTxT[0], jax.nn.softmax(scores_HxTxT), atol=1e-5)
+
+
 def test_few_shapes_are_compiled_and_every_text_is_in_one():
     lengths = random.Random(2).choices(range(2, 128), k=500)
     made = list(batches.batched([[1] * length for length in lengths], 128, 8))
@@ -177,6 +195,7 @@ BAD = {
     "more than there are": (lambda model: model.fill("[MASK]", top=10**6), "^top = 1000000: expected 1 <= value"),
     "a mask too far": (lambda model: model.fill("the " * 40 + "[MASK]"), r"expected its \[MASK\] among the first 22"),
     "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
+    "no attention": (lambda model: model.attention("a"), "^attention = 'lstm': expected a Transformer"),
     "no metric": (lambda model: model.score("a", "pl"), "^metric = 'pl': expected one of .*; did you mean 'pll'"),
 }
 

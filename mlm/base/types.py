@@ -93,6 +93,8 @@ class Model(NamedTuple):
                                   # norm; then what stands after each layer, between layers without the norms that the
                                   # next begins with; the last is `hidden`, behind the final norm where there is one.
                                   # States of several ways stand side by side in D. None: a stand-in's alone
+    attention: Callable | None = None  # (params, text) -> weights_KxBxHxLxL, K layers of H heads: how much each token
+                                  # (the first L) takes of each other one. None: a model without attention
 
 
 class Family(NamedTuple):

@@ -127,6 +127,23 @@ class Opened(NamedTuple):
         found = getattr(given, f"{metric}_S")
         return found[0] if one else found
 
+    def attention(self, text: str | Sequence[str]) -> list:
+        """(tokens, weights_KxHxTxT), float32: how much, in each of K layers and H heads, each token of a text takes of
+        each other one; tokens are entries of the vocabulary. Raises ConfigError for a model without attention.
+        """
+        errors.expect(self.model.attention is not None, "attention", self.cfg.model.cell or self.cfg.model.family,
+                      "a Transformer")
+        texts, one = _listed(text)
+        ids, found = batches.rows(self.tokenizer, texts, self.length, hidden=True), [None] * len(texts)
+        answer = self._compiled(attended)
+        for mine, ids_BxL in self._batches(ids):
+            weights_BxKxHxLxL = np.asarray(answer(self.params, ids_BxL))
+            for row, number in enumerate(mine):
+                size = len(ids[number])
+                tokens = [self.tokenizer.pieces[token] for token in ids[number]]
+                found[number] = tokens, weights_BxKxHxLxL[row, :, :, :size, :size]
+        return found[0] if one else found
+
     def predict(self, text) -> list:
         """What a fine-tuned model says: of a text or a pair, ("a", "b"), a `Prediction`; of words, ["a", "b"] in a
         list of their own, one for each that fits into a row.
@@ -258,6 +275,11 @@ def states(model: types.Model, layer: int, pool: str | None, params, ids_BxL):
 def every_logit(model: types.Model, params, ids_BxL):
     """logits_BxLxV of rows."""
     return model.logits(params["model"], model.hidden(params["model"], cloze.text(ids_BxL))[0])
+
+
+def attended(model: types.Model, params, ids_BxL):
+    """weights_BxKxHxLxL, float32."""
+    return model.attention(params["model"], cloze.text(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
 
 
 def predicted(model: types.Model, objective: types.Objective, params, batch: types.Batch):

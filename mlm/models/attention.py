@@ -20,7 +20,10 @@ def rotate(x_BxLxHxd):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; a token attends to the tokens that visible_Bx1xLxL allows."""
+    """Multi-head self-attention; a token attends to the tokens that visible_Bx1xLxL allows.
+
+    The weights are kept in the collection "intermediates", for those who make it mutable.
+    """
 
     model: config.Model
 
@@ -35,6 +38,7 @@ class Attention(nn.Module):
         q, k, v = (x.astype(self.model.dtype) for x in (q, k, v))
         scores_BxHxLxL = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / (D // heads) ** 0.5
         weights_BxHxLxL = jax.nn.softmax(jnp.where(visible_Bx1xLxL, scores_BxHxLxL, -1e9)).astype(v.dtype)
+        self.sow("intermediates", "weights", weights_BxHxLxL)
         weights_BxHxLxL = layers.dropout(weights_BxHxLxL, key_B, self.model.attention_dropout)
         out_BxLxD = jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxL, v).reshape(B, L, D)
         return layers.dense(self.model, D, "out")(out_BxLxD)

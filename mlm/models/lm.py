@@ -65,8 +65,12 @@ class LanguageModel(nn.Module):
         return self.logits(self.hidden(text, None))
 
 
-def build(model: config.Model, vocab_size: int, encoder, positions: str = "none") -> types.Model:
-    """The encoder with embeddings and output layer, as the pure functions of types.Model."""
+def build(model: config.Model, vocab_size: int, encoder, positions: str = "none", *, attends: bool = False
+          ) -> types.Model:
+    """The encoder with embeddings and output layer, as the pure functions of types.Model.
+
+    attends: whether its layers have an "attention" that keeps its weights.
+    """
     module = LanguageModel(model, vocab_size, encoder, positions)
 
     def init(key):
@@ -90,8 +94,14 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
         after_KxBxLxD, = kept["body"]["stack"]["layers"]["after"]
         return jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]])
 
+    def attention(params, text):
+        _, kept = module.apply({"params": params}, text, None, method="hidden", mutable=["intermediates"])
+        weights_KxBxHxLxL, = kept["intermediates"]["body"]["stack"]["layers"]["layer"]["attention"]["weights"]
+        return weights_KxBxHxLxL
+
     return types.Model(ways=(model.sees,), width=model.width, init=init, hidden=hidden, logits=method("logits"),
-                       head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers)
+                       head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers,
+                       attention=attention if attends else None)
 
 
 def count(params) -> dict[str, int]:

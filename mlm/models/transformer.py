@@ -49,7 +49,7 @@ def check(cfg: config.Config) -> None:
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder, model.positions)
+    return lm.build(model, vocab_size, Encoder, model.positions, attends=True)
 
 
 FAMILY = types.Family(build, check, reads=("heads", "norm", "positions", "max_positions", "attention_dropout"))
