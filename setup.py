@@ -28,6 +28,7 @@ setuptools.setup(
         "grain>=0.2.15",
         "sentencepiece>=0.2.1",
         "tokenizers>=0.22",
+        "safetensors>=0.8",
         "ml_collections>=1.1",
         "absl-py>=2.3",
         "jinja2>=3.1",

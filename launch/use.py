@@ -5,9 +5,12 @@
     python -m launch.use similar runs/a "A man plays the guitar." --file=texts.txt
     python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
     python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
+    python -m launch.use export runs/a FOLDER
 
-Texts are arguments, else the lines of --file or of standard input; a pair's two texts stand apart by a tab, words to
-tag by white space. A table for a person, with --json a line for each text. From Python: mlm.open("runs/a").
+A Hugging Face folder (BERT, RoBERTa or XLM-R: config.json, model.safetensors, a tokenizer) stands for a run wherever
+nothing is predicted; export writes one, with a model card. Texts are arguments, else the lines of --file or of standard
+input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line
+for each text. From Python: mlm.open("runs/a").
 """
 import json
 import sys
@@ -87,7 +90,15 @@ def predict(model, texts: list[str]) -> Iterator[dict]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 
-COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict}
+def export(model, given: list[str]) -> Iterator[dict]:
+    from mlm.base import errors
+    from mlm.judge import folders
+
+    errors.expect(len(given) == 1, "export", given, "one folder to write")
+    yield folders.write(model, given[0])
+
+
+COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "export": export}
 FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "texts": ",d"}
 
 
@@ -99,7 +110,7 @@ def main(argv):
         raise errors.ConfigError(f"expected what to do and the directory of a run: {wanted}")
     _, what, workdir, *texts = argv
     errors.one_of("command", what, list(COMMANDS))
-    if not texts:
+    if not texts and what != "export":
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":
         raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")

@@ -2,9 +2,9 @@
 
 
 def open(folder):
-    """The trained model in a run's directory, to use: `mlm.judge.opened.Opened`.
+    """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.judge.opened.Opened`.
 
     Raises mlm.base.errors.ConfigError where there is none.
     """
-    from mlm.judge import opened
-    return opened.load(str(folder))
+    from mlm.judge import folders
+    return folders.load(str(folder))

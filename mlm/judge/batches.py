@@ -25,6 +25,8 @@ def encode(tokenizer: Tokenizer, text: str, hidden: bool = False) -> list[int]:
     """
     if not (hidden and HIDDEN in text):
         return [CLS, *tokenizer.encode(text), SEP]
+    if tokenizer.hide is not None:
+        return [CLS, *tokenizer.hide(text), SEP]
     free = next((mark for mark in RARE if mark not in text and UNK in tokenizer.encode(mark)), RARE[0])
     shown = text.replace(HIDDEN, free)
     ids, spans = tokenizer.locate(shown)

@@ -20,6 +20,7 @@ from mlm.data.tokenizers import words
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.judge import batches, cloze, embed, pll
 from mlm.judge.cloze import Cloze
+from mlm.models.hub import hub
 from mlm.train.run import trained
 
 POOLS = ("mean", "first", None)
@@ -55,6 +56,8 @@ class Opened(NamedTuple):
     about: types.About
     length: int               # longest row, in tokens
     batch: int = 32           # rows of that length in a batch
+    output: bool = True       # whether it came with an output layer over the vocabulary
+    source: hub.Read | None = None  # of a Hugging Face folder: what else it held
 
     def fill(self, text: str | Sequence[str], top: int = 5) -> list:
         """For each [MASK] of a text its `top` likeliest fillings, each [MASK] asked with the others hidden.
@@ -170,6 +173,8 @@ class Opened(NamedTuple):
     def _expect_masked(self, what):
         errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
                       "a run that was trained to tell what is hidden (mlm or nsp)")
+        errors.expect(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
+                      "encoder alone, to embed with")
 
     def _compiled(self, function, *fixed) -> Callable:
         return _compiled(function, self.model, *fixed)

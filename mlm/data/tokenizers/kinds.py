@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.special import NUM_SPECIAL, SPECIAL
-from mlm.data.tokenizers import unigram, wordpiece, words
+from mlm.data.tokenizers import hub, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
 
 SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
@@ -15,17 +15,18 @@ SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: Sente
 def load(path: Path | str) -> Tokenizer:
     """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
     kind = Path(path).stem
-    errors.one_of("kind of tokenizer", kind, list(KINDS))
-    return KINDS[kind].restore(Path(path).read_bytes())
+    errors.one_of("kind of tokenizer", kind, list(RESTORE))
+    return RESTORE[kind](Path(path).read_bytes())
 
 
 def given(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
     errors.expect(Path(folder).is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(path for path in Path(folder).iterdir() if path.stem in KINDS and path.suffix in (".model", ".txt"))
+    there = sorted(path for path in Path(folder).iterdir() if path.stem in RESTORE
+                   and path.suffix in (".model", ".txt", ".json"))
     inside = f"; did you mean {str(Path(folder, 'tokenizer'))!r}?" if Path(folder, "tokenizer").is_dir() else ""
     errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
-                  f"wordpiece.txt or words.txt); it holds {len(there)}{inside}")
+                  f"wordpiece.txt, words.txt or hub.json); it holds {len(there)}{inside}")
     try:
         tokenizer = load(there[0])
     except (OSError, RuntimeError, ValueError) as error:
@@ -72,3 +73,4 @@ def _sample(sentences) -> list[str]:
 KINDS = {"unigram": Kind(unigram.train, unigram.restore),
          "wordpiece": Kind(wordpiece.train, wordpiece.restore),
          "words": Kind(words.train, words.restore)}
+RESTORE = {name: kind.restore for name, kind in KINDS.items()} | {"hub": hub.restore}  # what is read, and never learnt

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlm.base import errors
 
+ENDINGS = {"unigram": "model", "hub": "json"}  # of a kind's file; the others': txt
 SENTENCE = 1000         # characters; the longest stretch learnt from at once
 
 
@@ -15,13 +16,15 @@ class Tokenizer(NamedTuple):
     """A vocabulary as a value: the bytes that it is saved as, and pure functions made from them."""
 
     kind: str
-    model: bytes                                             # SentencePiece model, or one entry a line
+    model: bytes                                             # SentencePiece model, one entry a line, or JSON (hub)
     pieces: list[str]                                        # of each id
     starts_word_V: np.ndarray                                # bool: the piece does not continue a word
     encode_batch: Callable[[list[str]], list[list[int]]]     # no special ids are added
     decode: Callable[[Iterable[int]], str]                   # special ids are written as "[MASK]" and so on
     locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids of a text, as `encode` has them, and where
                                                              # in it each begins and ends, in characters
+    hide: Callable[[str], list[int]] | None = None           # ids of a text in which [MASK] is that special token;
+                                                             # None: as mlm/judge/batches.py finds them
 
     @property
     def vocab_size(self) -> int:
@@ -33,7 +36,7 @@ class Tokenizer(NamedTuple):
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, which exists, and returns the file's path."""
-        path = Path(folder) / f"{self.kind}.{'model' if self.kind == 'unigram' else 'txt'}"
+        path = Path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
         path.write_bytes(self.model)
         return path
 

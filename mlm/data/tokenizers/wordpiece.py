@@ -5,7 +5,7 @@ from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, alphabet, characters, ranked, too_few
 
 
-def _wordpiece(entries=()):
+def splitter(entries=()):
     import tokenizers
     # Without added tokens: those are looked for in the text, and "[MASK]" would be found there.
     wordpiece = tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token=SPECIAL[UNK])
@@ -17,7 +17,7 @@ def _wordpiece(entries=()):
 
 def train(vocab_size, sentences):
     """BERT's WordPiece (Devlin et al. 2019, arXiv:1810.04805), cased, as the tokenizers library learns it."""
-    tool = _wordpiece()
+    tool = splitter()
     counts = characters(sentences, tool.normalizer.normalize_str)
     kept = alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
     first = _alphabet(tool, kept)
@@ -44,7 +44,7 @@ def _alphabet(tool, kept):
 def _learn(vocab_size, first, kept, sentences):
     """The number of each entry: `first`, and what is merged of them."""
     import tokenizers
-    tool = _wordpiece()
+    tool = splitter()
     # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
     # special keep their place, which makes the vocabulary a function of the text.
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -56,7 +56,7 @@ def _learn(vocab_size, first, kept, sentences):
 
 def restore(model):
     pieces = model.decode().split("\n")
-    tool = _wordpiece(pieces)
+    tool = splitter(pieces)
 
     def encode_batch(texts):
         return [encoding.ids for encoding in tool.encode_batch_fast(texts, add_special_tokens=False)]

@@ -1,0 +1,76 @@
+"""A tokenizer as the files that transformers' AutoTokenizer reads, with the same numbers and pieces."""
+import json
+
+from mlm.base import errors
+from mlm.base.special import CLS, SEP, SPECIAL, UNK
+from mlm.data.tokenizers import hub
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.data.tokenizers.unigram import SPACE
+
+
+def files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
+    """Texts by file name. length: of the longest row; types: kinds of segment that the model tells apart.
+
+    Raises ConfigError for a vocabulary that the tokenizers library cannot have.
+    """
+    special = SPECIAL
+    if tokenizer.kind == "hub":
+        kept = json.loads(tokenizer.model)
+        made, special = kept["tokenizer"] | {"padding": None, "truncation": None}, kept["special"]
+    else:
+        made = json.loads(_finished(KINDS[tokenizer.kind](tokenizer), types).to_str())
+    knobs = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length,
+             "model_input_names": ["input_ids", *["token_type_ids"] * (types > 1), "attention_mask"],
+             "clean_up_tokenization_spaces": False, **dict(zip(hub.KEYS, special, strict=True))}
+    return {hub.FILE: json.dumps(made, ensure_ascii=False), hub.KNOBS: json.dumps(knobs, indent=1, ensure_ascii=False)}
+
+
+def _finished(tool, types):
+    """With special tokens that are found in a text, and around it."""
+    import tokenizers
+    tool.add_special_tokens(list(SPECIAL))
+    second = ":1" if types > 1 else ""
+    tool.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] $B{second} [SEP]{second}",
+        special_tokens=[(SPECIAL[CLS], CLS), (SPECIAL[SEP], SEP)])
+    return tool
+
+
+def _wordpiece(tokenizer):
+    import tokenizers
+
+    from mlm.data.tokenizers import wordpiece
+    tool = wordpiece.splitter(tokenizer.pieces)
+    tool.decoder = tokenizers.decoders.WordPiece()
+    return tool
+
+
+def _words(tokenizer):
+    import tokenizers
+    tool = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+        {piece: i for i, piece in enumerate(tokenizer.pieces)}, unk_token=SPECIAL[UNK]))
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return tool
+
+
+def _unigram(tokenizer):
+    """SentencePiece's model: its normalisation, then one space for many and none at the ends, then its pieces."""
+    import sentencepiece
+    import tokenizers
+    from sentencepiece import sentencepiece_model_pb2
+    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    errors.expect(proto.trainer_spec.model_type == 1, "tokenizer", proto.trainer_spec.model_type, "a Unigram model (1)")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    tool = tokenizers.Tokenizer(tokenizers.models.Unigram(
+        [(piece, processor.get_score(i)) for i, piece in enumerate(tokenizer.pieces)], unk_id=UNK,
+        byte_fallback=False))
+    normal = tokenizers.normalizers
+    tool.normalizer = normal.Sequence([
+        normal.Precompiled(proto.normalizer_spec.precompiled_charsmap), normal.Strip(),
+        normal.Replace(tokenizers.Regex(" {2,}"), " ")])
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tool.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return tool
+
+
+KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "words": _words}

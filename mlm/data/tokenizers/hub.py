@@ -1,0 +1,176 @@
+"""The tokenizer of a Hugging Face folder, with our numbers: the five special tokens first, then the rest in its order.
+
+The one place that renumbers: `order` says which entry there each of ours is.
+"""
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.data.tokenizers.unigram import SPACE
+
+KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+USUAL = (SPECIAL, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
+FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
+UNTYPED = "\ufdd0"            # a code point that no text may hold
+
+
+def read(folder: Path | str) -> Tokenizer:
+    """The tokenizer of a folder. Raises ConfigError for one that is not there, broken, or lacks a special token."""
+    folder = Path(folder)
+    knobs = _json(folder / OLDER) | _json(folder / KNOBS)
+    if (folder / FILE).exists():
+        made = _json(folder / FILE)
+    elif (folder / WORDS).exists():
+        made = json.loads(_of_words(folder / WORDS, knobs).to_str())
+    else:
+        raise errors.ConfigError(f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
+                                 f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+    where = str(folder / FILE)
+    number = _tool(where, made).get_vocab(with_added_tokens=True)
+    named = [knobs.get(key) for key in KEYS]
+    named = [one.get("content") if isinstance(one, dict) else one for one in named]
+    usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
+    special = [name if isinstance(name, str) else other for name, other in zip(named, usual, strict=True)]
+    for key, name in zip(KEYS, special, strict=True):
+        errors.expect(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
+    errors.expect(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
+    errors.expect(sorted(number.values()) == list(range(len(number))), f"{where}: numbers of the vocabulary",
+                  len(number), "each from 0 on once")
+    return restore(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
+
+
+def order(tokenizer: Tokenizer) -> np.ndarray:
+    """order_V: the number, where it came from, of each entry of a tokenizer of ours."""
+    if tokenizer.kind != "hub":
+        return np.arange(tokenizer.vocab_size)
+    kept = json.loads(tokenizer.model)
+    return _order(kept["special"], _tool(FILE, kept["tokenizer"]).get_vocab(with_added_tokens=True))
+
+
+def restore(model: bytes) -> Tokenizer:
+    """The tokenizer of what `read` keeps: {"special": five names in our order, "tokenizer": tokenizer.json}."""
+    kept = json.loads(model)
+    errors.expect(isinstance(kept, dict) and kept.keys() == {"special", "tokenizer"}, "tokenizer", kept,
+                  "what was kept of a Hugging Face folder")
+    made, special = kept["tokenizer"], kept["special"]
+    number = _tool(FILE, made).get_vocab(with_added_tokens=True)
+    order_V = _order(special, number)
+    ours_V = np.argsort(order_V)
+    ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
+    ours = ours_V.tolist()
+    name_V = np.array(sorted(number, key=number.get), object)
+    tool, masking = _text_alone(made, special), _text_alone(made, special)
+    mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
+    import tokenizers
+    masking.add_special_tokens([tokenizers.AddedToken(
+        SPECIAL[MASK], lstrip=mask.get("lstrip", False), rstrip=mask.get("rstrip", False), normalized=False)])
+    masked = [*ours, MASK]
+    bytewise = _has(made, "ByteLevel")
+    pieces = [*SPECIAL, *(_shown(name, bytewise) for name in name_V[order_V[NUM_SPECIAL:]])]
+    inner = made["model"].get("continuing_subword_prefix") or ""
+    spaced = bytewise or _has(made, "Metaspace")
+    starts_V = np.array([(i < NUM_SPECIAL and i != UNK) or (piece.startswith(SPACE) if spaced else not (
+        inner and piece.startswith(inner) and len(piece) > len(inner))) for i, piece in enumerate(pieces)])
+
+    def encode_batch(texts):
+        return [[ours[i] for i in one.ids] for one in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(ids):
+        if spaced:
+            return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
+        return " ".join(pieces[i] for i in ids).replace(f" {inner}", "" if inner else " ")
+
+    def locate(text):
+        found = tool.encode(text, add_special_tokens=False)
+        return [ours[i] for i in found.ids], [(end - len(text[first:end].lstrip()), end) for first, end in
+                                              found.offsets]
+
+    def hide(text):
+        return [masked[i] for i in masking.encode(text, add_special_tokens=False).ids]
+
+    return Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide)
+
+
+def _order(special, number) -> np.ndarray:
+    first = [number[name] for name in special]
+    return np.array([*first, *sorted(set(number.values()) - set(first))])
+
+
+def _json(path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise errors.ConfigError(f"{path}: expected JSON ({errors.line(error)})") from None
+    errors.expect(isinstance(found, dict), str(path), found, "a JSON object")
+    return found
+
+
+def _tool(where, made):
+    import tokenizers
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(made))
+    except Exception as error:  # the library raises nothing more exact
+        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({errors.line(error)})") from None
+
+
+def _text_alone(made, special):
+    """The tool without padding and truncation, which finds no special token in a text, whatever that says."""
+    untyped = {name: f"{UNTYPED}{i}" for i, name in enumerate(special)}
+    model = dict(made["model"])
+    if isinstance(model["vocab"], dict):
+        untyped.pop(str(model.get("unk_token")), None)  # which the model asks for by its name
+        model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]
+    added = [one for one in made.get("added_tokens", ()) if not one["special"]]
+    return _tool(FILE, made | {"model": model, "added_tokens": added, "padding": None, "truncation": None,
+                               "post_processor": None})
+
+
+def _of_words(path, knobs):
+    """BERT's tokenizer of a list of entries, as transformers reads it."""
+    import tokenizers
+    try:
+        entries = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.line(error)})") from None
+    lower = knobs.get("do_lower_case", True)
+    unknown = knobs.get("unk_token", SPECIAL[UNK])
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
+        {entry: i for i, entry in enumerate(entries)}, unk_token=unknown if isinstance(unknown, str) else SPECIAL[UNK]))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=bool(lower), strip_accents=knobs.get("strip_accents"),
+        handle_chinese_chars=bool(knobs.get("tokenize_chinese_chars", True)))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = tokenizers.decoders.WordPiece()
+    return made
+
+
+def _has(made, kind) -> bool:
+    """Whether a step of this type is among those before the model."""
+    step = made.get("pre_tokenizer") or {}
+    return any(one.get("type") == kind for one in (step, *step.get("pretokenizers", ())))
+
+
+def _byte_of() -> dict[str, int]:
+    """The byte that each letter of a byte-level entry stands for (GPT-2's table)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(rest)}
+
+
+BYTE_OF = _byte_of()
+
+
+def _shown(name, bytewise) -> str:
+    """An entry as our vocabularies write it: a space as the mark, bytes as the letters that they are."""
+    if bytewise and all(letter in BYTE_OF for letter in name):
+        name = bytes(BYTE_OF[letter] for letter in name).decode(errors="replace").replace(" ", SPACE)
+    return name

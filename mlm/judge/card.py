@@ -1,0 +1,48 @@
+"""The model card that goes out with a model: what it is, what it was made by, and its held-out scores."""
+import contextlib
+import json
+
+from mlm.base import errors, fields
+from mlm.judge.opened import Opened
+from mlm.train.run import directory
+
+
+def text(model: Opened, said: dict) -> str:
+    """README.md. said: the config.json that it stands beside."""
+    cfg, workdir = model.cfg, model.cfg.workdir
+    made, result = None, None
+    if model.source is None:
+        with contextlib.suppress(errors.ConfigError):
+            made, result = directory.provenance(workdir), directory.result(workdir)
+    theirs = said["model_type"] != "mlm"
+    lines = ["---", "tags:", "- fill-mask", "- mlm", *(["library_name: transformers"] if theirs else []), "---", "",
+             f"# {cfg.model.family} {cfg.model.cell}".rstrip() + f", {cfg.model.layers} layers of {cfg.model.width}",
+             "",
+             f"A language model trained by `mlm` with the objective `{cfg.objective}`."
+             if model.source is None else "Read from a Hugging Face folder and written again by `mlm`; its own model "
+             "card says what it was trained on.", "",
+             "transformers' `AutoModelForMaskedLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this "
+             "folder, as does `mlm.open`." if theirs else
+             "No class of transformers is this model: `mlm.open(FOLDER)` reads this folder.", ""]
+    if result:
+        lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
+        found = result["evaluation"]
+        lines += [f"| {name} | {found[name]:.4f} | {found[f'{name}_se']:.4f} |" for name in found
+                  if f"{name}_se" in found]
+        lines += ["", f"Over {found['rows']:,} rows and {found['predictions']:,} predictions of the held-out split, "
+                  f"{cfg.eval.rate:.0%} of the words masked, after {result['steps']:,} updates.", ""]
+    elif model.source is None:
+        lines += ["Written before its training ended: there are no held-out scores.", ""]
+    if made:
+        last = made[-1]
+        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        changed = " with changed files" if last["changed_files"] else ""
+        lines += ["## Provenance", "", f"- commit {last['commit']}{changed}",
+                  f"- started {last['time']}, {len(made)} start{'s' * (len(made) > 1)}; Python {last['python']}, "
+                  f"{versions}", f"- fingerprint {fields.fingerprint(cfg)}", ""]
+    if model.source is None:
+        flat, default = fields.flatten(cfg, results_only=True), fields.DEFAULT
+        lines += ["## Config", "", "What differs from the defaults:", "", "```json",
+                  json.dumps({name: value for name, value in flat.items() if value != default[name]}, indent=1),
+                  "```", ""]
+    return "\n".join(lines)

@@ -1,0 +1,181 @@
+"""A folder of Hugging Face's as config fields and parameters, and back.
+
+Letters in array names: P positions of their table, R those of it before a row's first token.
+"""
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mlm.base import config, errors, files, types
+from mlm.models import transformer
+from mlm.models.hub import bert, settings, tensors
+
+
+class Read(NamedTuple):
+    """What a folder holds."""
+
+    model: config.Model
+    params: types.Params            # of the model, numpy, float32
+    settings: dict[str, Any]        # its config.json
+    rest: dict[str, np.ndarray]     # what the model has no place for: a pooler, positions of padding
+    output: bool                    # whether an output layer over the vocabulary is among the parameters
+
+
+def is_one(folder: Path | str) -> bool:
+    """Whether a folder has any file by which Hugging Face's are known, and no directory of a run."""
+    there = (settings.NAME, tensors.NAME, tensors.SHARDS, *tensors.PICKLES)
+    if any(Path(folder, name).exists() for name in there[1:]):
+        return True
+    try:
+        return "model_type" in settings.parsed(Path(folder, there[0]))
+    except errors.ConfigError:
+        return False
+
+
+def read(folder: Path | str, order_V: np.ndarray) -> Read:
+    """The model of a folder. order_V: the number there of each entry of our vocabulary.
+
+    Raises ConfigError for files that are not there, broken, of a model that ours cannot be, or unlike one another.
+    """
+    folder = Path(folder)
+    where = str(folder / settings.NAME)
+    said = settings.parsed(folder / settings.NAME)
+    model, vocab_size, first = settings.read(where, said)
+    kind = bert.KINDS[said["model_type"]]
+    errors.expect(vocab_size == len(order_V), f"{where}: vocab_size", vocab_size,
+                  f"{len(order_V)}, which the tokenizer beside it has")
+    at = str(folder / tensors.NAME)
+    with tensors.reading(folder) as file:
+        called = _names(at, file.keys(), kind)
+        output = any(place.head and place.name in called for place in bert.places(kind, 0))
+        for place in bert.places(kind, model.layers):
+            errors.expect(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
+                          f"{place.name} among them")
+        wanted = [place for place in bert.places(kind, model.layers) if output or not place.head]
+        shapes = _shapes(model, vocab_size)
+        for place in wanted:
+            tensors.check(at, file, called[place.name], _their_shape(place, shapes, first))
+        theirs = {place.name: tensors.read(file, called[place.name]) for place in wanted}
+        others = {name: tensors.read(file, mine) for name, mine in called.items()
+                  if name not in theirs and file.get_slice(mine).get_dtype() in tensors.FLOATS}
+    table_VxD = theirs[f"{kind.prefix}.embeddings.word_embeddings.weight"]
+    for name in [name for name in others if name.startswith(bert.DECODERS)]:
+        same = others.pop(name)
+        errors.expect(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
+                      "the embeddings of the vocabulary, since ours are tied to the output layer")
+    name = f"{kind.prefix}.embeddings.position_embeddings.weight"
+    others[name], theirs[name] = np.split(theirs[name], [first])
+    return Read(model, _ours(wanted, theirs, shapes, order_V), said, others, output)
+
+
+def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarray,
+               rest: Mapping[str, np.ndarray] | None = None, *, output: bool = True) -> dict[str, np.ndarray]:
+    """Their tensors of our parameters, by the config.json that they go with; the inverse of `read`."""
+    kind, found = bert.KINDS[said["model_type"]], dict(rest or {})
+    leaves = {tuple(key.key for key in path): np.asarray(leaf)
+              for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    if ("type", "embedding") not in leaves:  # ours may have none
+        leaves["type", "embedding"] = np.zeros((1, said["hidden_size"]), np.float32)
+    for place in bert.places(kind, said["num_hidden_layers"]):
+        if place.head and not output:
+            continue
+        x = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
+        if place.part is not None:
+            x = np.split(x, len(bert.QKV), -1)[place.part]
+        if place.path in (("token", "embedding"), ("bias",)):
+            x = x[np.argsort(order_V)]
+        if place.path[0] == "position":
+            missing = said["max_position_embeddings"] - len(x)
+            x = np.concatenate([found.get(place.name, np.zeros((missing, x.shape[1]), x.dtype)), x])
+        found[place.name] = x.T if place.path[-1] == "kernel" else x
+    return found
+
+
+def own(folder: Path | str) -> dict[str, Any] | None:
+    """The fields, by dotted name, of a folder that was written with a config of our own, or None for any other's."""
+    path = Path(folder, settings.NAME)
+    said = settings.parsed(path)
+    if said.get("model_type") != settings.OURS:
+        return None
+    kept = said.get("config")
+    errors.expect(isinstance(kept, dict), f"{path}: config", kept, "fields by name")
+    return kept
+
+
+def own_tensors(params: types.Params) -> dict[str, np.ndarray]:
+    """Our parameters by their own names, which dots join."""
+    return {_dotted(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def read_own(folder: Path | str, abstract: types.Params) -> types.Params:
+    """The parameters of a folder with a config of our own, of these shapes."""
+    at = str(Path(folder, tensors.NAME))
+    with tensors.reading(Path(folder)) as file:
+        there = set(file.keys())
+
+        def one(path, leaf):
+            name = _dotted(path)
+            errors.expect(name in there, f"{at}: tensors", len(there), f"{name} among them")
+            tensors.check(at, file, name, leaf.shape)
+            return tensors.read(file, name)
+
+        return jax.tree_util.tree_map_with_path(one, abstract)
+
+
+def _dotted(path) -> str:
+    return ".".join(key.key for key in path)
+
+
+def write(folder: Path | str, said: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:
+    """Writes config.json and the tensors into a folder, which exists."""
+    files.write_json(Path(folder, settings.NAME), dict(said))
+    tensors.write(Path(folder), found)
+
+
+def _names(at, names, kind) -> dict[str, str]:
+    """The name in the file of each tensor by its canonical one."""
+    called: dict[str, str] = {}
+    for name in names:
+        if not name.endswith(("position_ids", "token_type_ids")):  # buffers that older files have
+            mine = bert.canonical(name, kind)
+            errors.expect(mine not in called or mine == kind.bias, f"{at}: {name}", called.get(mine), "it once")
+            called[mine] = name
+    return called
+
+
+def _shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
+    made = transformer.build(dataclasses.replace(model, unroll=1), vocab_size)
+    tree = jax.eval_shape(made.init, jax.random.key(0))
+    return {tuple(key.key for key in path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _their_shape(place, shapes, first) -> tuple[int, ...]:
+    shape = shapes[place.path][place.layer is not None:]
+    if place.part is not None:
+        shape = (*shape[:-1], shape[-1] // len(bert.QKV))
+    if place.path[0] == "position":
+        shape = (shape[0] + first, shape[1])
+    return shape[::-1] if place.path[-1] == "kernel" else shape
+
+
+def _ours(wanted, theirs, shapes, order_V) -> types.Params:
+    leaves: dict[tuple[str, ...], np.ndarray] = {path: np.zeros(shape, np.float32) for path, shape in shapes.items()}
+    for place in wanted:
+        x = theirs.pop(place.name)
+        if place.path in (("token", "embedding"), ("bias",)):
+            x = x[order_V]
+        leaf = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
+        if place.part is not None:
+            leaf = np.split(leaf, len(bert.QKV), -1)[place.part]
+        leaf[...] = x.T if place.path[-1] == "kernel" else x
+    tree: dict = {}
+    for path, leaf in leaves.items():
+        below = tree
+        for name in path[:-1]:
+            below = below.setdefault(name, {})
+        below[path[-1]] = leaf
+    return tree

@@ -1,0 +1,92 @@
+"""config.json of a model of theirs, checked, as fields of config.model; and one for a model of ours."""
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlm.base import config, errors, files
+from mlm.models.hub.bert import KINDS
+
+NAME = "config.json"
+OURS = "mlm"              # the model_type of what no class of theirs can be
+MOST = 2**31 - 1
+SIZES = {"layers": "num_hidden_layers", "width": "hidden_size", "hidden": "intermediate_size",
+         "heads": "num_attention_heads"}
+RATES = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+ASKED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
+         "add_cross_attention": False, "tie_word_embeddings": True}  # all that ours can be
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ConfigError for a file that is not there or holds anything else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: expected a file ({files.brief(error)})") from None
+    except (ValueError, RecursionError) as error:
+        raise errors.ConfigError(f"{path}: expected JSON ({errors.line(error)})") from None
+    errors.expect(isinstance(found, dict), str(path), found, "a JSON object")
+    return found
+
+
+def whole(where: str, found: Mapping, name: str, low: int, default: int | None = None) -> int:
+    """A number of config.json. Raises ConfigError for one that is absent, not whole, or below `low`."""
+    value = found.get(name, default)
+    errors.expect(type(value) is int, f"{where}: {name}", value, "a whole number")
+    errors.number(f"{where}: {name}", value, low, MOST)
+    return value
+
+
+def fraction(where: str, found: Mapping, name: str, default: float) -> float:
+    value = found.get(name, default)
+    errors.expect(type(value) in (int, float), f"{where}: {name}", value, "a number")
+    errors.number(f"{where}: {name}", value, 0, 1, high_open=True)
+    return float(value)
+
+
+def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """(config.model, entries of the vocabulary, rows of the position table before the first token's) of a config.json.
+
+    where: what it is called in errors. Raises ConfigError for what ours cannot be.
+    """
+    kind_name = found.get("model_type")
+    errors.expect(isinstance(kind_name, str), f"{where}: model_type", kind_name, f"one of {', '.join(KINDS)}")
+    errors.one_of(f"{where}: model_type", kind_name, list(KINDS))
+    kind = KINDS[kind_name]
+    for name, want in ASKED.items():
+        errors.expect(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
+    sizes = {field: whole(where, found, name, 1) for field, name in SIZES.items()}
+    errors.expect(sizes["width"] % sizes["heads"] == 0, f"{where}: num_attention_heads", sizes["heads"],
+                  f"a divisor of hidden_size = {sizes['width']}")
+    first = whole(where, found, "pad_token_id", 0, 1) + 1 if kind.after_pad else 0
+    rows = whole(where, found, "max_position_embeddings", 1)
+    errors.expect(rows > first, f"{where}: max_position_embeddings", rows,
+                  f"more than {first}, which is the first token's position (pad_token_id + 1)")
+    eps = fraction(where, found, "layer_norm_eps", 1e-12)
+    errors.expect(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
+    types = whole(where, found, "type_vocab_size", 1, 2)
+    errors.number(f"{where}: type_vocab_size", types, 1, 2)
+    model = config.Model(family="transformer", norm=kind.norm, norm_eps=eps, positions="learned", sees="both",
+                         max_positions=rows - first, segment_types=types, **sizes,
+                         **{field: fraction(where, found, name, 0.1) for field, name in RATES.items()})
+    return model, whole(where, found, "vocab_size", 1), first
+
+
+def of(model: config.Model, vocab_size: int) -> dict[str, Any]:
+    """config.json of a model of ours. Raises ConfigError, saying why, for one that no class of theirs can be."""
+    for field, want in (("family", "transformer"), ("positions", "learned"), ("sees", "both")):
+        value = getattr(model, field)
+        errors.expect(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
+    name, kind = next((name, kind) for name, kind in KINDS.items() if kind.norm == model.norm
+                      and name in ("bert", "roberta-prelayernorm"))
+    return {"architectures": [kind.architecture], "model_type": name, "vocab_size": vocab_size,
+            **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()},
+            "max_position_embeddings": model.max_positions + (1 if kind.after_pad else 0),
+            "type_vocab_size": max(model.segment_types, 1), "layer_norm_eps": model.norm_eps,
+            "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32",
+            "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+
+
+def own(kept: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    """config.json of what no class of theirs can be: fields by dotted name."""
+    return {"model_type": OURS, "vocab_size": vocab_size, "config": dict(kept)}
