@@ -2,38 +2,34 @@
 
 Against the folders of fixtures/hub.py, made by transformers; where that is installed, it is what it still says.
 """
-import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+import tokenizers
 from fixtures import hub as theirs
+from hub_folders import changed, folders_of, kept, with_tensors
 from safetensors.numpy import load
+from small import environment, small_config
 
 import mlm
+from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import kinds
 from mlm.judge import batches, folders
+from mlm.train.run import directory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
 
 
-@functools.cache
-def kept():
-    with np.load(theirs.PATH) as file:
-        return dict(file)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder of each name."""
-    top = tmp_path_factory.mktemp("hub")
-    for key, content in kept().items():
-        name, _, file = key.partition("/")
-        if file:
-            (top / name).mkdir(exist_ok=True)
-            (top / name / file).write_bytes(content.tobytes())
-    return {name: top / name for name in theirs.FOLDERS}
+    return folders_of(tmp_path_factory.mktemp("hub"))
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +95,153 @@ def test_the_file_is_what_they_say():
     for name, value in theirs.make().items():
         if ":" in name:
             np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
+    def older(name, value):
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        yield old.removeprefix("bert."), value
+        if "word_embeddings" in name:
+            yield "cls.predictions.decoder.weight", value
+            yield "embeddings.position_ids", np.arange(theirs.PLACES)[None]
+        if name == "cls.predictions.bias":
+            yield "cls.predictions.decoder.bias", value
+
+    folder = with_tensors(changed(made, tmp_path), older)
+    line = theirs.LINES[1]
+    found = mlm.open(folder)
+    np.testing.assert_array_equal(found.logits(line), models["bert"].logits(line))
+    folders.write(found, str(tmp_path / "out"))
+    assert load((tmp_path / "out/model.safetensors").read_bytes()).keys() == load(
+        (made["bert"] / "model.safetensors").read_bytes()).keys()
+
+
+def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):
+    def bare(name, value):
+        if name.startswith("bert."):
+            yield name.removeprefix("bert."), value
+        if name == "cls.predictions.transform.dense.weight":
+            yield "pooler.dense.weight", value
+
+    folder = with_tensors(changed(made, tmp_path), bare)
+    found, line = mlm.open(folder), theirs.LINES[1]
+    np.testing.assert_array_equal(found.embed(line), models["bert"].embed(line))
+    with pytest.raises(errors.ConfigError, match=r"^logits = '.*changed': expected a folder whose tensors have"):
+        found.logits(line)
+    folders.write(found, str(tmp_path / "out"))
+    had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
+    assert {f"bert.{name}" for name in had} == {*has}
+    np.testing.assert_array_equal(has["bert.pooler.dense.weight"], had["pooler.dense.weight"])
+
+
+def test_a_list_of_entries_is_bert_s_tokenizer(made, models, tmp_path):
+    for name in ("bert", "bert_uncased"):
+        folder = changed(made, tmp_path / name, name, drop=["tokenizer.json"])
+        number = json.loads((made[name] / "tokenizer.json").read_text())["model"]["vocab"]
+        (folder / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
+        assert vocabulary.read(folder).encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
+
+
+def test_padding_and_truncation_of_a_tokenizer_are_switched_off(made, models, tmp_path):
+    folder = changed(made, tmp_path)
+    tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tool.enable_padding(length=30)
+    tool.enable_truncation(3)
+    tool.save(str(folder / "tokenizer.json"))
+    assert vocabulary.read(folder).encode_batch(theirs.LINES) == models["bert"].tokenizer.encode_batch(theirs.LINES)
+
+
+def ours(kind, **changes):
+    """A small model of ours and a vocabulary of `small.VOCAB` entries."""
+    words = ["the", "apple", "is", "red", "green", "."]
+    cfg = small_config(pack__length=24, **changes)
+    if kind == "unigram":
+        rng = np.random.default_rng(0)
+        text = [" ".join(rng.choice([*words, "reddish", "apples", "greenish"], 8)) for _ in range(200)]
+        model = kinds.KINDS[kind].train(28, text)
+    else:
+        model = "\n".join([*SPECIAL, *words, "##s", "Zürich"]).encode()
+    tokenizer = kinds.KINDS[kind].restore(model)
+    rng = np.random.default_rng(0)
+    blank = folders.joined(cfg, tokenizer, {}).model.init
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.2 * rng.normal(size=x.shape).astype(np.float32),
+        jax.eval_shape(blank, jax.random.key(0)))
+    return folders.joined(cfg, tokenizer, params)
+
+
+SAID = ["the apple is red .", "the [MASK] is reds.", "[MASK]. the [MASK] unknown § is", " two  spaces\u3000red ", ""]
+OUT = {"wordpiece": ("wordpiece", "post", 2, "bert"), "unigram": ("unigram", "pre", 2, "roberta-prelayernorm"),
+       "words": ("words", "post", 0, "bert")}
+
+
+@pytest.mark.parametrize("case", OUT)
+def test_ours_is_theirs(case, tmp_path):
+    kind, norm, segments, called = OUT[case]
+    model, folder = ours(kind, model__norm=norm, model__segment_types=segments), tmp_path / "out"
+    assert folders.write(model, str(folder)) == {"written": str(folder), "model_type": called, "note": ""}
+    again = mlm.open(folder)
+    said = [line for line in SAID if kind != "words" or "[MASK]" not in line]  # a word of which is "[MASK]."
+    for mine, its in zip(model.logits(said), again.logits(said), strict=True):
+        np.testing.assert_allclose(its, mine, rtol=0, atol=1e-6)
+    tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert [tool.encode(line).ids for line in said] == batches.rows(model.tokenizer, said, 24, hidden=True)
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    there = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for line, mine in zip(said, model.logits(said), strict=True):
+        with torch.no_grad():
+            found = there(**tokenizer(line, return_tensors="pt")).logits[0].numpy()
+        np.testing.assert_allclose(found, mine, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"family": "rnn", "cell": "gru"}, "config.model.family = 'rnn': expected transformer, for a class of"),
+    ({"model__positions": "rotary"}, "config.model.positions = 'rotary': expected learned, for a class of"),
+], ids=["gru", "rotary"])
+def test_what_no_class_of_theirs_is_keeps_our_config(changes, why, tmp_path):
+    model, folder = ours("wordpiece", **changes), tmp_path / "out"
+    done = folders.write(model, str(folder))
+    assert done["model_type"] == "mlm" and done["note"].startswith(why) and "\n" not in done["note"]
+    again = mlm.open(folder)
+    assert again.cfg.model == model.cfg.model
+    np.testing.assert_array_equal(again.logits(SAID[1]), model.logits(SAID[1]))
+    assert "`mlm.open(FOLDER)` reads this folder" in (folder / "README.md").read_text()
+
+
+def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):
+    model = ours("wordpiece", data__path="/home/someone/texts.txt", data__corpus="text")
+    evaluation = {"rows": 80, "predictions": 400, "loss": 2.5, "loss_se": 0.125}
+    start = {"commit": "0123abc", "changed_files": "", "time": "2026-01-01T00:00:00Z", "python": "3.12",
+             "versions": {"jax": "0.11"}}
+    monkeypatch.setattr(directory, "result", lambda workdir: {"evaluation": evaluation, "steps": 1000})
+    monkeypatch.setattr(directory, "provenance", lambda workdir: [start, start])
+    folders.write(model, str(tmp_path / "out"))
+    card = (tmp_path / "out/README.md").read_text()
+    for said in ("| loss | 2.5000 | 0.1250 |", "80 rows and 400 predictions", "after 1,000 updates", "commit 0123abc",
+                 "2 starts", "jax 0.11", '"data.path": "texts.txt"', "AutoModelForMaskedLM"):
+        assert said in card
+    assert "someone" not in card
+
+
+def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(errors.ConfigError, match=r"^export = '.*': expected an empty folder, or none yet"):
+        folders.write(models["bert"], str(tmp_path))
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_it_can_fill_from(made, models, tmp_path):
+    def command(*arguments):
+        return subprocess.run([sys.executable, "-m", "launch.use", *arguments], cwd=Path(__file__).parents[1],
+                              capture_output=True, text=True, check=False, env=environment())
+
+    done = command("export", str(made["roberta"]), str(tmp_path / "out"), "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["model_type"] == "roberta", done.stderr
+    line = "the sky is [MASK]."
+    done = command("fill", str(tmp_path / "out"), line, "--json", "--top=1")
+    best, = models["roberta"].fill(line, top=1)
+    assert done.returncode == 0 and json.loads(done.stdout)["text"] == best[0].text, done.stderr
+    done = command("export", str(made["roberta"]))
+    assert done.returncode == 2 and done.stderr == "error: export = []: expected one folder to write\n"

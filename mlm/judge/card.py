@@ -42,7 +42,13 @@ def text(model: Opened, said: dict) -> str:
                   f"{versions}", f"- fingerprint {fields.fingerprint(cfg)}", ""]
     if model.source is None:
         flat, default = fields.flatten(cfg, results_only=True), fields.DEFAULT
-        lines += ["## Config", "", "What differs from the defaults:", "", "```json",
-                  json.dumps({name: value for name, value in flat.items() if value != default[name]}, indent=1),
+        changed = {name: _named(value) if name.endswith("path") else value for name, value in flat.items()
+                   if value != default[name]}
+        lines += ["## Config", "", "What differs from the defaults:", "", "```json", json.dumps(changed, indent=1),
                   "```", ""]
     return "\n".join(lines)
+
+
+def _named(paths: str) -> str:
+    """Paths without their folders, which are of the machine that trained."""
+    return ",".join(path.rpartition("/")[2] for path in paths.split(","))

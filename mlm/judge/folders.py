@@ -9,6 +9,7 @@ from mlm import models, objectives
 from mlm.base import config, errors, fields, files, types
 from mlm.data.tokenizers import exported
 from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.judge import card, opened
 from mlm.judge.opened import Opened
 from mlm.models.hub import hub
@@ -29,20 +30,21 @@ def load(folder: str) -> Opened:
     read = hub.read(folder, order_V)
     cfg = config.Config(workdir=str(folder), model=read.model)
     cfg = objectives.resolve(fields.override(cfg, {"pack.length": read.model.max_positions}))
-    return _opened(cfg, tokenizer, read.params, output=read.output, source=read._replace(params=None))
+    return joined(cfg, tokenizer, read.params, output=read.output, source=read._replace(params=None))
 
 
 def _own(folder, kept, tokenizer) -> Opened:
     """A folder that `write` wrote for what no class of theirs can be."""
     cfg = fields.override(config.Config(), kept | {"workdir": str(folder)})
-    cfg = objectives.resolve(models.resolve(cfg))
     fields.check_values(cfg)
+    cfg = objectives.resolve(models.resolve(cfg))
     models.check(cfg)
     made, _ = program.parts(cfg, _about(cfg, tokenizer))
-    return _opened(cfg, tokenizer, hub.read_own(folder, jax.eval_shape(made.init, jax.random.key(0))))
+    return joined(cfg, tokenizer, hub.read_own(folder, jax.eval_shape(made.init, jax.random.key(0))))
 
 
-def _opened(cfg, tokenizer, params, **more) -> Opened:
+def joined(cfg: config.Config, tokenizer: Tokenizer, params: types.Params, **more) -> Opened:
+    """A model of a resolved config, a vocabulary and the model's parameters as something to use."""
     about = _about(cfg, tokenizer)
     model, objective = program.parts(cfg, about)
     return Opened(cfg, tokenizer, model, objective, {"model": jax.tree.map(jnp.asarray, params), "objective": {}},

@@ -54,7 +54,12 @@ def _words(tokenizer):
 
 
 def _unigram(tokenizer):
-    """SentencePiece's model: its normalisation, then one space for many and none at the ends, then its pieces."""
+    """SentencePiece's model: its normalisation, then one space for many and none at the end, then its pieces.
+
+    A part of a text that stands behind a special token begins a word only where a space is between them. The tokenizers
+    library normalises a letter with the marks that combine with it as one: what NFKC takes apart in such ("½" before
+    a zero-width joiner) may be cut otherwise there.
+    """
     import sentencepiece
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
@@ -66,10 +71,10 @@ def _unigram(tokenizer):
         byte_fallback=False))
     normal = tokenizers.normalizers
     tool.normalizer = normal.Sequence([
-        normal.Precompiled(proto.normalizer_spec.precompiled_charsmap), normal.Strip(),
+        normal.Precompiled(proto.normalizer_spec.precompiled_charsmap), normal.Strip(left=False),
         normal.Replace(tokenizers.Regex(" {2,}"), " ")])
-    tool.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tool.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first")
+    tool.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="first")
     return tool
 
 

@@ -27,8 +27,8 @@ def reading(folder: Path) -> Iterator:
         if other:
             raise errors.ConfigError(
                 f"{folder / other}: expected {NAME}, since to read this file could run code that is in it; where you "
-                f"trust it, transformers makes one: AutoModelForMaskedLM.from_pretrained({str(folder)!r})"
-                f".save_pretrained({str(folder)!r})")
+                "trust it, transformers makes one: AutoModelForMaskedLM.from_pretrained(FOLDER)"
+                ".save_pretrained(FOLDER)")
         sharded = "; it has shards, save it as one file (max_shard_size)" if (folder / SHARDS).exists() else ""
         raise errors.ConfigError(f"{folder}: expected a folder with {NAME}{sharded}")
     try:

@@ -1,0 +1,44 @@
+"""The folders of fixtures/hub.npz, and changes of them, for the tests to share."""
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from fixtures import hub as theirs
+from safetensors.numpy import load, save_file
+
+
+@functools.cache
+def kept() -> dict[str, np.ndarray]:
+    with np.load(theirs.PATH) as file:
+        return dict(file)
+
+
+def folders_of(top: Path) -> dict[str, Path]:
+    """Writes the folder of each name below `top`."""
+    for key, content in kept().items():
+        name, _, file = key.partition("/")
+        if file:
+            (top / name).mkdir(exist_ok=True)
+            (top / name / file).write_bytes(content.tobytes())
+    return {name: top / name for name in theirs.FOLDERS}
+
+
+def changed(made: dict[str, Path], tmp_path: Path, name: str = "bert", drop=(), **settings) -> Path:
+    """A copy of a folder without some files, its config.json changed; None: without that field."""
+    folder = tmp_path / "changed"
+    shutil.copytree(made[name], folder)
+    said = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
+    for file in drop:
+        (folder / file).unlink()
+    return folder
+
+
+def with_tensors(folder: Path, change) -> Path:
+    """The folder with other tensors: change(name, value) gives pairs of names and values."""
+    path = folder / "model.safetensors"
+    old = load(path.read_bytes())
+    save_file(dict(pair for name, value in old.items() for pair in change(name, value)), path)
+    return folder
