@@ -18,7 +18,7 @@ from small import environment, small_config
 
 import mlm
 from mlm.base import errors
-from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import kinds
 from mlm.judge import batches, folders
@@ -63,7 +63,8 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
         whole = len(wanted) if len(wanted) < theirs.PLACES else -1
         np.testing.assert_array_equal(order_V[row][:whole], wanted[:whole], line)
         assert row.count(MASK) == line.count("[MASK]")
-    assert MASK not in words.encode("a [MASK] <mask>")
+    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{vocabulary.UNTYPED}{i}' for i in range(5))}")
+    assert not {PAD, CLS, SEP, MASK} & {*plain}
 
 
 @EVERY
@@ -114,6 +115,16 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
     folders.write(found, str(tmp_path / "out"))
     assert load((tmp_path / "out/model.safetensors").read_bytes()).keys() == load(
         (made["bert"] / "model.safetensors").read_bytes()).keys()
+
+
+def test_halves_are_widened(made, tmp_path):
+    folder = with_tensors(changed(made, tmp_path, dtype=None, torch_dtype="float16"), lambda name, x: [(name, x.astype(np.float16))])
+    folders.write(mlm.open(folder), str(tmp_path / "out"))
+    had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
+    assert "float16" not in (tmp_path / "out/config.json").read_text()
+    for name, value in had.items():
+        assert has[name].dtype == np.float32
+        np.testing.assert_array_equal(has[name], value)
 
 
 def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):

@@ -68,7 +68,9 @@ def write(model: Opened, folder: str) -> dict:
     errors.expect(not place.exists() or not any(place.iterdir()), "export", folder, "an empty folder, or none yet")
     params, note = jax.device_get(model.params["model"]), ""
     if model.source is not None:
-        said, order_V = model.source.settings, vocabulary.order(model.tokenizer)
+        order_V = vocabulary.order(model.tokenizer)
+        said = {key: value for key, value in model.source.settings.items() if key != "torch_dtype"}  # older for dtype
+        said["dtype"] = "float32"
         found = hub.tensors_of(params, said, order_V, model.source.rest, output=model.output)
     else:
         try:
