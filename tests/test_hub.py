@@ -118,7 +118,8 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
 
 
 def test_halves_are_widened(made, tmp_path):
-    folder = with_tensors(changed(made, tmp_path, dtype=None, torch_dtype="float16"), lambda name, x: [(name, x.astype(np.float16))])
+    folder = changed(made, tmp_path, dtype=None, torch_dtype="float16")
+    with_tensors(folder, lambda name, x: [(name, x.astype(np.float16))])
     folders.write(mlm.open(folder), str(tmp_path / "out"))
     had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
     assert "float16" not in (tmp_path / "out/config.json").read_text()

@@ -2,6 +2,7 @@
 
 The one place that renumbers: `order` says which entry there each of ours is.
 """
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def read(folder: Path | str) -> Tokenizer:
         raise errors.ConfigError(f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
                                  f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
     where = str(folder / FILE)
-    number = _tool(where, made).get_vocab(with_added_tokens=True)
+    _tool(where, made)
+    number = _numbers(made)
     named = [knobs.get(key) for key in KEYS]
     named = [one.get("content") if isinstance(one, dict) else one for one in named]
     usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
@@ -49,26 +51,22 @@ def order(tokenizer: Tokenizer) -> np.ndarray:
     if tokenizer.kind != "hub":
         return np.arange(tokenizer.vocab_size)
     kept = json.loads(tokenizer.model)
-    return _order(kept["special"], _tool(FILE, kept["tokenizer"]).get_vocab(with_added_tokens=True))
+    return _order(kept["special"], _numbers(kept["tokenizer"]))
 
 
 def restore(model: bytes) -> Tokenizer:
     """The tokenizer of what `read` keeps: {"special": five names in our order, "tokenizer": tokenizer.json}."""
     kept = json.loads(model)
-    errors.expect(isinstance(kept, dict) and kept.keys() == {"special", "tokenizer"}, "tokenizer", kept,
-                  "what was kept of a Hugging Face folder")
-    made, special = kept["tokenizer"], kept["special"]
-    number = _tool(FILE, made).get_vocab(with_added_tokens=True)
-    order_V = _order(special, number)
+    try:
+        made, special = kept["tokenizer"], kept["special"]
+        tool, number = _text_alone(made, special), _numbers(made)
+        order_V = _order(special, number)
+    except (KeyError, TypeError) as error:
+        raise errors.ConfigError(f"tokenizer: expected what was kept of a Hugging Face folder ({error!r})") from None
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
     name_V = np.array(sorted(number, key=number.get), object)
-    tool, masking = _text_alone(made, special), _text_alone(made, special)
-    mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
-    import tokenizers
-    masking.add_special_tokens([tokenizers.AddedToken(
-        SPECIAL[MASK], lstrip=mask.get("lstrip", False), rstrip=mask.get("rstrip", False), normalized=False)])
     masked = [*ours, MASK]
     bytewise = _has(made, "ByteLevel")
     pieces = [*SPECIAL, *(_shown(name, bytewise) for name in name_V[order_V[NUM_SPECIAL:]])]
@@ -90,10 +88,26 @@ def restore(model: bytes) -> Tokenizer:
         return [ours[i] for i in found.ids], [(end - len(text[first:end].lstrip()), end) for first, end in
                                               found.offsets]
 
+    @functools.cache
+    def masking():
+        import tokenizers
+        mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
+        found = _text_alone(made, special)
+        found.add_special_tokens([tokenizers.AddedToken(
+            SPECIAL[MASK], lstrip=mask.get("lstrip", False), rstrip=mask.get("rstrip", False), normalized=False)])
+        return found
+
     def hide(text):
-        return [masked[i] for i in masking.encode(text, add_special_tokens=False).ids]
+        return [masked[i] for i in masking().encode(text, add_special_tokens=False).ids]
 
     return Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide)
+
+
+def _numbers(made) -> dict[str, int]:
+    """The number there of each entry of the vocabulary."""
+    vocab = made["model"]["vocab"]
+    number = dict(vocab) if isinstance(vocab, dict) else {name: i for i, (name, _) in enumerate(vocab)}
+    return number | {one["content"]: one["id"] for one in made.get("added_tokens", ())}
 
 
 def _order(special, number) -> np.ndarray:
