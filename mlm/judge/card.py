@@ -15,7 +15,8 @@ def text(model: Opened, said: dict) -> str:
         with contextlib.suppress(errors.ConfigError):
             made, result = directory.provenance(workdir), directory.result(workdir)
     theirs = said["model_type"] != "mlm"
-    lines = ["---", "tags:", "- fill-mask", "- mlm", *(["library_name: transformers"] if theirs else []), "---", "",
+    lines = ["---", *(["library_name: transformers", "pipeline_tag: fill-mask"] if theirs else []), "tags:", "- mlm",
+             "---", "",
              f"# {cfg.model.family} {cfg.model.cell}".rstrip() + f", {cfg.model.layers} layers of {cfg.model.width}",
              "",
              f"A language model trained by `mlm` with the objective `{cfg.objective}`."
