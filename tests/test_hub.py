@@ -257,3 +257,16 @@ def test_the_command_writes_a_folder(made, models, tmp_path):
     assert mlm.open(tmp_path / "out").fill(line) == models["roberta"].fill(line)
     done = command("export", str(made["roberta"]))
     assert done.returncode == 2 and done.stderr == "error: export = []: expected one folder to write\n"
+
+
+def test_added_tokens_keep_their_numbers(made, models, tmp_path):
+    folder = changed(made, tmp_path)
+    tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    last = tool.get_vocab_size()
+    tool.add_special_tokens(["[ENTITY]"])
+    tool.add_tokens(["greenapple"])
+    tool.save(str(folder / "tokenizer.json"))
+    words = vocabulary.read(folder)
+    number = {theirs: mine for mine, theirs in enumerate(vocabulary.order(words).tolist())}
+    assert words.encode("greenapple") == [number[last + 1]] and words.pieces[number[last]] == "[ENTITY]"
+    assert number[last] not in words.encode("the [ENTITY]") and words.hide("[MASK] greenapple")[0] == MASK

@@ -67,7 +67,6 @@ def restore(model: bytes) -> Tokenizer:
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
     name_V = np.array(sorted(number, key=number.get), object)
-    masked = [*ours, MASK]
     bytewise = _has(made, "ByteLevel")
     pieces = [*SPECIAL, *(_shown(name, bytewise) for name in name_V[order_V[NUM_SPECIAL:]])]
     inner = made["model"].get("continuing_subword_prefix") or ""
@@ -95,10 +94,12 @@ def restore(model: bytes) -> Tokenizer:
         found = _text_alone(made, special)
         found.add_special_tokens([tokenizers.AddedToken(
             SPECIAL[MASK], lstrip=mask.get("lstrip", False), rstrip=mask.get("rstrip", False), normalized=False)])
-        return found
+        number = found.token_to_id(SPECIAL[MASK])
+        return found, [*ours[:number], MASK, *ours[number + 1:]]
 
     def hide(text):
-        return [masked[i] for i in masking().encode(text, add_special_tokens=False).ids]
+        found, masked = masking()
+        return [masked[i] for i in found.encode(text, add_special_tokens=False).ids]
 
     return Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide)
 
@@ -136,16 +137,24 @@ def _tool(where, made):
 
 def _text_alone(made, special):
     """The tool without padding and truncation, which finds no special token in a text, whatever that says."""
-    untyped = {name: f"{UNTYPED}{i}" for i, name in enumerate(special)}
+    added = made.get("added_tokens", ())
+    hidden = dict.fromkeys([*special, *(one["content"] for one in added if one["special"])])
+    untyped = {name: f"{UNTYPED}{i}" for i, name in enumerate(hidden)}
+    asked = str(made["model"].get("unk_token"))  # which some models ask for by its name
     model = dict(made["model"])
     if isinstance(model["vocab"], dict):
-        untyped.pop(str(model.get("unk_token")), None)  # which the model asks for by its name
+        untyped.pop(asked, None)
         model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
     else:
         model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]
-    added = [one for one in made.get("added_tokens", ()) if not one["special"]]
-    return _tool(FILE, made | {"model": model, "added_tokens": added, "padding": None, "truncation": None,
+    added = [one | {"content": untyped.get(one["content"], one["content"])} for one in added
+             if one["content"] in untyped or one["content"] not in hidden]
+    tool = _tool(FILE, made | {"model": model, "added_tokens": added, "padding": None, "truncation": None,
                                "post_processor": None})
+    for one in added:
+        errors.expect(tool.token_to_id(one["content"]) == one["id"], f"{FILE}: added_tokens", one["id"],
+                      f"the next number, {tool.token_to_id(one['content'])}")
+    return tool
 
 
 def _of_words(path, knobs):
