@@ -34,6 +34,7 @@ setuptools.setup(
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "numpy>=2.1",
+        "protobuf>=5",
         "regex>=2024.11",
         "rich>=14",
         "scipy>=1.15",
