@@ -84,7 +84,7 @@ def score(model, texts: list[str]) -> Iterator[dict]:
 
 def predict(model, texts: list[str]) -> Iterator[dict]:
     tags = model.cfg.objective == "tag"
-    given = [text.split() for text in texts] if tags else [tuple(text.split("\t")) for text in texts]
+    given = [text.split() if tags else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
         for word, one in zip(text, found, strict=False) if tags else [(" | ".join(text), found)]:
             yield {"label": one.label, "probability": one.probability, "text": word}

@@ -3,6 +3,8 @@ what tests run is over before machine code that is optimised better would be wor
 import os
 from importlib import metadata
 
+import pytest
+
 from launch import environ
 
 QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -13,6 +15,17 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {QUICKLY}"
 os.environ |= environ.compiled() | dict(os.environ)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    """The folder of a vocabulary of the words w0 to w39."""
+    from mlm.base import config
+    from mlm.data.tokenizers import kinds
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    kinds.train(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(40))]).save(folder)
+    return str(folder)
 
 
 def pytest_collection_modifyitems(items):

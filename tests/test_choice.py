@@ -21,13 +21,6 @@ HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"
 ROW = "w1,w2,w3,w4,w5,2\n"
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    kinds.train(config.Tokenizer("words", 0), [" ".join(WORDS)]).save(folder)
-    return str(folder)
-
-
 def asked(folder, tokenizer, **said):
     said = {"format": "csv", "train": "train", "dev": "dev", "text": "sent1", "second": "sent2", "label": "label",
             "choices": "ending0,ending1,ending2"} | said

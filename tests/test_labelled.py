@@ -18,13 +18,6 @@ SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 WORDS = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    kinds.train(config.Tokenizer("words", 0), [" ".join(WORDS)]).save(folder)
-    return str(folder)
-
-
 def asked(folder, tokenizer, **changes):
     base = {"data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
             "tokenizer.path": tokenizer, "pack.length": 16, "data.labelled.train": "train", "data.labelled.dev": "dev"}

@@ -179,10 +179,16 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
     if objective == "classify":
         lines = (texts / "dev.tsv").read_text().splitlines()[1:]
         found = model.predict([line.split("\t")[:2] for line in lines])
+        assert model.predict(tuple(lines[0].split("\t")[:2])) == pytest.approx(found[0])
+        for wrong in ("one text", ("a", "b", "c")):
+            with pytest.raises(errors.ConfigError, match=r"^text = .*: expected a pair of texts"):
+                model.predict(wrong)
     else:
         blocks = (texts / "dev.conll").read_text().strip().split("\n\n")
         given = [[line.split()[0] for line in block.splitlines()] for block in blocks]
         found = [one for each in model.predict(given) for one in each]
+        one = model.predict(" ".join(given[0]))  # words apart by spaces
+        assert [word.label for word in one] == [word.label for word in model.predict(given)[0]]
     assert [one.label for one in found] == [one["predicted"] for one in told]
     np.testing.assert_allclose(np.log([one.probability for one in found]), [one["score"] for one in told], atol=1e-4)
     with pytest.raises(errors.ConfigError, match=r"^fill = '.*': expected a run that was trained to tell"):

@@ -46,18 +46,25 @@ def surface(piece: str) -> str:
     return piece.removeprefix(SPACE).removeprefix("##") or " "
 
 
-def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool = False) -> list[list[int]]:
-    """`encode` of each text; one that is longer than a row is cut, its [SEP] left on.
+def whole(tokenizer: Tokenizer, texts: Sequence[str], hidden: bool = False) -> list[list[int]]:
+    """`encode` of each text, however long."""
+    if hidden:
+        return [encode(tokenizer, text, hidden) for text in texts]
+    return [[CLS, *ids, SEP] for ids in tokenizer.encode_batch(list(texts))]
 
-    Raises ConfigError where that would cut a [MASK] off.
-    """
+
+def fitted(row: list[int], length: int) -> list[int]:
+    """A row of at most so many tokens, its [SEP] left on."""
+    return row if len(row) <= length else [*row[:length - 1], SEP]
+
+
+def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool = False) -> list[list[int]]:
+    """`encode` of each text, cut to the length of a row. Raises ConfigError where that would cut a [MASK] off."""
     found = []
-    for text in texts:
-        row = encode(tokenizer, text, hidden)
-        kept = row if len(row) <= length else [*row[:length - 1], SEP]
-        errors.expect(kept.count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first {length - 2} "
-                      "tokens, which are what the model was trained on")
-        found.append(kept)
+    for text, row in zip(texts, whole(tokenizer, texts, hidden), strict=True):
+        found.append(fitted(row, length))
+        errors.expect(found[-1].count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first "
+                      f"{length - 2} tokens, which are what the model was trained on")
     return found
 
 
@@ -67,11 +74,12 @@ def lengths(longest: int) -> list[int]:
     return [*(length for length in steps if length < longest), longest]
 
 
-def batched(ids: Sequence[Sequence[int]], longest: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batched(ids: Sequence[Sequence[int]], longest: int, size: int, few: Sequence[int] = FEW
+            ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(the numbers of some texts, ids_BxL), the shortest texts first, until each was once.
 
     size: rows of `longest` tokens in a batch; shorter ones are more. Few shapes come, as each is compiled: rows are
-    padded to one of `lengths`, batches are filled up with their last text to one of a few sizes.
+    padded to one of `lengths`, batches are filled up with their last text: to one of `few` rows, or to a whole batch.
     """
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
     while order:
@@ -79,7 +87,7 @@ def batched(ids: Sequence[Sequence[int]], longest: int, size: int) -> Iterator[t
         most = size * (longest // length)
         mine = [number for number in order[:most] if len(ids[number]) <= length]
         order = order[len(mine):]
-        count = next((few for few in FEW if len(mine) <= few <= most), most)
+        count = next((rows for rows in few if len(mine) <= rows <= most), most)
         ids_BxL = np.full((count, length), PAD, np.int32)
         for row_L, number in zip(ids_BxL, mine + mine[-1:] * (count - len(mine)), strict=True):
             row_L[:len(ids[number])] = ids[number]

@@ -15,8 +15,7 @@ from mlm.base.estimates import measure
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
 from mlm.data.tasks import splits, tasks
-from mlm.judge import cloze
-from mlm.judge.batches import lengths
+from mlm.judge import batches, cloze
 from mlm.judge.judged import Part
 from mlm.objectives import scores
 from mlm.train.run.trained import Trained
@@ -93,7 +92,7 @@ def ask_similarities(run: Trained, part: Part, told: Callable) -> dict:
 def work(run: Trained, part: Part) -> int:
     """Batches that a part's sentences take."""
     texts = {text for *two, _ in part.asked["pairs"] for text in two}
-    return len(_plan(_rows(run, sorted(texts))[0], run.cfg.eval.batch_size))
+    return sum(1 for _ in _batches(run, batches.whole(run.tokenizer, sorted(texts))))
 
 
 def cosines(h_PxD, g_PxD) -> np.ndarray:
@@ -116,16 +115,15 @@ def correlated(x_P, y_P) -> dict:
 
 def sentences(run: Trained, texts: Sequence[str], told: Callable = lambda: None) -> Sentences:
     """The embeddings of some texts, each [CLS] text [SEP] in a row of its own; a longer one is cut."""
-    ids_SxL, cut = _rows(run, texts)
+    rows = batches.whole(run.tokenizer, texts)
     answer = run.program.run.per_row(embedded, run.program.model)
     found: list = [None] * len(texts)
-    for length, index_B, filled_B in _plan(ids_SxL, run.cfg.eval.batch_size):
-        mine = parallel.mine(len(filled_B))
-        of_B = answer(run.state, run.program.run.put_batch(ids_SxL[filled_B[mine], :length]), None)
-        for place, row in enumerate(index_B):
-            found[row] = [of[place] for of in of_B]
+    for numbers, ids_BxL in _batches(run, rows):
+        of_B = answer(run.state, run.program.run.put_batch(ids_BxL[parallel.mine(len(ids_BxL))]), None)
+        for place, number in enumerate(numbers):
+            found[number] = [of[place] for of in of_B]
         told()
-    return Sentences(*map(np.stack, zip(*found, strict=True)), cut)
+    return Sentences(*map(np.stack, zip(*found, strict=True)), sum(len(row) > run.cfg.pack.length for row in rows))
 
 
 def embedded(model: types.Model, params, ids_BxL, knobs=None) -> tuple:
@@ -138,27 +136,10 @@ def embedded(model: types.Model, params, ids_BxL, knobs=None) -> tuple:
             jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], share_BxL))
 
 
-def _rows(run, texts):
-    """ids_SxL of some texts, and how many of them were cut."""
-    encoded, length = run.tokenizer.encode_batch(list(texts)), run.cfg.pack.length
-    ids_SxL = np.full((len(encoded), length), PAD, np.int32)
-    for ids_L, ids in zip(ids_SxL, encoded, strict=True):
-        row = [CLS, *ids[:length - 2], SEP]
-        ids_L[:len(row)] = row
-    return ids_SxL, sum(len(ids) > length - 2 for ids in encoded)
-
-
-def _plan(ids_SxL, batch_size) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Which rows are asked together: (row length, rows, the same filled up to a batch). Each length compiles once."""
-    longest, tokens_S, shorter, batches = ids_SxL.shape[1], (ids_SxL != PAD).sum(-1), 0, []
-    for length in lengths(longest):
-        (index_N,) = np.nonzero((shorter < tokens_S) & (tokens_S <= length))
-        rows = batch_size * (longest // length)
-        for first in range(0, len(index_N), rows):
-            index_B = index_N[first:first + rows]
-            batches.append((length, index_B, np.pad(index_B, (0, rows - len(index_B)), "edge")))
-        shorter = length
-    return batches
+def _batches(run, rows):
+    """Rows, cut where they are too long, in full batches alone, which divide among the devices."""
+    length = run.cfg.pack.length
+    return batches.batched([batches.fitted(row, length) for row in rows], length, run.cfg.eval.batch_size, few=())
 
 
 def held_out(cfg: config.Config) -> Part:
@@ -179,9 +160,9 @@ def ask_held_out(run: Trained, part: Part, told: Callable) -> dict:
     rows = min(len(held["ids"]), max(1, TOKENS // length))
     answer = run.program.run.per_row(states, run.program.model)
     keys, row_W, h_WxKxD = [], [], []
-    batches = loader.eval_batches(held, batch_size=run.cfg.eval.batch_size, max_rows=rows, **parallel.share())
+    parts = loader.eval_batches(held, batch_size=run.cfg.eval.batch_size, max_rows=rows, **parallel.share())
     first = 0
-    for batch in batches:
+    for batch in parts:
         h_BxKxLxD = answer(run.state, run.program.run.put_batch(batch), None)
         ids_BxL = np.asarray(held["ids"][first:min(first + len(h_BxKxLxD), rows)], np.int32)
         of_keys, of_row, of_h = words(run.tokenizer.starts_word_V, ids_BxL, h_BxKxLxD[:len(ids_BxL)])

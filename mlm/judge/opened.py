@@ -70,7 +70,7 @@ class Opened(NamedTuple):
         errors.number("top", top, 1, self.tokenizer.vocab_size)
         for each in texts:
             errors.expect(batches.HIDDEN in each, "text", each, f"a text with {batches.HIDDEN} in it")
-        ids = batches.rows(self.tokenizer, texts, self.length, hidden=True)
+        ids = self._rows(texts)
         asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
         answer = self._compiled(likeliest, top)
         found: list[list] = [[] for _ in texts]
@@ -115,7 +115,7 @@ class Opened(NamedTuple):
         """TxV, float32, of each text: the output layer over all its tokens, a [MASK] in it hidden."""
         self._expect_masked("logits")
         texts, one = _listed(text)
-        found = self._each(batches.rows(self.tokenizer, texts, self.length, hidden=True), every_logit)
+        found = self._each(self._rows(texts), every_logit)
         return found[0] if one else found
 
     def score(self, text: str | Sequence[str], metric: str = "pll") -> np.ndarray:
@@ -137,7 +137,7 @@ class Opened(NamedTuple):
         errors.expect(self.model.attention is not None, "attention", self.cfg.model.cell or self.cfg.model.family,
                       "a Transformer")
         texts, one = _listed(text)
-        ids, found = batches.rows(self.tokenizer, texts, self.length, hidden=True), [None] * len(texts)
+        ids, found = self._rows(texts), [None] * len(texts)
         answer = self._compiled(attended)
         for mine, ids_BxL in self._batches(ids):
             weights_BxKxHxLxL = np.asarray(answer(self.params, ids_BxL))
@@ -147,16 +147,17 @@ class Opened(NamedTuple):
                 found[number] = tokens, weights_BxKxHxLxL[row, :, :, :size, :size]
         return found[0] if one else found
 
-    def predict(self, text) -> list:
-        """What a fine-tuned model says: of a text or a pair, ("a", "b"), a `Prediction`; of words, ["a", "b"] in a
-        list of their own, one for each that fits into a row.
+    def predict(self, text) -> Prediction | list:
+        """What a fine-tuned model says: of a text, or a pair ("a", "b") where it was trained on pairs, a `Prediction`;
+        of words, a text's or a list's, one for each that fits into a row. Of a list of such a list.
 
-        Takes a list of texts, pairs or lists of words. Raises ConfigError for a model that was fine-tuned for neither
-        a class, a number nor tags.
+        Raises ConfigError for a model that was fine-tuned for neither a class, a number nor tags.
         """
         kind = self.cfg.objective
         errors.expect(kind in ("classify", "regress", "tag"), "predict", kind,
                       "a run that was fine-tuned to classify, regress or tag")
+        if isinstance(text, str | tuple):
+            return self.predict([text])[0]
         examples = [self._example(one) for one in text]
         made = labelled.MAKERS[kind].rows(examples, self.tokenizer, self.cfg, self.about.classes)
         rows = [row for each in made for row in each]
@@ -178,6 +179,10 @@ class Opened(NamedTuple):
 
     def _compiled(self, function, *fixed) -> Callable:
         return _compiled(function, self.model, *fixed)
+
+    def _rows(self, texts) -> list[list[int]]:
+        """Rows in which a [MASK] hides what stands there."""
+        return batches.rows(self.tokenizer, texts, self.length, hidden=True)
 
     def _batches(self, ids):
         return batches.batched(ids, self.length, self.batch)
@@ -206,9 +211,11 @@ class Opened(NamedTuple):
     def _example(self, one) -> Example:
         classes, kind = self.about.classes, self.cfg.objective
         if kind == "tag":
-            return Example("", words=tuple(one), label=classes[:1] * len(one))
-        return Example("", texts=(one,) if isinstance(one, str) else tuple(one),
-                       label=0.0 if kind == "regress" else classes[0])
+            given = one.split() if isinstance(one, str) else one
+            return Example("", words=tuple(given), label=classes[:1] * len(given))
+        texts, wanted = (one,) if isinstance(one, str) else tuple(one), 2 if tasks.pairs(self.cfg.data) else 1
+        errors.expect(len(texts) == wanted, "text", one, "a pair of texts" if wanted == 2 else "one text")
+        return Example("", texts=texts, label=0.0 if kind == "regress" else classes[0])
 
     def _batch(self, ids_BxL, rows) -> types.Batch:
         """Rows without what is asked: labels that the objective looks at, and does not answer from."""

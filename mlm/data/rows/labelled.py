@@ -246,9 +246,7 @@ def _about(cfg, vocab_size, unigram_V, classes):
 
 
 def _columns(cfg, vocab_size):
-    said = cfg.data.labelled
-    pairs = said.second or said.choices or said.format == "squad" or cfg.data.task in ("pair", "subject")
-    return columns.text(vocab_size) | (columns.TYPES if pairs else {}) | MAKERS[cfg.objective].columns
+    return columns.text(vocab_size) | (columns.TYPES if tasks.pairs(cfg.data) else {}) | MAKERS[cfg.objective].columns
 
 
 def _counted(read, classes, labels):

@@ -186,6 +186,12 @@ def check(cfg: config.Config) -> None:
         errors.expect(cfg.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
 
 
+def pairs(data: config.Data) -> bool:
+    """Whether an example is asked of two texts at once."""
+    said = data.labelled
+    return bool(said.second or said.choices) or said.format == "squad" or data.task in ("pair", "subject")
+
+
 def labels(said: config.Labelled) -> tuple[str, ...]:
     """The labels that a config gives, in their order; () where they are those of the train split.
 
