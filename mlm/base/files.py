@@ -38,6 +38,12 @@ def check_folder(field: str, path: str, *, writing: bool = True) -> None:
                   f"a folder to write in; {above} cannot be written")
 
 
+def check_empty(field: str, path: str) -> None:
+    """Raises ConfigError unless a folder can be made at this path, or lies there and holds nothing."""
+    check_folder(field, path)
+    errors.expect(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty folder, or none yet")
+
+
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to, renamed to it when the block ends well and removed when it does not.

@@ -164,7 +164,8 @@ def _of_words(path, knobs):
         entries = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.line(error)})") from None
-    lower = knobs.get("do_lower_case", True)
+    # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
+    lower = knobs.get("do_lower_case", all(entry == entry.lower() for entry in entries if entry[:1] != "["))
     unknown = knobs.get("unk_token", SPECIAL[UNK])
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
         {entry: i for i, entry in enumerate(entries)}, unk_token=unknown if isinstance(unknown, str) else SPECIAL[UNK]))

@@ -25,10 +25,10 @@ def reading(folder: Path) -> Iterator:
     if not path.exists():
         other = next((name for name in PICKLES if (folder / name).exists()), None)
         if other:
-            raise errors.ConfigError(
-                f"{folder / other}: expected {NAME}, since to read this file could run code that is in it; where you "
-                "trust it, transformers makes one: AutoModelForMaskedLM.from_pretrained(FOLDER)"
-                ".save_pretrained(FOLDER)")
+            way = ("python -m launch.convert FOLDER OUT writes one" if other.startswith("pytorch_model") else
+                   "transformers writes one: AutoModelForMaskedLM.from_pretrained(FOLDER).save_pretrained(OUT)")
+            raise errors.ConfigError(f"{folder / other}: expected {NAME}, since to read this file could run code that "
+                                     f"is in it; {way}")
         sharded = "; it has shards, save it as one file (max_shard_size)" if (folder / SHARDS).exists() else ""
         raise errors.ConfigError(f"{folder}: expected a folder with {NAME}{sharded}")
     try:

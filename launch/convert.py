@@ -1,0 +1,63 @@
+"""Writes a Hugging Face folder of pickled weights again with model.safetensors, which `mlm.open` reads.
+
+    python -m launch.convert FOLDER OUT
+
+To read a pickle can run code that is in it. torch (pip install -e .[bench]) reads it here with `weights_only`: tensors
+and plain containers alone, all else is refused. config.json and the tokenizer's files are copied.
+"""
+import shutil
+import tempfile
+from pathlib import Path
+
+from launch import command
+
+PICKLED = "pytorch_model*.bin"
+COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+def tensors(path: Path) -> dict:
+    """The tensors of a pickle by name, numpy; bfloat16 as float32. Raises ConfigError for what is anything else."""
+    import torch
+
+    from mlm.base import errors
+
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the library raises nothing more exact
+        raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only "
+                                 f"({errors.line(error).partition('. ')[0]})") from None
+    plain = isinstance(found, dict) and all(isinstance(one, torch.Tensor) for one in found.values())
+    errors.expect(plain, str(path), type(found).__name__, "tensors by name")
+    return {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in found.items()}
+
+
+def main(argv):
+    from mlm.base import errors, files
+
+    errors.expect(len(argv) == 3, "convert", argv[1:], "two folders: python -m launch.convert FOLDER OUT")
+    folder, out = Path(argv[1]), Path(argv[2])
+    pickles = sorted(folder.glob(PICKLED))
+    errors.expect(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLED}")
+    files.check_empty("OUT", str(out))
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise errors.ConfigError(f"{pickles[0]}: expected torch to read it with: pip install -e .[bench]") from None
+    import safetensors.numpy
+
+    command.listen()
+    found = {name: x for path in pickles for name, x in tensors(path).items()}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as aside:
+        whole = Path(aside, out.name)
+        whole.mkdir()
+        for name in COPIED:
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, whole / name)
+        safetensors.numpy.save_file(found, whole / "model.safetensors", metadata={"format": "pt"})
+        whole.rename(out)
+    print(f"done: {out}: {len(found)} tensors")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,74 @@
+"""Pickled weights become a folder that opens, where torch reads them; what is no plain tensor is refused."""
+import pickle
+
+import numpy as np
+import pytest
+from absl import flags
+from hub_folders import folders_of
+from safetensors.numpy import load
+
+import mlm
+from launch import convert
+from mlm.base import errors
+from mlm.base.special import UNK
+from mlm.data.tokenizers import hub as vocabulary
+
+
+@pytest.fixture
+def made(tmp_path):
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    return folders_of(tmp_path)
+
+
+def refused(*folders):
+    with pytest.raises(errors.ConfigError) as refusal:
+        convert.main(["convert", *map(str, folders)])
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
+    torch = pytest.importorskip("torch")
+    folder, line = tmp_path / "bert", "the apple is [MASK]"
+    wanted = mlm.open(folder).logits(line)
+    tensors = load((folder / "model.safetensors").read_bytes())
+    (folder / "model.safetensors").unlink()
+    torch.save({name: torch.from_numpy(x) for name, x in tensors.items()}, folder / "pytorch_model.bin")
+    with pytest.raises(errors.ConfigError, match=r"python -m launch.convert"):
+        mlm.open(folder)
+    convert.main(["convert", str(folder), str(tmp_path / "out")])
+    np.testing.assert_array_equal(mlm.open(tmp_path / "out").logits(line), wanted)
+    assert refused(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty folder, or none yet"
+
+
+class Hostile:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_code_in_a_pickle_is_not_run(made, tmp_path):
+    folder = tmp_path / "bert"
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "ran")))
+    said = refused(folder, tmp_path / "out")
+    assert said.startswith(f"{folder}/pytorch_model.bin: expected t") and not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_converted_is_said(made, tmp_path):
+    assert refused(tmp_path / "bert").startswith("convert = [")
+    assert refused(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
+
+
+@pytest.mark.parametrize(("word", "cased"), [("Red", True), ("red", False)])
+def test_a_list_of_entries_says_itself_whether_it_is_cased(tmp_path, word, cased):
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", word, "apple"]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries))
+    tokenizer = vocabulary.read(tmp_path)
+    assert tokenizer.encode(f"{word} apple") == [5, 6] and (tokenizer.encode(word.lower()) == [UNK]) is cased
