@@ -35,6 +35,7 @@ setuptools.setup(
         "matplotlib>=3.10",
         "numpy>=2.1",
         "protobuf>=5",
+        "pyphen>=0.17",
         "regex>=2024.11",
         "rich>=14",
         "scipy>=1.15",

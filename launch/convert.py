@@ -12,10 +12,9 @@ from pathlib import Path
 from launch import command
 
 PICKLED = "pytorch_model*.bin"
-COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
-def tensors(path: Path) -> dict:
+def read(path: Path) -> dict:
     """The tensors of a pickle by name, numpy; bfloat16 as float32. Raises ConfigError for what is anything else."""
     import torch
 
@@ -33,6 +32,8 @@ def tensors(path: Path) -> dict:
 
 def main(argv):
     from mlm.base import errors, files
+    from mlm.data.tokenizers import hub
+    from mlm.models.hub import settings, tensors
 
     errors.expect(len(argv) == 3, "convert", argv[1:], "two folders: python -m launch.convert FOLDER OUT")
     folder, out = Path(argv[1]), Path(argv[2])
@@ -46,15 +47,15 @@ def main(argv):
     import safetensors.numpy
 
     command.listen()
-    found = {name: x for path in pickles for name, x in tensors(path).items()}
+    found = {name: x for path in pickles for name, x in read(path).items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as aside:
         whole = Path(aside, out.name)
         whole.mkdir()
-        for name in COPIED:
+        for name in (settings.NAME, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
             if (folder / name).exists():
                 shutil.copyfile(folder / name, whole / name)
-        safetensors.numpy.save_file(found, whole / "model.safetensors", metadata={"format": "pt"})
+        safetensors.numpy.save_file(found, whole / tensors.NAME, metadata={"format": "pt"})
         whole.rename(out)
     print(f"done: {out}: {len(found)} tensors")
 

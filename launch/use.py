@@ -5,11 +5,13 @@
     python -m launch.use similar runs/a "A man plays the guitar." --file=texts.txt
     python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
     python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
+    python -m launch.use cloze runs/a --file=passages.txt
     python -m launch.use export runs/a FOLDER
 
 A Hugging Face folder (BERT, RoBERTa or XLM-R: config.json, model.safetensors, a tokenizer) stands for a run wherever
 nothing is predicted; export writes one, with a model card. Texts are arguments, else the lines of --file or of standard
-input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line
+input; a pair's two texts stand apart by a tab, words to tag by white space. cloze ranks passages by how many deleted
+words a model fills in exactly (Taylor 1953), beside Flesch's reading ease. A table for a person, with --json a line
 for each text. From Python: mlm.open("runs/a").
 """
 import json
@@ -28,6 +30,7 @@ _POOL = flags.DEFINE_enum("pool", "mean", ["mean", "first"], "embed, similar: th
 _OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a text.")
 _METRIC = flags.DEFINE_enum("metric", "pll", ["pll", "pll_word_l2r"], "score: each token hidden alone, or with the "
                             "rest of its word.")
+_EVERY = flags.DEFINE_integer("every", 5, "cloze: one of so many words is deleted.", lower_bound=2)
 _JSON = flags.DEFINE_bool("json", False, "Lines of JSON.")
 
 
@@ -90,6 +93,16 @@ def predict(model, texts: list[str]) -> Iterator[dict]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 
+def cloze(model, texts: list[str]) -> Iterator[dict]:
+    from mlm.judge import flesch, taylor
+
+    found = [(one, flesch.reading_ease(one.text)) for one in taylor.passages(model, texts, _EVERY.value)]
+    easy = sorted((ease for _, ease in found), reverse=True)
+    for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].share), 1):
+        yield {"rank": rank, "cloze": one.share, "exact": one.exact, "words": one.words,
+               "flesch_rank": easy.index(ease) + 1, "flesch": ease, "text": one.text}
+
+
 def export(model, given: list[str]) -> Iterator[dict]:
     from mlm.base import errors
     from mlm.judge import folders
@@ -98,8 +111,10 @@ def export(model, given: list[str]) -> Iterator[dict]:
     yield folders.write(model, given[0])
 
 
-COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "export": export}
-FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "texts": ",d"}
+COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "cloze": cloze,
+            "export": export}
+FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "cloze": ".3f", "flesch": ".1f", "texts": ",d"}
+WIDEST = 80  # letters of a text in a table
 
 
 def main(argv):
@@ -123,6 +138,8 @@ def main(argv):
         for row in found:
             print(json.dumps(row, ensure_ascii=False))
         return
+    found = [{name: value[:WIDEST - 1] + "…" if isinstance(value, str) and len(value) > WIDEST else value
+              for name, value in row.items()} for row in found]
     print(markdown(found, [Column(name, name, FORMS.get(name, "")) for name in found[0]]))
 
 

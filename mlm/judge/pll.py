@@ -52,7 +52,7 @@ def clozes(words: Tokenizer, sentences: Sequence[str], length: int) -> Clozes:
     long = Trouble(f"sentences longer than the {length - 2} tokens that a row has room for, cut")
     rows, sentence_of_row = [], []
     for sentence, ids in enumerate(number):
-        pieces = list(_cut(words.starts_word_V[list(ids)], length - 2))
+        pieces = list(cut(words.starts_word_V[list(ids)], length - 2))
         rows += [[CLS, *ids[first:last], SEP] for first, last in pieces]
         sentence_of_row += [sentence] * len(pieces)
         if len(pieces) > 1:
@@ -76,7 +76,7 @@ def clozes(words: Tokenizer, sentences: Sequence[str], length: int) -> Clozes:
                   which_S=np.array(which, int), words_S=np.array([len(text.split()) for text in sentences]))
 
 
-def _cut(starts_T, room: int) -> Iterator[tuple[int, int]]:
+def cut(starts_T: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
     """Stretches of at most `room` tokens that end before a word, where any word starts in reach."""
     first = 0
     while len(starts_T) - first > room:
