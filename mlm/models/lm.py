@@ -39,7 +39,7 @@ class LanguageModel(nn.Module):
         self.transform_norm = norm(model, "transform_norm")
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
-    def hidden(self, text: types.Text, key_B):
+    def hidden(self, text: types.Text, key_B, shift_BxLxD=None):
         x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
             x_BxLxD += self.position(text.positions_BxL)
@@ -50,6 +50,8 @@ class LanguageModel(nn.Module):
         if self.model.segment_types:
             x_BxLxD += self.type(text.types_BxL)
         x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
+        if shift_BxLxD is not None:
+            x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
         return self.body(x_BxLxD, text.segments_BxL, key_B)
 
@@ -82,9 +84,9 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
 
     states = method("hidden")
 
-    def hidden(params, text, source=None, *, key_B=None):
+    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
         assert source is None, "these encoders read one text"
-        return (states(params, text, key_B),)
+        return (states(params, text, key_B, shift_BxLxD),)
 
     def layers(params, text, source=None, *, key_B=None):
         assert source is None, "these encoders read one text"

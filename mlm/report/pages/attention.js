@@ -1,0 +1,300 @@
+// Row i of a map is of token i, on the left; column j is what it has of token j, on the right.
+const data = JSON.parse(document.getElementById("data").textContent), size = data.tokens.length;
+const find = selector => document.querySelector(selector);
+const make = (tag, text, more) => Object.assign(document.createElement(tag), { textContent: text }, more);
+const square = Float32Array.from({ length: data.steps + 1 }, (_, root) => (root / data.steps) ** 2);
+for (const map of data.maps) map.roots = Uint8Array.from(atob(map.roots), sign => sign.charCodeAt(0));
+const percent = share => share >= 0.0995 ? `${(100 * share).toFixed(0)}%` : share >= 0.0005 ? `${(100 * share).toFixed(1)}%` : "0%";
+
+const state = { map: null, layer: 0, heads: [], chosen: null, pinned: null };  // chosen: [0, i] left, [1, j] right
+const [left, right] = document.querySelectorAll(".tokens");
+const lines = find(".columns canvas"), sheet = find(".square canvas");
+let shown = null;  // weights of the layer, in the mean of the chosen heads
+
+function head(layer, number) {
+  const start = (layer * state.map.heads + number) * size * size;
+  return state.map.roots.subarray(start, start + size * size);
+}
+
+function mean() {
+  const sum = new Float32Array(size * size);
+  for (const number of state.heads) head(state.layer, number).forEach((root, at) => { sum[at] += square[root]; });
+  return sum.map(value => value / state.heads.length);
+}
+
+// Colours follow the page's own, light or dark.
+const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const channels = name => [1, 3, 5].map(at => parseInt(style(name).slice(at, at + 2), 16));
+let ramp = [];
+function colours() {
+  const [low, high] = [channels("--ground"), channels("--heat")];
+  ramp = Array.from({ length: 256 }, (_, at) => low.map((value, i) => Math.round(value + (high[i] - value) * at / 255)));
+}
+const colour = number => state.map.heads > 1 ? style(`--s${number % 8}`) : style("--heat");
+
+function sized(canvas, width, height) {
+  const scale = devicePixelRatio || 1, pen = canvas.getContext("2d");
+  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
+  pen.scale(scale, scale);
+  return pen;
+}
+
+const LEVELS = 16;  // of a line's weight
+const CROWD = 100;  // heads by tokens, above which the page begins with one head
+function drawLines() {
+  const width = lines.clientWidth, height = lines.clientHeight, pen = sized(lines, width, height);
+  const row = height / size, [side, token] = state.chosen || [null, -1];
+  const drawn = at => side === null || (side ? at % size : Math.floor(at / size)) === token;
+  const weights = state.heads.map(number => head(state.layer, number));
+  let most = 0;
+  for (const roots of weights) roots.forEach((root, at) => { if (drawn(at)) most = Math.max(most, square[root]); });
+  weights.forEach((roots, place) => {
+    const paths = Array.from({ length: LEVELS + 1 }, () => null);
+    roots.forEach((root, at) => {
+      const level = Math.round(LEVELS * square[root] / most);
+      if (level < 1 || !drawn(at)) return;
+      const path = paths[level] ||= new Path2D();
+      path.moveTo(0, row * (Math.floor(at / size) + 0.5));
+      path.lineTo(width, row * (at % size + 0.5));
+    });
+    pen.strokeStyle = colour(state.heads[place]);
+    pen.setLineDash(state.map.heads > 1 && state.heads[place] > 7 ? [4, 3] : []);
+    paths.forEach((path, level) => {
+      if (!path) return;
+      pen.globalAlpha = level / LEVELS;
+      pen.lineWidth = 0.7 + 2.3 * level / LEVELS;
+      pen.stroke(path);
+    });
+  });
+}
+
+function drawTokens() {
+  const [side, token] = state.chosen || [null, -1];
+  [left, right].forEach((column, here) => [...column.children].forEach((one, at) => {
+    one.classList.toggle("chosen", here === side && at === token);
+    one.setAttribute("aria-pressed", Boolean(state.pinned) && state.pinned[0] === here && state.pinned[1] === at);
+    const share = side === 1 - here ? shown[here ? token * size + at : at * size + token] : null;
+    one.lastChild.textContent = share === null || share < 0.005 ? "" : percent(share);
+  }));
+}
+
+function drawSheet() {
+  const room = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130);
+  const cell = Math.max(11, Math.min(34, Math.floor(room / size)));
+  find(".square").style.setProperty("--cell", `${cell}px`);
+  find(".square").style.setProperty("--label", `${Math.min(13, cell)}px`);
+  sheet.style.width = sheet.style.height = `${cell * size}px`;
+  const pen = sized(sheet, cell * size, cell * size), most = shown.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const gap = cell > 14 ? 1 : 0;
+  shown.forEach((value, at) => {
+    pen.fillStyle = `rgb(${ramp[Math.round(255 * value / most)]})`;
+    pen.fillRect(at % size * cell, Math.floor(at / size) * cell, cell - gap, cell - gap);
+  });
+  find(".matrix h2").textContent = where();
+  find(".scale span:last-child").textContent = `0 to ${percent(most)}`;
+}
+
+function drawOverview() {
+  for (const button of document.querySelectorAll(".grid button")) {
+    const pen = sized(button.firstChild, size / devicePixelRatio, size / devicePixelRatio);
+    const image = pen.createImageData(size, size);
+    head(+button.dataset.layer, +button.dataset.head).forEach((root, at) => image.data.set([...ramp[root], 255], 4 * at));
+    pen.putImageData(image, 0, 0);
+  }
+}
+
+function where() {
+  const { map, layer, heads } = state, name = map.name;
+  if (map.layers * map.heads === 1) return name;
+  if (map.heads === 1) return `${name}, ${map.layers > 1 ? `after layer ${layer + 1}` : ""}`;
+  const of = heads.length === 1 ? `head ${heads[0] + 1}` : heads.length === map.heads ? "mean of all heads" :
+    `mean of heads ${heads.map(number => number + 1).join(", ")}`;
+  return `${name}, layer ${layer + 1}, ${of}`;
+}
+
+// What the chosen token has most of, or a cell of the matrix, in words.
+function tell(cell) {
+  const bar = find(".told"), { map } = state, [side, token] = state.chosen || [];
+  const word = at => make("b", data.tokens[at]);
+  const answer = at => map.of.startsWith("answer") && data.answers.length ? ` is ${data.answers[at].join(" (")}) and` : "";
+  bar.replaceChildren();
+  if (cell) bar.append(`${map.of} `, word(cell[0]), `${answer(cell[0])} ${map.to} `, word(cell[1]), `: ${percent(shown[cell[0] * size + cell[1]])}`);
+  else if (token !== undefined) {
+    const shares = data.tokens.map((_, at) => [at, shown[side ? at * size + token : token * size + at]]);
+    const most = shares.filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]).slice(0, 5);
+    bar.append(...side ? [word(token), ` ${map.given}: `] : [`${map.of} `, word(token), `${answer(token)} ${map.to}: `]);
+    most.forEach(([at, share], place) => bar.append(place ? ", " : "", word(at), ` ${percent(share)}`));
+    if (!most.length) bar.append("nothing");
+  } else bar.append("Point at a token, or tap it, to see its own lines and numbers.");
+  const here = [make("span", ` · ${where()}`, { className: "of" })];
+  if (cell || token !== undefined) bar.append(...here);
+}
+
+function mark(cell) {
+  const side = parseInt(sheet.style.width, 10) / size, box = find(".cell");
+  box.hidden = !cell;
+  if (cell) [box.style.left, box.style.top] = [sheet.offsetLeft + cell[1] * side, sheet.offsetTop + cell[0] * side].map(x => `${x}px`);
+  [".rows", ".head"].forEach((part, axis) => [...find(`.square ${part}`).children].forEach(
+    (one, at) => one.classList.toggle("at", Boolean(cell) && cell[axis] === at)));
+  tell(cell);
+}
+
+function table() {
+  if (!find(".numbers").open) return;
+  const top = make("tr"), body = make("tbody"), name = at => make("bdi", data.tokens[at]);
+  top.append(make("th", `${state.map.of} \\ ${state.map.to}`));
+  data.tokens.forEach((_, at) => { const one = make("th", "", { scope: "col" }); one.append(name(at)); top.append(one); });
+  data.tokens.forEach((_, at) => {
+    const row = make("tr"), first = make("th", "", { scope: "row" });
+    first.append(name(at));
+    row.append(first, ...Array.from(shown.subarray(at * size, (at + 1) * size), share => make("td", percent(share))));
+    body.append(row);
+  });
+  const whole = make("table"), headed = make("thead");
+  whole.append(make("caption", where()), headed, body);
+  headed.append(top);
+  find(".numbers .wide").replaceChildren(whole);
+}
+
+function draw() {
+  shown = mean();
+  for (const button of document.querySelectorAll(".grid button")) {
+    button.setAttribute("aria-pressed", +button.dataset.layer === state.layer && state.heads.includes(+button.dataset.head));
+  }
+  [...find(".heads").children].forEach((one, at) => one.setAttribute(
+    "aria-pressed", at < state.map.heads ? state.heads.includes(at) : state.heads.length === state.map.heads));
+  find(".layer select").value = state.layer;
+  drawTokens();
+  drawLines();
+  drawSheet();
+  mark(null);
+  table();
+}
+
+function choose(token) {
+  state.chosen = token || state.pinned;
+  drawTokens();
+  drawLines();
+  tell();
+}
+
+// Of several things only one is a stop of the Tab key; the arrow keys go on from it.
+function rove(items, columns) {
+  items.forEach((item, at) => {
+    item.tabIndex = at ? -1 : 0;
+    item.addEventListener("keydown", event => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+      const next = step && items[at + step];
+      if (!next) return;
+      event.preventDefault();
+      items.forEach(one => { one.tabIndex = one === next ? 0 : -1; });
+      next.focus();
+    });
+  });
+}
+
+// A small matrix of each head, a row a layer; of a map without heads one of each layer, beside each other.
+function overview(map) {
+  const by = map.heads > 1, wide = by ? map.heads : map.layers, grid = find(".grid"), buttons = [];
+  find(".overview").hidden = map.layers * map.heads === 1;
+  find(".overview h2").textContent = by ? "All layers and heads" : "All layers";
+  grid.style.gridTemplateColumns = `auto repeat(${wide}, minmax(2.6rem, ${wide > 4 ? 4 : 7}rem))`;
+  const at = (one, row, column) => { one.style.gridArea = `${row + 1} / ${column + 1}`; return one; };
+  grid.replaceChildren(at(make("span", by ? "layer \\ head" : "layer"), 0, 0),
+    ...Array.from({ length: wide }, (_, column) => at(make("span", column + 1), 0, column + 1)),
+    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => at(make("span", row + 1), row + 1, 0)));
+  for (let layer = 0; layer < map.layers; layer++) {
+    for (let number = 0; number < map.heads; number++) {
+      const name = `layer ${layer + 1}${by ? `, head ${number + 1}` : ""}`;
+      const button = at(make("button", "", { type: "button", title: name, ariaLabel: name, onclick: () => {
+        [state.layer, state.heads] = [layer, [number]];
+        draw();
+        find(".matrix").scrollIntoView({ block: "nearest", behavior: "smooth" });
+      } }), by ? layer + 1 : 1, (by ? number : layer) + 1);
+      Object.assign(button.dataset, { layer, head: number });
+      button.append(make("canvas"));
+      buttons.push(button);
+    }
+  }
+  grid.append(...buttons);
+  rove(buttons, wide);
+}
+
+function show(number) {
+  const map = state.map = data.maps[number], most = map.heads * size <= CROWD ? map.heads : 1;
+  [state.layer, state.heads] = [Math.min(state.layer, map.layers - 1), [...Array(most).keys()]];
+  [...find(".maps").children].forEach((one, at) => one.setAttribute("aria-pressed", at === number));
+  for (const name of ["of", "to"]) find(`.columns .${name}`).textContent = map[name];
+  left.setAttribute("aria-label", map.of);
+  right.setAttribute("aria-label", map.to);
+  find(".note").textContent = map.note;
+  find(".layer").hidden = map.layers === 1;
+  find(".layer select").replaceChildren(...Array.from({ length: map.layers }, (_, at) => make("option", at + 1, { value: at })));
+  const chips = Array.from({ length: map.heads }, (_, at) => make("button", at + 1, {
+    type: "button", className: `s${at % 8}${at > 7 ? " again" : ""}`, ariaLabel: `head ${at + 1}`,
+    onclick: () => {
+      const rest = state.heads.filter(one => one !== at);
+      state.heads = rest.length === state.heads.length ? [...rest, at].sort((a, b) => a - b) : rest.length ? rest : [at];
+      draw();
+    } }));
+  const all = make("button", "all heads", { type: "button", onclick: () => { state.heads = [...chips.keys()]; draw(); } });
+  find(".heads").hidden = map.heads === 1;
+  find(".heads").replaceChildren(...map.heads > 1 ? [...chips, all] : []);
+  overview(map);
+  drawOverview();
+  draw();
+}
+
+const buttons = data.tokens.flatMap((text, at) => [left, right].map((column, side) => {
+  const button = make("button", "", { type: "button", className: "token", title: text });
+  button.append(make("bdi", text), make("span", "", { className: "share" }));
+  column.append(button);
+  for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => choose([side, at]));
+  for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => choose(null));
+  button.addEventListener("click", () => {
+    const same = state.pinned && state.pinned[0] === side && state.pinned[1] === at;
+    state.pinned = same ? null : [side, at];
+    choose(state.pinned);
+  });
+  return button;
+}));
+rove(buttons, 2);
+for (const part of [".rows", ".head"]) find(`.square ${part}`).append(...data.tokens.map(text => make("bdi", text, { title: text })));
+
+let cell = [0, 0];
+for (const name of ["pointermove", "pointerdown"]) sheet.addEventListener(name, event => {
+  const side = sheet.clientWidth / size;
+  mark(cell = [event.offsetY, event.offsetX].map(x => Math.max(0, Math.min(size - 1, Math.floor(x / side)))));
+});
+sheet.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") mark(null); });
+sheet.addEventListener("focus", () => { if (sheet.matches(":focus-visible")) mark(cell); });
+sheet.addEventListener("blur", () => mark(null));
+sheet.addEventListener("keydown", event => {
+  const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  mark(cell = cell.map((x, axis) => Math.max(0, Math.min(size - 1, x + step[axis]))));
+});
+addEventListener("keydown", event => {
+  if (event.key !== "Escape") return;
+  state.pinned = null;
+  choose(null);
+});
+[...find(".maps").children].forEach((one, at) => one.addEventListener("click", () => show(at)));
+find(".layer select").addEventListener("change", event => { state.layer = +event.target.value; draw(); });
+find(".numbers").addEventListener("toggle", table);
+function again() {
+  colours();
+  drawOverview();
+  draw();
+}
+for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", again);
+const room = new Map();
+const observer = new ResizeObserver(entries => entries.forEach(({ target, contentRect: { width, height } }) => {
+  const before = room.get(target), now = target === lines ? `${width} ${height}` : width;
+  room.set(target, now);
+  if (before && before !== now) (target === lines ? drawLines : drawSheet)();
+}));
+for (const target of [lines, find(".matrix")]) observer.observe(target);
+colours();
+show(0);
