@@ -6,6 +6,7 @@
     python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
     python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
     python -m launch.use cloze runs/a --file=passages.txt
+    python -m launch.use attend runs/a "A man plays the guitar." --out=page.html
     python -m launch.use export runs/a FOLDER
 
 A Hugging Face folder (BERT, RoBERTa or XLM-R: config.json, model.safetensors, a tokenizer) stands for a run wherever
@@ -27,7 +28,7 @@ _FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar: those to se
 _TOP = flags.DEFINE_integer("top", 5, "fill, similar: how many.", lower_bound=1)
 _LAYER = flags.DEFINE_integer("layer", -1, "embed, similar: 0 the embeddings, -1 the last layer.")
 _POOL = flags.DEFINE_enum("pool", "mean", ["mean", "first"], "embed, similar: the mean over tokens, or [CLS]'s state.")
-_OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a text.")
+_OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a text. attend: the page, .html.")
 _METRIC = flags.DEFINE_enum("metric", "pll", ["pll", "pll_word_l2r"], "score: each token hidden alone, or with the "
                             "rest of its word.")
 _EVERY = flags.DEFINE_integer("every", 5, "cloze: one of so many words is deleted.", lower_bound=2)
@@ -103,6 +104,25 @@ def cloze(model, texts: list[str]) -> Iterator[dict]:
                "flesch_rank": easy.index(ease) + 1, "flesch": ease, "text": one.text}
 
 
+def attend(model, texts: list[str]) -> Iterator[dict]:
+    """The page of a text, or with --json the numbers of each."""
+    from mlm.base import errors, files
+    from mlm.judge import attend
+    from mlm.report.pages import attention
+
+    if _JSON.value and not _OUT.value:
+        yield from ({"text": text, **attend.plain(attend.ask(model, text))} for text in texts)
+        return
+    errors.expect(_OUT.value.endswith(".html"), "--out", _OUT.value, "the name of a file to write, FILE.html")
+    path = Path(_OUT.value)
+    errors.expect(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
+    files.check_folder("--out", str(path.parent))
+    errors.expect(len(texts) == 1, "attend", len(texts), "one text, which the page is of")
+    looked = attend.ask(model, texts[0])
+    files.write_text(path, attention.page(model.cfg.workdir, texts[0], **looked._asdict()))
+    yield {"written": _OUT.value, "tokens": len(looked.tokens)}
+
+
 def export(model, given: list[str]) -> Iterator[dict]:
     from mlm.base import errors
     from mlm.judge import folders
@@ -111,8 +131,8 @@ def export(model, given: list[str]) -> Iterator[dict]:
     yield folders.write(model, given[0])
 
 
-COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "cloze": cloze,
-            "export": export}
+COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "attend": attend,
+            "cloze": cloze, "export": export}
 FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "cloze": ".3f", "flesch": ".1f", "texts": ",d"}
 WIDEST = 80  # letters of a text in a table
 

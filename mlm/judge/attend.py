@@ -50,6 +50,16 @@ def ask(model: Opened, text: str) -> Looked:
                   rollout(weights) if attends else None, slopes, answers, seen == "rest")
 
 
+def plain(looked: Looked) -> dict:
+    """As JSON has it: nested lists, numbers of four digits, and names without shapes."""
+    def value(of):
+        return [float(f"{x:.4g}") for x in of] if of.ndim == 1 else [*map(value, of)]
+
+    return {name.partition("_")[0]: value(found) if isinstance(found, np.ndarray) else
+            [one._asdict() for one in found] if name == "answers" and found else found
+            for name, found in looked._asdict().items()}
+
+
 def rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
     """KxTxT: how much of each token's embedding has come into each state after each layer, by its attention weights.
 

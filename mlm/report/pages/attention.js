@@ -39,33 +39,36 @@ function sized(canvas, width, height) {
   return pen;
 }
 
-const LEVELS = 16;  // of a line's weight
-const CROWD = 100;  // heads by tokens, above which the page begins with one head
-function drawLines() {
-  const width = lines.clientWidth, height = lines.clientHeight, pen = sized(lines, width, height);
-  const row = height / size, [side, token] = state.chosen || [null, -1];
-  const drawn = at => side === null || (side ? at % size : Math.floor(at / size)) === token;
-  const weights = state.heads.map(number => head(state.layer, number));
-  let most = 0;
-  for (const roots of weights) roots.forEach((root, at) => { if (drawn(at)) most = Math.max(most, square[root]); });
-  weights.forEach((roots, place) => {
-    const paths = Array.from({ length: LEVELS + 1 }, () => null);
-    roots.forEach((root, at) => {
-      const level = Math.round(LEVELS * square[root] / most);
-      if (level < 1 || !drawn(at)) return;
-      const path = paths[level] ||= new Path2D();
-      path.moveTo(0, row * (Math.floor(at / size) + 0.5));
-      path.lineTo(width, row * (at % size + 0.5));
-    });
-    pen.strokeStyle = colour(state.heads[place]);
-    pen.setLineDash(state.map.heads > 1 && state.heads[place] > 7 ? [4, 3] : []);
-    paths.forEach((path, level) => {
-      if (!path) return;
-      pen.globalAlpha = level / LEVELS;
-      pen.lineWidth = 0.7 + 2.3 * level / LEVELS;
-      pen.stroke(path);
-    });
+const LEVELS = 16;                 // of a line's weight
+const CROWD = 100;                 // heads by tokens, above which the page begins with one head
+const LINES = 300 + 3 * size;      // the strongest are drawn while no token is chosen; of a chosen token all
+
+// The weights that are drawn, each [its root, head, place in the matrix], the strongest first.
+function strongest() {
+  const [side, token] = state.chosen || [null, -1], found = [];
+  for (const number of state.heads) head(state.layer, number).forEach((root, at) => {
+    if (root && (side === null || (side ? at % size : Math.floor(at / size)) === token)) found.push([root, number, at]);
   });
+  found.sort((a, b) => b[0] - a[0]);
+  return side === null ? found.slice(0, LINES) : found;
+}
+
+function drawLines() {
+  const width = lines.clientWidth, height = lines.clientHeight, pen = sized(lines, width, height), row = height / size;
+  const drawn = strongest(), most = drawn.length ? square[drawn[0][0]] : 1, paths = {};
+  for (const [root, number, at] of drawn) {
+    const path = paths[`${Math.ceil(LEVELS * square[root] / most)} ${number}`] ||= new Path2D();
+    path.moveTo(0, row * (Math.floor(at / size) + 0.5));
+    path.lineTo(width, row * (at % size + 0.5));
+  }
+  for (const [name, path] of Object.entries(paths)) {
+    const [level, number] = name.split(" ").map(Number);
+    pen.strokeStyle = colour(number);
+    pen.setLineDash(state.map.heads > 1 && number > 7 ? [4, 3] : []);
+    pen.globalAlpha = level / LEVELS;
+    pen.lineWidth = 0.7 + 2.3 * level / LEVELS;
+    pen.stroke(path);
+  }
 }
 
 function drawTokens() {
@@ -200,9 +203,9 @@ function overview(map) {
   find(".overview h2").textContent = by ? "All layers and heads" : "All layers";
   grid.style.gridTemplateColumns = `auto repeat(${wide}, minmax(2.6rem, ${wide > 4 ? 4 : 7}rem))`;
   const at = (one, row, column) => { one.style.gridArea = `${row + 1} / ${column + 1}`; return one; };
-  grid.replaceChildren(at(make("span", by ? "layer \\ head" : "layer"), 0, 0),
+  grid.replaceChildren(at(make("span", by ? "layer \\ head" : "layer", { className: "layer" }), 0, 0),
     ...Array.from({ length: wide }, (_, column) => at(make("span", column + 1), 0, column + 1)),
-    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => at(make("span", row + 1), row + 1, 0)));
+    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => at(make("span", row + 1, { className: "layer" }), row + 1, 0)));
   for (let layer = 0; layer < map.layers; layer++) {
     for (let number = 0; number < map.heads; number++) {
       const name = `layer ${layer + 1}${by ? `, head ${number + 1}` : ""}`;
