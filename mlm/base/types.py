@@ -83,9 +83,9 @@ class Model(NamedTuple):
     ways: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",) or ("left",)
     width: int                # D
     init: Callable            # (key) -> params
-    hidden: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None) -> tuple of h_BxLxD, one for
-                              # each of `ways`; key_B None: evaluation, no dropout; shift: is added to the embeddings,
-                              # behind their norm, and what a gradient by them is taken of
+    hidden: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None) -> tuple of h_BxLxD, one
+                              # for each of `ways`; key_B None: evaluation, no dropout; shift: what is added to the
+                              # embeddings, behind their norm, to take gradients by them
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
     head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
                                   # logits; None: a loss cannot, or should not, take its own way through them

@@ -22,14 +22,6 @@ function mean() {
   return sum.map(value => value / state.heads.length);
 }
 
-// Colours follow the page's own, light or dark.
-const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const channels = name => [1, 3, 5].map(at => parseInt(style(name).slice(at, at + 2), 16));
-let ramp = [];
-function colours() {
-  const [low, high] = [channels("--ground"), channels("--heat")];
-  ramp = Array.from({ length: 256 }, (_, at) => low.map((value, i) => Math.round(value + (high[i] - value) * at / 255)));
-}
 const colour = number => state.map.heads > 1 ? style(`--s${number % 8}`) : style("--heat");
 
 function sized(canvas, width, height) {
@@ -81,31 +73,6 @@ function drawTokens() {
   }));
 }
 
-function drawSheet() {
-  const room = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130);
-  const cell = Math.max(11, Math.min(34, Math.floor(room / size)));
-  find(".square").style.setProperty("--cell", `${cell}px`);
-  find(".square").style.setProperty("--label", `${Math.min(13, cell)}px`);
-  sheet.style.width = sheet.style.height = `${cell * size}px`;
-  const pen = sized(sheet, cell * size, cell * size), most = shown.reduce((a, b) => Math.max(a, b), 0) || 1;
-  const gap = cell > 14 ? 1 : 0;
-  shown.forEach((value, at) => {
-    pen.fillStyle = `rgb(${ramp[Math.round(255 * value / most)]})`;
-    pen.fillRect(at % size * cell, Math.floor(at / size) * cell, cell - gap, cell - gap);
-  });
-  find(".matrix h2").textContent = where();
-  find(".scale span:last-child").textContent = `0 to ${percent(most)}`;
-}
-
-function drawOverview() {
-  for (const button of document.querySelectorAll(".grid button")) {
-    const pen = sized(button.firstChild, size / devicePixelRatio, size / devicePixelRatio);
-    const image = pen.createImageData(size, size);
-    head(+button.dataset.layer, +button.dataset.head).forEach((root, at) => image.data.set([...ramp[root], 255], 4 * at));
-    pen.putImageData(image, 0, 0);
-  }
-}
-
 function where() {
   const { map, layer, heads } = state, name = map.name;
   if (map.layers * map.heads === 1) return name;
@@ -131,32 +98,6 @@ function tell(cell) {
   } else bar.append("Point at a token, or tap it, to see its own lines and numbers.");
   const here = [make("span", ` · ${where()}`, { className: "of" })];
   if (cell || token !== undefined) bar.append(...here);
-}
-
-function mark(cell) {
-  const side = parseInt(sheet.style.width, 10) / size, box = find(".cell");
-  box.hidden = !cell;
-  if (cell) [box.style.left, box.style.top] = [sheet.offsetLeft + cell[1] * side, sheet.offsetTop + cell[0] * side].map(x => `${x}px`);
-  [".rows", ".head"].forEach((part, axis) => [...find(`.square ${part}`).children].forEach(
-    (one, at) => one.classList.toggle("at", Boolean(cell) && cell[axis] === at)));
-  tell(cell);
-}
-
-function table() {
-  if (!find(".numbers").open) return;
-  const top = make("tr"), body = make("tbody"), name = at => make("bdi", data.tokens[at]);
-  top.append(make("th", `${state.map.of} \\ ${state.map.to}`));
-  data.tokens.forEach((_, at) => { const one = make("th", "", { scope: "col" }); one.append(name(at)); top.append(one); });
-  data.tokens.forEach((_, at) => {
-    const row = make("tr"), first = make("th", "", { scope: "row" });
-    first.append(name(at));
-    row.append(first, ...Array.from(shown.subarray(at * size, (at + 1) * size), share => make("td", percent(share))));
-    body.append(row);
-  });
-  const whole = make("table"), headed = make("thead");
-  whole.append(make("caption", where()), headed, body);
-  headed.append(top);
-  find(".numbers .wide").replaceChildren(whole);
 }
 
 function draw() {
@@ -194,33 +135,6 @@ function rove(items, columns) {
       next.focus();
     });
   });
-}
-
-// A small matrix of each head, a row a layer; of a map without heads one of each layer, beside each other.
-function overview(map) {
-  const by = map.heads > 1, wide = by ? map.heads : map.layers, grid = find(".grid"), buttons = [];
-  find(".overview").hidden = map.layers * map.heads === 1;
-  find(".overview h2").textContent = by ? "All layers and heads" : "All layers";
-  grid.style.gridTemplateColumns = `auto repeat(${wide}, minmax(2.6rem, ${wide > 4 ? 4 : 7}rem))`;
-  const at = (one, row, column) => { one.style.gridArea = `${row + 1} / ${column + 1}`; return one; };
-  grid.replaceChildren(at(make("span", by ? "layer \\ head" : "layer", { className: "layer" }), 0, 0),
-    ...Array.from({ length: wide }, (_, column) => at(make("span", column + 1), 0, column + 1)),
-    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => at(make("span", row + 1, { className: "layer" }), row + 1, 0)));
-  for (let layer = 0; layer < map.layers; layer++) {
-    for (let number = 0; number < map.heads; number++) {
-      const name = `layer ${layer + 1}${by ? `, head ${number + 1}` : ""}`;
-      const button = at(make("button", "", { type: "button", title: name, ariaLabel: name, onclick: () => {
-        [state.layer, state.heads] = [layer, [number]];
-        draw();
-        find(".matrix").scrollIntoView({ block: "nearest", behavior: "smooth" });
-      } }), by ? layer + 1 : 1, (by ? number : layer) + 1);
-      Object.assign(button.dataset, { layer, head: number });
-      button.append(make("canvas"));
-      buttons.push(button);
-    }
-  }
-  grid.append(...buttons);
-  rove(buttons, wide);
 }
 
 function show(number) {

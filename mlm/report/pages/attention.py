@@ -47,8 +47,9 @@ def page(name: str, text: str, tokens: Sequence[str], attention_KxHxTxT: np.ndar
     if saliency_TxT is not None:
         sum_Tx1 = saliency_TxT.sum(-1, keepdims=True)
         share_TxT = np.divide(saliency_TxT, sum_Tx1, out=np.zeros(saliency_TxT.shape), where=sum_Tx1 > 0)
-        maps.append(made("Gradient saliency", f"answer {'at' if hidden else 'after'}", "follows",
-                         f"is followed by answers {'at' if hidden else 'after'}", SALIENCY[hidden], share_TxT[None, None]))
+        where = "at" if hidden else "after"
+        maps.append(made("Gradient saliency", f"answer {where}", "follows", f"is followed by answers {where}",
+                         SALIENCY[hidden], share_TxT[None, None]))
     environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
                                      trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     data = {"tokens": [visible(token) for token in tokens], "maps": [one._asdict() for one in maps], "steps": STEPS,
