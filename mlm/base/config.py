@@ -78,8 +78,8 @@ class Data:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Tokenizer:
-    kind: str = ""                      # unigram (SentencePiece) | wordpiece | words; empty: words for the language,
-                                        #       else unigram
+    kind: str = ""                      # unigram (SentencePiece) | wordpiece | bpe (of bytes) | words; empty: words for
+                                        #       the language, else unigram
     vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language,
                                         #       else 8192
     path: str = setting("")             # folder of a tokenizer's file, such as a run's, to take instead of learning

@@ -2,7 +2,7 @@
 import json
 
 from mlm.base import errors
-from mlm.base.special import CLS, SEP, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
 from mlm.data.tokenizers import hub
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
@@ -28,7 +28,8 @@ def files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
 def _finished(tool, types):
     """With special tokens that are found in a text, and around it."""
     import tokenizers
-    tool.add_special_tokens(list(SPECIAL))
+    tool.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == SPECIAL[MASK], normalized=False)
+                             for name in SPECIAL])  # the space before a hidden word is hidden with it
     second = ":1" if types > 1 else ""
     tool.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] $B{second} [SEP]{second}",
@@ -42,6 +43,16 @@ def _wordpiece(tokenizer):
     from mlm.data.tokenizers import wordpiece
     tool = wordpiece.splitter(tokenizer.pieces)
     tool.decoder = tokenizers.decoders.WordPiece()
+    return tool
+
+
+def _bpe(tokenizer):
+    import tokenizers
+
+    from mlm.data.tokenizers import bpe
+    entries, merges, _ = bpe.read(tokenizer.model)
+    tool = bpe.splitter(entries, merges)
+    tool.decoder = tokenizers.decoders.ByteLevel()
     return tool
 
 
@@ -80,4 +91,4 @@ def _unigram(tokenizer):
     return tool
 
 
-KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "words": _words}
+KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "bpe": _bpe, "words": _words}

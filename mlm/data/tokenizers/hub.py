@@ -2,7 +2,6 @@
 
 The one place that renumbers: `order` says which entry there each of ours is.
 """
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.data.tokenizers import bpe
+from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
 from mlm.data.tokenizers.unigram import SPACE
 
 KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -68,39 +68,31 @@ def restore(model: bytes) -> Tokenizer:
     ours = ours_V.tolist()
     name_V = np.array(sorted(number, key=number.get), object)
     bytewise = _has(made, "ByteLevel")
-    pieces = [*SPECIAL, *(_shown(name, bytewise) for name in name_V[order_V[NUM_SPECIAL:]])]
+    named = name_V[order_V[NUM_SPECIAL:]]
+    pieces = [*SPECIAL, *map(bpe.shown, named)] if bytewise else [*SPECIAL, *named]
+    bytes_V = [name.encode() for name in SPECIAL] + [bpe.spelt(name) for name in named] if bytewise else []
     inner = made["model"].get("continuing_subword_prefix") or ""
     spaced = bytewise or _has(made, "Metaspace")
-    starts_V = np.array([(i < NUM_SPECIAL and i != UNK) or (piece.startswith(SPACE) if spaced else not (
+    starts_V = np.array([(i < NUM_SPECIAL and i != UNK) or (bpe.begins(piece) if spaced else not (
         inner and piece.startswith(inner) and len(piece) > len(inner))) for i, piece in enumerate(pieces)])
 
     def encode_batch(texts):
         return [[ours[i] for i in one.ids] for one in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(ids):
+        if bytewise:
+            return bpe.joined(bytes_V[i] for i in ids)
         if spaced:
             return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
         return " ".join(pieces[i] for i in ids).replace(f" {inner}", "" if inner else " ")
 
     def locate(text):
-        found = tool.encode(text, add_special_tokens=False)
-        return [ours[i] for i in found.ids], [(end - len(text[first:end].lstrip()), end) for first, end in
-                                              found.offsets]
+        ids, spans = located(tool, text, blank)
+        return [ours[i] for i in ids], spans
 
-    @functools.cache
-    def masking():
-        import tokenizers
-        mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
-        found = _text_alone(made, special)
-        found.add_special_tokens([tokenizers.AddedToken(
-            SPECIAL[MASK], lstrip=mask.get("lstrip", False), rstrip=mask.get("rstrip", False), normalized=False)])
-        number = found.token_to_id(SPECIAL[MASK])
-        return found, [*ours[:number], MASK, *ours[number + 1:]]
-
-    def hide(text):
-        found, masked = masking()
-        return [masked[i] for i in found.encode(text, add_special_tokens=False).ids]
-
+    blank = {int(order_V[i]) for i, piece in enumerate(pieces) if spaced and not piece.strip(SPACE)}
+    mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
+    hide = hiding(lambda: _text_alone(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False))
     return Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide)
 
 
@@ -181,20 +173,3 @@ def _has(made, kind) -> bool:
     """Whether a step of this type is among those before the model."""
     step = made.get("pre_tokenizer") or {}
     return any(one.get("type") == kind for one in (step, *step.get("pretokenizers", ())))
-
-
-def _byte_of() -> dict[str, int]:
-    """The byte that each letter of a byte-level entry stands for (GPT-2's table)."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(rest)}
-
-
-BYTE_OF = _byte_of()
-
-
-def _shown(name, bytewise) -> str:
-    """An entry as our vocabularies write it: a space as the mark, bytes as the letters that they are."""
-    if bytewise and all(letter in BYTE_OF for letter in name):
-        name = bytes(BYTE_OF[letter] for letter in name).decode(errors="replace").replace(" ", SPACE)
-    return name

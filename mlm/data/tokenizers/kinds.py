@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.special import NUM_SPECIAL, SPECIAL
-from mlm.data.tokenizers import hub, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, hub, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
 
 SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
@@ -26,7 +26,7 @@ def given(field: str, folder: str) -> Tokenizer:
                    and path.suffix in (".model", ".txt", ".json"))
     inside = f"; did you mean {str(Path(folder, 'tokenizer'))!r}?" if Path(folder, "tokenizer").is_dir() else ""
     errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
-                  f"wordpiece.txt, words.txt or hub.json); it holds {len(there)}{inside}")
+                  f"wordpiece.txt, bpe.json, words.txt or hub.json); it holds {len(there)}{inside}")
     try:
         tokenizer = load(there[0])
     except (OSError, RuntimeError, ValueError) as error:
@@ -72,5 +72,6 @@ def _sample(sentences) -> list[str]:
 
 KINDS = {"unigram": Kind(unigram.train, unigram.restore),
          "wordpiece": Kind(wordpiece.train, wordpiece.restore),
+         "bpe": Kind(bpe.train, bpe.restore),
          "words": Kind(words.train, words.restore)}
 RESTORE = {name: kind.restore for name, kind in KINDS.items()} | {"hub": hub.restore}  # what is read, and never learnt

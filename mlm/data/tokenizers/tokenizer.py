@@ -1,14 +1,16 @@
 """Text to token ids and back, with the same five special ids whatever the kind of vocabulary."""
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from mlm.base import errors
+from mlm.base.special import MASK, SPECIAL
 
-ENDINGS = {"unigram": "model", "hub": "json"}  # of a kind's file; the others': txt
+ENDINGS = {"unigram": "model", "bpe": "json", "hub": "json"}  # of a kind's file; the others': txt
 SENTENCE = 1000         # characters; the longest stretch learnt from at once
 
 
@@ -16,7 +18,7 @@ class Tokenizer(NamedTuple):
     """A vocabulary as a value: the bytes that it is saved as, and pure functions made from them."""
 
     kind: str
-    model: bytes                                             # SentencePiece model, one entry a line, or JSON (hub)
+    model: bytes                                             # SentencePiece model, one entry a line, or JSON
     pieces: list[str]                                        # of each id
     starts_word_V: np.ndarray                                # bool: the piece does not continue a word
     encode_batch: Callable[[list[str]], list[list[int]]]     # no special ids are added
@@ -39,6 +41,35 @@ class Tokenizer(NamedTuple):
         path = Path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
         path.write_bytes(self.model)
         return path
+
+
+def located(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], list[tuple[int, int]]]:
+    """`locate` of a tool of the tokenizers library, in its numbers; white space before a piece is no letter of it.
+
+    blank: pieces that are white space alone, which may stand for a space that the text does not have.
+    """
+    found = tool.encode(text, add_special_tokens=False)
+    return found.ids, [(first, first) if i in blank else (end - len(text[first:end].lstrip()), end)
+                       for i, (first, end) in zip(found.ids, found.offsets, strict=True)]
+
+
+def hiding(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:
+    """`hide` of a tool, one that `make` makes anew, and of which `ours` has our numbers.
+
+    lstrip, rstrip: white space on that side of [MASK] is part of what is hidden.
+    """
+    @functools.cache
+    def finding():
+        import tokenizers
+        tool = make()
+        tool.add_special_tokens([tokenizers.AddedToken(SPECIAL[MASK], lstrip=lstrip, rstrip=rstrip, normalized=False)])
+        return tool, tool.token_to_id(SPECIAL[MASK])
+
+    def hide(text):
+        tool, mask = finding()
+        return [MASK if i == mask else ours[i] for i in tool.encode(text, add_special_tokens=False).ids]
+
+    return hide
 
 
 def characters(sentences, normalize) -> Counter:

@@ -2,7 +2,7 @@
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, alphabet, characters, ranked, too_few
+from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, alphabet, characters, located, ranked, too_few
 
 
 def splitter(entries=()):
@@ -64,9 +64,5 @@ def restore(model):
     def decode(ids):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
-    def locate(text):
-        encoding = tool.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
-
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, locate)
+    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, lambda text: located(tool, text))
