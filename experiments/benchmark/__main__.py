@@ -5,8 +5,8 @@
 Both sides have the same shapes, maths, data and optimiser, each at its best settings; they take turns, and a ratio is
 the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
 out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, start, growth; each
-begins with what it measures. The table of the parts run and the machine's description are written to runs/benchmark after
-every part; all parts take half an hour on two cores.
+begins with what it measures. The table of the parts run and the machine's description are written to runs/benchmark
+after every part; all parts take half an hour on two cores.
 """
 import importlib
 import sys

@@ -10,13 +10,14 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers import bpe
+from mlm.data.tokenizers import bpe, classes
 from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
 from mlm.data.tokenizers.unigram import SPACE
 
 KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 USUAL = (SPECIAL, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
 FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
+CONFIG = "config.json"
 UNTYPED = "\ufdd0"            # a code point that no text may hold
 
 
@@ -27,12 +28,16 @@ def read(folder: Path | str) -> Tokenizer:
     if (folder / FILE).exists():
         made = _json(folder / FILE)
     elif (folder / WORDS).exists():
-        made = json.loads(_of_words(folder / WORDS, knobs).to_str())
+        made = _of_words(folder / WORDS, knobs)
+        # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
+        lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
+        knobs = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower} | knobs
     else:
         raise errors.ConfigError(f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
                                  f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
     where = str(folder / FILE)
     _tool(where, made)
+    made = classes.applied(made, knobs, _json(folder / CONFIG))
     number = _numbers(made)
     named = [knobs.get(key) for key in KEYS]
     named = [one.get("content") if isinstance(one, dict) else one for one in named]
@@ -150,23 +155,17 @@ def _text_alone(made, special):
 
 
 def _of_words(path, knobs):
-    """BERT's tokenizer of a list of entries, as transformers reads it."""
+    """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
     try:
-        entries = path.read_text(encoding="utf-8").splitlines()
+        entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.line(error)})") from None
-    # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
-    lower = knobs.get("do_lower_case", all(entry == entry.lower() for entry in entries if entry[:1] != "["))
     unknown = knobs.get("unk_token", SPECIAL[UNK])
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
         {entry: i for i, entry in enumerate(entries)}, unk_token=unknown if isinstance(unknown, str) else SPECIAL[UNK]))
-    made.normalizer = tokenizers.normalizers.BertNormalizer(
-        lowercase=bool(lower), strip_accents=knobs.get("strip_accents"),
-        handle_chinese_chars=bool(knobs.get("tokenize_chinese_chars", True)))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.decoder = tokenizers.decoders.WordPiece()
-    return made
+    return json.loads(made.to_str())
 
 
 def _has(made, kind) -> bool:
