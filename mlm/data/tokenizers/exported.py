@@ -60,7 +60,8 @@ def _words(tokenizer):
     import tokenizers
     tool = tokenizers.Tokenizer(tokenizers.models.WordLevel(
         {piece: i for i, piece in enumerate(tokenizer.pieces)}, unk_token=SPECIAL[UNK]))
-    tool.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    space = tokenizers.Regex(r"[\s\x1c-\x1f]")  # as Python's split has it
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(space, "removed")
     return tool
 
 
@@ -84,8 +85,8 @@ def _unigram(tokenizer):
         byte_fallback=False))
     normal = tokenizers.normalizers
     tool.normalizer = normal.Sequence([
-        normal.Precompiled(proto.normalizer_spec.precompiled_charsmap), normal.Strip(left=False),
-        normal.Replace(tokenizers.Regex(" {2,}"), " ")])
+        normal.Precompiled(proto.normalizer_spec.precompiled_charsmap),
+        normal.Replace(tokenizers.Regex(r" +\z"), ""), normal.Replace(tokenizers.Regex(" {2,}"), " ")])
     tool.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first")
     tool.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="first")
     return tool

@@ -37,7 +37,7 @@ def read(folder: Path | str) -> Tokenizer:
                                  f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
     where = str(folder / FILE)
     _tool(where, made)
-    made = classes.applied(made, knobs, _json(folder / CONFIG))
+    made = classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
     number = _numbers(made)
     named = [knobs.get(key) for key in KEYS]
     named = [one.get("content") if isinstance(one, dict) else one for one in named]
