@@ -88,7 +88,9 @@ def test_part_of_a_word_may_be_hidden(models):
 def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
     model, texts = models[kind], ["the [MASK] is red .", "[MASK]", "the apple is [MASK] the [MASK] tree ."]
     found = model.fill(texts, top=4)
-    assert [len(one) for one in found] == [1, 1, 2] and model.fill(texts[2], top=4) == found[2]
+    assert [len(one) for one in found] == [1, 1, 2]
+    for one, alone in zip(found[2], model.fill(texts[2], top=4), strict=True):
+        assert [filling.text for filling in one] == [filling.text for filling in alone]
     for text, masks in zip(texts, found, strict=True):
         logits_TxV = model.logits(text)
         share_TxV = np.asarray(jax.nn.softmax(logits_TxV))
@@ -142,7 +144,9 @@ def test_few_shapes_are_compiled_and_every_text_is_in_one():
     lengths = random.Random(2).choices(range(2, 128), k=500)
     made = list(batches.batched([[1] * length for length in lengths], 128, 8))
     assert sorted(np.concatenate([mine for mine, _ in made])) == list(range(500))
-    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 3 * len(batches.lengths(128))
+    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(batches.lengths(128))
+    there, rows = sum(lengths), sum(ids_BxL.size for _, ids_BxL in made)
+    assert rows < 1.5 * there + 128 * 8  # little of it is padding
     for mine, ids_BxL in made:
         np.testing.assert_array_equal((ids_BxL[:len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
 

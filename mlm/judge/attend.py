@@ -84,8 +84,8 @@ def saliency(model: Opened, row: list[int], hidden: bool) -> tuple[np.ndarray, l
     """
     size = len(row)
     slope_TxT, answers = np.zeros((size, size), np.float32), [Answer("", 0.0)] * size
-    asked, shapes = _compiled(model.model), batches.lengths(max(model.length, model.batch))
-    for mine, ids_BxL in batches.batched([row] * size, model.length, model.batch, few=shapes):
+    asked = _compiled(model.model)
+    for mine, ids_BxL in batches.batched([row] * size, model.length, model.batch):
         place_B = np.zeros(len(ids_BxL), np.int32)
         place_B[:len(mine)] = mine
         slope_BxL, log_prob_B, entry_B = asked(model.params, cloze.Cloze(ids_BxL, place_B, place_B + hidden))

@@ -13,7 +13,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 HIDDEN = SPECIAL[MASK]
-FEW = (1, 8)            # rows of a batch where there are no more texts than that
 # Marks that hardly a text has: of their own in every kind of vocabulary, and left as they are by every normalisation.
 RARE = [chr(code) for code in range(0x2e00, 0x2e50) if unicodedata.category(chr(code)) == "Po"]
 
@@ -74,20 +73,20 @@ def lengths(longest: int) -> list[int]:
     return [*(length for length in steps if length < longest), longest]
 
 
-def batched(ids: Sequence[Sequence[int]], longest: int, size: int, few: Sequence[int] = FEW
+def batched(ids: Sequence[Sequence[int]], longest: int, size: int, *, whole: bool = False
             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(the numbers of some texts, ids_BxL), the shortest texts first, until each was once.
+    """(the numbers of some texts, ids_BxL), the longest texts first, until each was once.
 
-    size: rows of `longest` tokens in a batch; shorter ones are more. Few shapes come, as each is compiled: rows are
-    padded to one of `lengths`, batches are filled up with their last text: to one of `few` rows, or to a whole batch.
+    size: rows of `longest` tokens in a batch; of shorter ones there are more. Few shapes come, as each is compiled:
+    rows are padded to one of `lengths`, and where there are too few to fill a batch their last fills it up, to a power
+    of two or, where `whole`, to all of it.
     """
-    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
     while order:
         length = next(one for one in lengths(longest) if len(ids[order[0]]) <= one)
         most = size * (longest // length)
-        mine = [number for number in order[:most] if len(ids[number]) <= length]
-        order = order[len(mine):]
-        count = next((rows for rows in few if len(mine) <= rows <= most), most)
+        mine, order = order[:most], order[most:]
+        count = most if whole else min(most, 1 << (len(mine) - 1).bit_length())
         ids_BxL = np.full((count, length), PAD, np.int32)
         for row_L, number in zip(ids_BxL, mine + mine[-1:] * (count - len(mine)), strict=True):
             row_L[:len(ids[number])] = ids[number]

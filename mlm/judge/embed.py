@@ -139,7 +139,7 @@ def embedded(model: types.Model, params, ids_BxL, knobs=None) -> tuple:
 def _batches(run, rows):
     """Rows, cut where they are too long, in full batches alone, which divide among the devices."""
     length = run.cfg.pack.length
-    return batches.batched([batches.fitted(row, length) for row in rows], length, run.cfg.eval.batch_size, few=())
+    return batches.batched([batches.fitted(row, length) for row in rows], length, run.cfg.eval.batch_size, whole=True)
 
 
 def held_out(cfg: config.Config) -> Part:
