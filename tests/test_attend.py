@@ -76,6 +76,17 @@ def test_saliency_is_the_steepest_slope_of_the_answer(opened, family, cell):
     assert looked.answers[place].probability == pytest.approx(np.exp((up_D + down_D) / 2).mean(), rel=0.02)
 
 
+def test_embeddings_shifted_to_those_of_another_text_are_that_text(opened):
+    model = opened("feedforward", "window")
+    params, model, length = model.params["model"], model.model, 9
+    one, other = (cloze.text(jnp.array([np.random.default_rng(seed).permutation(40)[:length] + 5])) for seed in (0, 1))
+    layers = jax.jit(model.layers)
+    shift_1xLxD = layers(params, other)[0] - layers(params, one)[0]
+    hidden = jax.jit(lambda text, shift: model.hidden(params, text, shift_BxLxD=shift)[0])
+    np.testing.assert_allclose(hidden(one, shift_1xLxD), hidden(other, 0 * shift_1xLxD), atol=1e-5)
+    np.testing.assert_allclose(hidden(one, 0 * shift_1xLxD), layers(params, one)[-1], atol=1e-5)
+
+
 def test_an_answer_does_not_know_the_token_that_stands_there(opened):
     model, place = opened("transformer"), 4
     one, other = (attend.ask(model, text) for text in (TEXT, TEXT.replace("w4 w1", "w4 w8")))

@@ -4,7 +4,7 @@ const find = selector => document.querySelector(selector);
 const make = (tag, text, more) => Object.assign(document.createElement(tag), { textContent: text }, more);
 const square = Float32Array.from({ length: data.steps + 1 }, (_, root) => (root / data.steps) ** 2);
 for (const map of data.maps) map.roots = Uint8Array.from(atob(map.roots), sign => sign.charCodeAt(0));
-const percent = share => share >= 0.0995 ? `${(100 * share).toFixed(0)}%` : share >= 0.0005 ? `${(100 * share).toFixed(1)}%` : "0%";
+const percent = share => `${share < 0.0005 ? "0" : (100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 
 const state = { map: null, layer: 0, heads: [], chosen: null, pinned: null };  // chosen: [0, i] left, [1, j] right
 const [left, right] = document.querySelectorAll(".tokens");
@@ -33,15 +33,15 @@ function sized(canvas, width, height) {
 
 const LEVELS = 16;                 // of a line's weight
 const CROWD = 100;                 // heads by tokens, above which the page begins with one head
-const LINES = 300 + 3 * size;      // the strongest are drawn while no token is chosen; of a chosen token all
+const LINES = 5 * size;            // the strongest, drawn while no token is chosen; of a chosen token all
 
 // The weights that are drawn, each [its root, head, place in the matrix], the strongest first.
 function strongest() {
-  const [side, token] = state.chosen || [null, -1], found = [];
+  const [side, token] = state.chosen || [null, -1], by = Array.from({ length: data.steps + 1 }, () => []);
   for (const number of state.heads) head(state.layer, number).forEach((root, at) => {
-    if (root && (side === null || (side ? at % size : Math.floor(at / size)) === token)) found.push([root, number, at]);
+    if (side === null || (side ? at % size : Math.floor(at / size)) === token) by[root].push([root, number, at]);
   });
-  found.sort((a, b) => b[0] - a[0]);
+  const found = by.slice(1).reverse().flat();
   return side === null ? found.slice(0, LINES) : found;
 }
 
@@ -86,24 +86,30 @@ function where() {
 function tell(cell) {
   const bar = find(".told"), { map } = state, [side, token] = state.chosen || [];
   const word = at => make("b", data.tokens[at]);
-  const answer = at => map.of.startsWith("answer") && data.answers.length ? ` is ${data.answers[at].join(" (")}) and` : "";
+  const subject = at => [`${map.of} `, word(at), ...answer(at), ` ${map.to} `];
   bar.replaceChildren();
-  if (cell) bar.append(`${map.of} `, word(cell[0]), `${answer(cell[0])} ${map.to} `, word(cell[1]), `: ${percent(shown[cell[0] * size + cell[1]])}`);
+  if (cell) bar.append(...subject(cell[0]), word(cell[1]), `: ${percent(shown[cell[0] * size + cell[1]])}`);
   else if (token !== undefined) {
     const shares = data.tokens.map((_, at) => [at, shown[side ? at * size + token : token * size + at]]);
-    const most = shares.filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]).slice(0, 5);
-    bar.append(...side ? [word(token), ` ${map.given}: `] : [`${map.of} `, word(token), `${answer(token)} ${map.to}: `]);
+    const most = shares.filter(([, share]) => share >= 0.0005).sort((a, b) => b[1] - a[1]).slice(0, 5);
+    bar.append(...side ? [word(token), ` ${map.given} `] : subject(token));
     most.forEach(([at, share], place) => bar.append(place ? ", " : "", word(at), ` ${percent(share)}`));
     if (!most.length) bar.append("nothing");
-  } else bar.append("Point at a token, or tap it, to see its own lines and numbers.");
-  const here = [make("span", ` · ${where()}`, { className: "of" })];
-  if (cell || token !== undefined) bar.append(...here);
+  } else return bar.append("Point at a token, or tap it, to see all of its lines and their numbers.");
+  bar.append(make("span", ` · ${where()}`, { className: "of" }));
+}
+
+function answer(at) {
+  if (!state.map.answered) return [];
+  const [text, share] = data.answers[at];
+  return [" is ", make("i", text), ` (${share}) and`];
 }
 
 function draw() {
   shown = mean();
   for (const button of document.querySelectorAll(".grid button")) {
-    button.setAttribute("aria-pressed", +button.dataset.layer === state.layer && state.heads.includes(+button.dataset.head));
+    const { layer, head } = button.dataset;
+    button.setAttribute("aria-pressed", +layer === state.layer && state.heads.includes(+head));
   }
   [...find(".heads").children].forEach((one, at) => one.setAttribute(
     "aria-pressed", at < state.map.heads ? state.heads.includes(at) : state.heads.length === state.map.heads));
@@ -139,22 +145,28 @@ function rove(items, columns) {
 
 function show(number) {
   const map = state.map = data.maps[number], most = map.heads * size <= CROWD ? map.heads : 1;
-  [state.layer, state.heads] = [Math.min(state.layer, map.layers - 1), [...Array(most).keys()]];
+  state.layer = map.heads > 1 ? Math.min(state.layer, map.layers - 1) : map.layers - 1;
+  state.heads = [...Array(most).keys()];
   [...find(".maps").children].forEach((one, at) => one.setAttribute("aria-pressed", at === number));
   for (const name of ["of", "to"]) find(`.columns .${name}`).textContent = map[name];
   left.setAttribute("aria-label", map.of);
   right.setAttribute("aria-label", map.to);
   find(".note").textContent = map.note;
   find(".layer").hidden = map.layers === 1;
-  find(".layer select").replaceChildren(...Array.from({ length: map.layers }, (_, at) => make("option", at + 1, { value: at })));
+  find(".layer select").replaceChildren(...Array.from(
+    { length: map.layers }, (_, at) => make("option", at + 1, { value: at })));
   const chips = Array.from({ length: map.heads }, (_, at) => make("button", at + 1, {
     type: "button", className: `s${at % 8}${at > 7 ? " again" : ""}`, ariaLabel: `head ${at + 1}`,
     onclick: () => {
       const rest = state.heads.filter(one => one !== at);
-      state.heads = rest.length === state.heads.length ? [...rest, at].sort((a, b) => a - b) : rest.length ? rest : [at];
+      if (rest.length === state.heads.length) rest.push(at);
+      if (rest.length) state.heads = rest.sort((a, b) => a - b);
       draw();
     } }));
-  const all = make("button", "all heads", { type: "button", onclick: () => { state.heads = [...chips.keys()]; draw(); } });
+  const all = make("button", "all heads", { type: "button", onclick: () => {
+    state.heads = [...chips.keys()];
+    draw();
+  } });
   find(".heads").hidden = map.heads === 1;
   find(".heads").replaceChildren(...map.heads > 1 ? [...chips, all] : []);
   overview(map);
@@ -176,7 +188,9 @@ const buttons = data.tokens.flatMap((text, at) => [left, right].map((column, sid
   return button;
 }));
 rove(buttons, 2);
-for (const part of [".rows", ".head"]) find(`.square ${part}`).append(...data.tokens.map(text => make("bdi", text, { title: text })));
+for (const part of [".rows", ".head"]) {
+  find(`.square ${part}`).append(...data.tokens.map(text => make("bdi", text, { title: text })));
+}
 
 let cell = [0, 0];
 for (const name of ["pointermove", "pointerdown"]) sheet.addEventListener(name, event => {

@@ -22,6 +22,7 @@ class Map(NamedTuple):
     of: str           # heads the tokens whose rows these are,
     to: str           # and those whose columns they are; "of TOKEN to TOKEN" is a sentence,
     given: str        # and so is "TOKEN given TOKEN", the other way about
+    answered: bool    # whether its rows are of answers
     note: str
     layers: int
     heads: int
@@ -39,7 +40,7 @@ def page(name: str, text: str, tokens: Sequence[str], attention_KxHxTxT: np.ndar
     """
     import jinja2
 
-    maps = []
+    maps, answers = [], [*(answers or ())]
     if attention_KxHxTxT is not None:
         maps.append(made("Attention", "token", "attends to", "is attended to by", ATTENTION, attention_KxHxTxT))
     if rollout_KxTxT is not None:
@@ -49,11 +50,11 @@ def page(name: str, text: str, tokens: Sequence[str], attention_KxHxTxT: np.ndar
         share_TxT = np.divide(saliency_TxT, sum_Tx1, out=np.zeros(saliency_TxT.shape), where=sum_Tx1 > 0)
         where = "at" if hidden else "after"
         maps.append(made("Gradient saliency", f"answer {where}", "follows", f"is followed by answers {where}",
-                         SALIENCY[hidden], share_TxT[None, None]))
+                         SALIENCY[hidden], share_TxT[None, None], answered=bool(answers)))
     environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
                                      trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     data = {"tokens": [visible(token) for token in tokens], "maps": [one._asdict() for one in maps], "steps": STEPS,
-            "answers": [[visible(token), f"{share:.0%}"] for token, share in answers or ()]}
+            "answers": [[visible(token), f"{share:.0%}"] for token, share in answers]}
     return environment.get_template("attention.html").render(
         name=valid(name), text=valid(text), short=valid(text if len(text) <= TITLE else f"{text[:TITLE]}…"),
         maps=maps, data=data, palette=palette)
@@ -73,9 +74,10 @@ SALIENCY = {
 }
 
 
-def made(name: str, of: str, to: str, given: str, note: str, weight_KxHxTxT: np.ndarray) -> Map:
+def made(name: str, of: str, to: str, given: str, note: str, weight_KxHxTxT: np.ndarray,
+         answered: bool = False) -> Map:
     roots = np.rint(STEPS * np.sqrt(np.clip(weight_KxHxTxT, 0, 1))).astype(np.uint8)
-    return Map(name, of, to, given, note, *roots.shape[:2], base64.b64encode(roots.tobytes()).decode())
+    return Map(name, of, to, given, answered, note, *roots.shape[:2], base64.b64encode(roots.tobytes()).decode())
 
 
 def visible(token: str) -> str:

@@ -5,7 +5,7 @@ const channels = name => [1, 3, 5].map(at => parseInt(style(name).slice(at, at +
 let ramp = [];
 function colours() {
   const [low, high] = [channels("--ground"), channels("--heat")];
-  ramp = Array.from({ length: 256 }, (_, at) => low.map((value, i) => Math.round(value + (high[i] - value) * at / 255)));
+  ramp = Array.from({ length: 256 }, (_, at) => low.map((from, i) => Math.round(from + (high[i] - from) * at / 255)));
 }
 
 function drawSheet() {
@@ -28,7 +28,8 @@ function drawOverview() {
   for (const button of document.querySelectorAll(".grid button")) {
     const pen = sized(button.firstChild, size / devicePixelRatio, size / devicePixelRatio);
     const image = pen.createImageData(size, size);
-    head(+button.dataset.layer, +button.dataset.head).forEach((root, at) => image.data.set([...ramp[root], 255], 4 * at));
+    const roots = head(+button.dataset.layer, +button.dataset.head);
+    roots.forEach((root, at) => image.data.set([...ramp[root], 255], 4 * at));
     pen.putImageData(image, 0, 0);
   }
 }
@@ -36,7 +37,10 @@ function drawOverview() {
 function mark(cell) {
   const side = parseInt(sheet.style.width, 10) / size, box = find(".cell");
   box.hidden = !cell;
-  if (cell) [box.style.left, box.style.top] = [sheet.offsetLeft + cell[1] * side, sheet.offsetTop + cell[0] * side].map(x => `${x}px`);
+  if (cell) {
+    box.style.left = `${sheet.offsetLeft + cell[1] * side}px`;
+    box.style.top = `${sheet.offsetTop + cell[0] * side}px`;
+  }
   [".rows", ".head"].forEach((part, axis) => [...find(`.square ${part}`).children].forEach(
     (one, at) => one.classList.toggle("at", Boolean(cell) && cell[axis] === at)));
   tell(cell);
@@ -46,7 +50,11 @@ function table() {
   if (!find(".numbers").open) return;
   const top = make("tr"), body = make("tbody"), name = at => make("bdi", data.tokens[at]);
   top.append(make("th", `${state.map.of} \\ ${state.map.to}`));
-  data.tokens.forEach((_, at) => { const one = make("th", "", { scope: "col" }); one.append(name(at)); top.append(one); });
+  data.tokens.forEach((_, at) => {
+    const column = make("th", "", { scope: "col" });
+    column.append(name(at));
+    top.append(column);
+  });
   data.tokens.forEach((_, at) => {
     const row = make("tr"), first = make("th", "", { scope: "row" });
     first.append(name(at));
@@ -65,10 +73,14 @@ function overview(map) {
   find(".overview").hidden = map.layers * map.heads === 1;
   find(".overview h2").textContent = by ? "All layers and heads" : "All layers";
   grid.style.gridTemplateColumns = `auto repeat(${wide}, minmax(2.6rem, ${wide > 4 ? 4 : 7}rem))`;
-  const at = (one, row, column) => { one.style.gridArea = `${row + 1} / ${column + 1}`; return one; };
-  grid.replaceChildren(at(make("span", by ? "layer \\ head" : "layer", { className: "layer" }), 0, 0),
+  const at = (one, row, column) => {
+    one.style.gridArea = `${row + 1} / ${column + 1}`;
+    return one;
+  };
+  const label = (text, row) => at(make("span", text, { className: "layer" }), row, 0);
+  grid.replaceChildren(label(by ? "layer \\ head" : "layer", 0),
     ...Array.from({ length: wide }, (_, column) => at(make("span", column + 1), 0, column + 1)),
-    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => at(make("span", row + 1, { className: "layer" }), row + 1, 0)));
+    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => label(row + 1, row + 1)));
   for (let layer = 0; layer < map.layers; layer++) {
     for (let number = 0; number < map.heads; number++) {
       const name = `layer ${layer + 1}${by ? `, head ${number + 1}` : ""}`;
