@@ -139,6 +139,10 @@ def test_a_long_text_in_the_dark_on_a_phone(chromium, tmp_path):
     with pages.opened(chromium, path, viewport={"width": 375, "height": 800}, color_scheme="dark") as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 375
         assert tab.locator("button:visible").evaluate_all("all => all.every(one => one.offsetHeight >= 24)")
+        for width in (700, 375):  # lines end at their tokens however wide the page became
+            tab.set_viewport_size({"width": width, "height": 800})
+            heights = tab.locator(".tokens, .columns canvas").evaluate_all("all => all.map(one => one.clientHeight)")
+            assert heights[0] and len({*heights}) == 1
         tab.get_by_role("button", name="layer 12, head 12").click()
         sheet = tab.locator(".square canvas")
         dark = sheet.evaluate(CORNER)

@@ -87,7 +87,8 @@ function overview(map) {
       const button = at(make("button", "", { type: "button", title: name, ariaLabel: name, onclick: () => {
         [state.layer, state.heads] = [layer, [number]];
         draw();
-        find(".matrix").scrollIntoView({ block: "nearest", behavior: "smooth" });
+        const { top } = find(".matrix").getBoundingClientRect();
+        if (top < 0 || top > innerHeight / 2) find(".matrix").scrollIntoView({ block: "start" });
       } }), by ? layer + 1 : 1, (by ? number : layer) + 1);
       Object.assign(button.dataset, { layer, head: number });
       button.append(make("canvas"));
