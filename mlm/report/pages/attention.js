@@ -93,10 +93,10 @@ function tell(cell) {
     const shares = data.tokens.map((_, at) => [at, shown[side ? at * size + token : token * size + at]]);
     const most = shares.filter(([, share]) => share >= 0.0005).sort((a, b) => b[1] - a[1]).slice(0, 5);
     bar.append(...side ? [word(token), ` ${map.given} `] : subject(token));
-    most.forEach(([at, share], place) => bar.append(place ? ", " : "", word(at), ` ${percent(share)}`));
+    most.forEach(([at, share], place) => bar.append(place ? " · " : "", word(at), ` ${percent(share)}`));
     if (!most.length) bar.append("nothing");
   } else return bar.append("Point at a token, or tap it, to see all of its lines and their numbers.");
-  bar.append(make("span", ` · ${where()}`, { className: "of" }));
+  bar.append(make("span", ` — ${where()}`, { className: "of" }));
 }
 
 function answer(at) {
