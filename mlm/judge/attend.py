@@ -80,7 +80,7 @@ def saliency(model: Opened, row: list[int], hidden: bool) -> tuple[np.ndarray, l
     Entry (i, j) is the Euclidean norm of the gradient, by the embedding of token j behind its norm, of the
     log-probability of the entry that is likeliest at place i (Simonyan et al. 2014, section 3; Li et al. 2016).
     hidden: place i is asked with its token hidden, as in training, and (i, i) is 0, for nothing of the text stands
-    there; else its state tells the next token.
+    there; else its state tells the next token. [CLS] and [SEP] are asked as well, though no training ever did.
     """
     size = len(row)
     slope_TxT, answers = np.zeros((size, size), np.float32), [Answer("", 0.0)] * size
