@@ -36,7 +36,7 @@ def main(argv):
     from mlm.base.estimates import scores_of
     from mlm.data.rows import pack
     from mlm.judge import questions
-    from mlm.train.run import directory, log, loop
+    from mlm.train.run import directory, log, loop, start
     from mlm.train.run.stop import Stopped
     from mlm.train.step import optim, parallel
 
@@ -45,7 +45,7 @@ def main(argv):
     join.check(asked)
     errors.expect(not (_LONGER.value and (asked.coordinator or asked.distributed)), "--longer", True,
                   "a single process; once the run is made longer, several can continue it by what its config.json says")
-    cfg = recipe.resolve(command.base(), command.overrides(sys.argv))
+    cfg = start.resolve(command.base(), command.overrides(sys.argv))
     recipe.check(cfg)
     if asked.coordinator:
         print(f"process {asked.process} of {asked.processes} waits for the others at {asked.coordinator}, at most "

@@ -116,7 +116,6 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
                         ({"format": "squad"}, "format = 'squad': expected one of tsv")):
         refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
     for changes, words in (({"pack.length": 7}, "config.pack.length = 7: expected 8 <= value"),
-                           ({"model.segment_types": 1}, "config.model.segment_types = 1: expected 2"),
                            ({"objective": "classify"}, "config.data.labelled.choices = .*: nothing reads it, since "
                             "config.objective is 'classify', not choice"),
                            ({"model.sees": "left"}, "config.tune.read = 'first': expected last or mean")):

@@ -127,14 +127,19 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     run, (cfg, packed, _) = trained.load(pretrained[0], {}), tuned
     assert cfg.start.state == run.digest != "" and cfg.model == run.cfg.model.__class__(
         **{**vars(run.cfg.model), "dropout": cfg.model.dropout})
-    begun = start.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))))
+    begun = start.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))),
+                        packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
     other = fields.override(cfg, {"start.state": "0" * 64})
     with pytest.raises(errors.ConfigError, match=r"config.start.state = '0+': expected the state of the newest"):
-        start.begin(other, begun)
+        start.begin(other, begun, packed.tokenizer)
     wider = fields.override(cfg, {"model.hidden": 40})
     with pytest.raises(errors.ConfigError, match=r"config.model.hidden is 24 there and 40 here"):
-        start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))))
+        start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
+                    packed.tokenizer)
+    otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
+    with pytest.raises(errors.ConfigError, match=r"config.start.run = .*: expected the vocabulary of the rows to train"):
+        start.begin(cfg, begun, otherwise)
 
 
 def test_its_result_has_the_optimum_of_the_very_rows(tuned):

@@ -5,6 +5,7 @@ from typing import Any
 from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
 from mlm.train import recipe
+from mlm.train.run import start
 
 
 def resolved(base: config.Config, sweep: Mapping[str, Mapping], asked: Mapping[str, Any]) -> dict[str, config.Config]:
@@ -19,10 +20,11 @@ def resolved(base: config.Config, sweep: Mapping[str, Mapping], asked: Mapping[s
         check_name(name)
         try:
             errors.expect(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
-            unread = recipe.unread(fields.override(fields.override(base, point), asked))
+            said = fields.override(fields.override(base, start.given(base, point, asked)), point)
+            unread = recipe.unread(fields.override(said, asked))
             mine = {field: value for field, value in asked.items() if field not in unread}
             moot = {field: unread[field] for field in moot if field in unread}
-            configs[name] = recipe.resolve(base, point, mine)
+            configs[name] = start.resolve(base, point, mine)
             recipe.check(configs[name])
         except ConfigError as error:
             raise ConfigError(f"point {name}: {error}") from None

@@ -160,11 +160,14 @@ class Optim:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Start:
-    """What the first parameters of the model are; the objective's own head is always drawn."""
+    """What the first parameters of the model are; the objective's own head is drawn, but for BERT's pooler."""
 
     run: str = setting("")              # directory of the run whose newest checkpoint they are; empty: drawn
     state: str = ""                     # SHA-256 of that checkpoint's state, which says what a run began with wherever
                                         #       that lies; empty: whatever is there
+    hub: str = setting("")              # Hugging Face folder, in the place of a run
+    content: str = ""                   # SHA-256 of its config.json, tensors and vocabulary, as state is of a run's;
+                                        #       empty: whatever is there
 
 
 @dataclasses.dataclass(unsafe_hash=True)

@@ -2,9 +2,14 @@
 import contextlib
 import json
 
+from mlm import objectives
 from mlm.base import errors, fields
 from mlm.judge.opened import Opened
+from mlm.models.hub import heads
 from mlm.train.run import directory
+
+PIPELINES = {"MaskedLM": "fill-mask", "SequenceClassification": "text-classification",
+             "TokenClassification": "token-classification"}  # by the end of a class of theirs
 
 
 def text(model: Opened, said: dict) -> str:
@@ -15,23 +20,27 @@ def text(model: Opened, said: dict) -> str:
         with contextlib.suppress(errors.ConfigError):
             made, result = directory.provenance(workdir), directory.result(workdir)
     theirs = said["model_type"] != "mlm"
-    lines = ["---", *(["library_name: transformers", "pipeline_tag: fill-mask"] if theirs else []), "tags:", "- mlm",
+    named = heads.named(said)
+    reads = next((end for end in PIPELINES if named.endswith(f"For{end}")), None)
+    pipeline = [f"pipeline_tag: {PIPELINES[reads]}"] if reads else []
+    lines = ["---", *(["library_name: transformers", *pipeline] if theirs else []), "tags:", "- mlm",
              "---", "",
              f"# {cfg.model.family} {cfg.model.cell}".rstrip() + f", {cfg.model.layers} layers of {cfg.model.width}",
              "",
              f"A language model trained by `mlm` with the objective `{cfg.objective}`."
              if model.source is None else "Read from a Hugging Face folder and written again by `mlm`; its own model "
              "card says what it was trained on.", "",
-             "transformers' `AutoModelForMaskedLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this "
-             "folder, as does `mlm.open`." if theirs else
+             f"transformers' `AutoModel{f'For{reads}' if reads else ''}.from_pretrained` and "
+             "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.open`." if theirs else
              "No class of transformers is this model: `mlm.open(FOLDER)` reads this folder.", ""]
     if result:
         lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
         found = result["evaluation"]
         lines += [f"| {name} | {found[name]:.4f} | {found[f'{name}_se']:.4f} |" for name in found
                   if f"{name}_se" in found]
-        lines += ["", f"Over {found['rows']:,} rows and {found['predictions']:,} predictions of the held-out split, "
-                  f"{cfg.eval.rate:.0%} of the words masked, after {result['steps']:,} updates.", ""]
+        masked = f", {cfg.eval.rate:.0%} of the words masked" if objectives.seen(cfg) == "rest" else ""
+        lines += ["", f"Over {found['rows']:,} rows and {found['predictions']:,} predictions of the held-out split"
+                  f"{masked}, after {result['steps']:,} updates.", ""]
     elif model.source is None:
         lines += ["Written before its training ended: there are no held-out scores.", ""]
     if made:

@@ -3,19 +3,21 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from mlm import models, objectives
+from mlm import objectives
 from mlm.base import config, errors, fields, files, types
 from mlm.data.tokenizers import exported
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.judge import card, opened
 from mlm.judge.opened import Opened
-from mlm.models.hub import hub
+from mlm.models.hub import heads, hub
+from mlm.train.run import folder as folders
 from mlm.train.step import program
 
 KEPT = ("objective", "pack.length")
+TOLD = ("tune.read", "tune.features", "tune.head", "tune.head_width", "tune.depth", "data.labelled.scores",
+        "data.labelled.choices")   # of a model that was fine-tuned, beside those
 
 
 def load(folder: str) -> Opened:
@@ -23,68 +25,73 @@ def load(folder: str) -> Opened:
     """
     if not hub.is_one(folder):
         return opened.load(folder)
-    tokenizer = vocabulary.read(folder)
-    order_V = vocabulary.order(tokenizer)
-    if (kept := hub.own(folder)) is not None:
-        return _own(folder, kept, tokenizer)
-    read = hub.read(folder, order_V)
-    cfg = config.Config(workdir=str(folder), model=read.model)
-    cfg = objectives.resolve(fields.override(cfg, {"pack.length": read.model.max_positions}))
-    return joined(cfg, tokenizer, read.params, output=read.output, source=read._replace(params=None))
+    found = folders.read(folder)
+    return joined(found.cfg, found.tokenizer, found.params["model"], found.params["objective"], found.about,
+                  output=found.output, source=found.source)
 
 
-def _own(folder, kept, tokenizer) -> Opened:
-    """A folder that `write` wrote for what no class of theirs can be."""
-    cfg = fields.override(config.Config(), kept | {"workdir": str(folder)})
-    fields.check_values(cfg)
-    cfg = objectives.resolve(models.resolve(cfg))
-    models.check(cfg)
-    made, _ = program.parts(cfg, _about(cfg, tokenizer))
-    return joined(cfg, tokenizer, hub.read_own(folder, jax.eval_shape(made.init, jax.random.key(0))))
-
-
-def joined(cfg: config.Config, tokenizer: Tokenizer, params: types.Params, **more) -> Opened:
-    """A model of a resolved config, a vocabulary and the model's parameters as something to use."""
-    about = _about(cfg, tokenizer)
+def joined(cfg: config.Config, tokenizer: Tokenizer, params: types.Params, head: types.Params | None = None,
+           about: types.About | None = None, **more) -> Opened:
+    """A model of a resolved config, a vocabulary and the model's parameters as something to use; head: those of its
+    objective."""
+    about = folders.about_of(cfg, tokenizer) if about is None else about
     model, objective = program.parts(cfg, about)
-    return Opened(cfg, tokenizer, model, objective, {"model": jax.tree.map(jnp.asarray, params), "objective": {}},
-                  about, cfg.pack.length, **more)
-
-
-def _about(cfg, tokenizer) -> types.About:
-    return types.About(tokenizer.vocab_size, cfg.pack.length, (), np.ones(tokenizer.vocab_size, np.int64).tobytes())
+    params = {"model": jax.tree.map(jnp.asarray, params), "objective": jax.tree.map(jnp.asarray, head or {})}
+    return Opened(cfg, tokenizer, model, objective, params, about, cfg.pack.length, **more)
 
 
 def write(model: Opened, folder: str) -> dict:
     """Writes a model as a Hugging Face folder, and returns what it is there: {"written", "model_type", "note"}.
 
     One that none of their classes can be is written with its own config, which `load` reads; the note says why.
-    Raises ConfigError for a folder that holds something, and for a model that was fine-tuned to tell labels.
+    Raises ConfigError for a folder that holds something.
     """
     cfg, place = model.cfg, Path(folder)
-    seen = objectives.seen(cfg)
-    errors.expect(seen != "row", "export", cfg.objective, "a run that was trained on text, not fine-tuned on labels")
     files.check_folder("export", folder)
     errors.expect(not place.exists() or not any(place.iterdir()), "export", folder, "an empty folder, or none yet")
-    params, note = jax.device_get(model.params["model"]), ""
+    params, note = jax.device_get(model.params), ""
     if model.source is not None:
-        order_V = vocabulary.order(model.tokenizer)
-        said = {key: value for key, value in model.source.settings.items() if key != "torch_dtype"}  # older for dtype
-        said["dtype"] = "float32"
-        found = hub.tensors_of(params, said, order_V, model.source.rest, output=model.output)
+        said, found = _again(model, params)
     else:
         try:
-            said = hub.settings.of(cfg.model, model.tokenizer.vocab_size)
-            found = hub.tensors_of(params, said, np.arange(model.tokenizer.vocab_size))
+            said, found = _theirs(model, params)
         except errors.ConfigError as error:
+            said, found = _ours(model, params)
             note = str(error)
-            flat = fields.flatten(cfg)
-            kept = {name: flat[name] for name in flat if name.startswith("model.") or name in KEPT}
-            said = hub.settings.own(kept | ({"objective": "mlm"} if seen == "rest" else {}), model.tokenizer.vocab_size)
-            found = hub.own_tensors(params)
     place.mkdir(parents=True, exist_ok=True)
     for name, text in exported.files(model.tokenizer, model.length, cfg.model.segment_types).items():
         files.write_text(place / name, text)
     files.write_text(place / "README.md", card.text(model, said))
     hub.write(place, said, found)
     return {"written": str(folder), "model_type": said["model_type"], "note": note}
+
+
+def _again(model, params):
+    """What was read from such a folder, and its tensors to the bit."""
+    source = model.source
+    said = {key: value for key, value in source.settings.items() if key != "torch_dtype"}  # older for dtype
+    said["dtype"] = "float32"
+    order_V = vocabulary.order(model.tokenizer)
+    return said, hub.tensors_of(params["model"], said, order_V, source.rest, output=model.output)
+
+
+def _theirs(model, params):
+    """config.json and tensors of one of their classes. Raises ConfigError, saying why, where none is this model."""
+    cfg, order_V = model.cfg, vocabulary.order(model.tokenizer)
+    said = hub.settings.of(cfg.model, order_V)
+    labels = objectives.seen(cfg) == "row"
+    if labels:
+        said |= heads.of(cfg, model.about.classes, said)
+    found = hub.tensors_of(params["model"], said, order_V, output=not labels)
+    return said, found | (heads.tensors_of(cfg.objective, params["objective"], said) if labels else {})
+
+
+def _ours(model, params):
+    """config.json with a config of our own, and the tensors by our names."""
+    flat, labels = fields.flatten(model.cfg), objectives.seen(model.cfg) == "row"
+    kept = {name: flat[name] for name in flat
+            if name.startswith("model.") or name in KEPT or (labels and name in TOLD)}
+    if objectives.seen(model.cfg) == "rest":
+        kept["objective"] = "mlm"
+    said = hub.settings.own(kept, model.tokenizer.vocab_size, model.about.classes if labels else ())
+    return said, hub.own_tensors(params)

@@ -13,13 +13,12 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, errors, types
 from mlm.base.special import MASK
-from mlm.data.rows import labelled
 from mlm.data.tasks import tasks
-from mlm.data.tasks.examples import Example
 from mlm.data.tokenizers import words
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge import batches, cloze, embed, pll
+from mlm.judge import batches, cloze, embed, pll, predict
 from mlm.judge.cloze import Cloze
+from mlm.judge.predict import Prediction
 from mlm.models.hub import hub
 from mlm.train.run import trained
 
@@ -32,13 +31,6 @@ class Filling(NamedTuple):
     token: str                # an entry of the vocabulary; "▁" or no "##" before it: a word begins
     probability: float
     text: str                 # the text with it there, other [MASK] left as they are
-
-
-class Prediction(NamedTuple):
-    """What a fine-tuned model says of a text, or of a word."""
-
-    label: str | float        # a class, or a number
-    probability: float | None  # of a class
 
 
 class Opened(NamedTuple):
@@ -57,6 +49,7 @@ class Opened(NamedTuple):
     length: int               # longest row, in tokens
     batch: int = 32           # rows of that length in a batch
     output: bool = True       # whether it came with an output layer over the vocabulary
+    texts: tuple[int, ...] = (1, 2)  # how many an example of a fine-tuned model has
     source: hub.Read | None = None  # of a Hugging Face folder: what else it held
 
     def fill(self, text: str | Sequence[str], top: int = 5) -> list:
@@ -72,10 +65,10 @@ class Opened(NamedTuple):
             errors.expect(batches.HIDDEN in each, "text", each, f"a text with {batches.HIDDEN} in it")
         ids = self._rows(texts)
         asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
-        answer = self._compiled(likeliest, top)
+        answer = self.compiled(likeliest, top)
         found: list[list] = [[] for _ in texts]
         given: dict[tuple[int, int], list] = {}
-        for mine, ids_BxL in self._batches([ids[number] for number, _ in asked]):
+        for mine, ids_BxL in self.batches([ids[number] for number, _ in asked]):
             place_B = np.zeros(len(ids_BxL), np.int32)
             place_B[:len(mine)] = [asked[i][1] for i in mine]
             share_BxK, id_BxK = answer(self.params, Cloze(ids_BxL, place_B, place_B + 1))
@@ -124,7 +117,7 @@ class Opened(NamedTuple):
         self._expect_masked("score")
         errors.one_of("metric", metric, pll.METRICS)
         texts, one = _listed(text)
-        answer = self._compiled(cloze.log_prob)
+        answer = self.compiled(cloze.log_prob)
         given = pll.scores(lambda asked: answer(self.params, asked), pll.clozes(self.tokenizer, texts, self.length),
                            self.batch)
         found = getattr(given, f"{metric}_S")
@@ -138,8 +131,8 @@ class Opened(NamedTuple):
                       "a Transformer")
         texts, one = _listed(text)
         ids, found = self._rows(texts), [None] * len(texts)
-        answer = self._compiled(attended)
-        for mine, ids_BxL in self._batches(ids):
+        answer = self.compiled(attended)
+        for mine, ids_BxL in self.batches(ids):
             weights_BxKxHxLxL = np.asarray(answer(self.params, ids_BxL))
             for row, number in enumerate(mine):
                 size = len(ids[number])
@@ -153,23 +146,7 @@ class Opened(NamedTuple):
 
         Raises ConfigError for a model that was fine-tuned for neither a class, a number nor tags.
         """
-        kind = self.cfg.objective
-        errors.expect(kind in ("classify", "regress", "tag"), "predict", kind,
-                      "a run that was fine-tuned to classify, regress or tag")
-        if isinstance(text, str | tuple):
-            return self.predict([text])[0]
-        examples = [self._example(one) for one in text]
-        made = labelled.MAKERS[kind].rows(examples, self.tokenizer, self.cfg, self.about.classes)
-        rows = [row for each in made for row in each]
-        found: list = [None] * len(rows)
-        answer = self._compiled(predicted, self.objective)
-        for mine, ids_BxL in self._batches([row.ids for row in rows]):
-            batch = self._batch(ids_BxL, [rows[i] for i in mine])
-            guess_Bx, score_Bx = answer(self.params, batch)
-            for row, i in enumerate(mine):
-                places = np.flatnonzero(np.array(rows[i].labels["tag"]) >= 0) if kind == "tag" else None
-                found[i] = self._told(guess_Bx[row], score_Bx[row], places)
-        return found
+        return predict.predict(self, text)
 
     def _expect_masked(self, what):
         errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
@@ -177,14 +154,16 @@ class Opened(NamedTuple):
         errors.expect(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
                       "encoder alone, to embed with")
 
-    def _compiled(self, function, *fixed) -> Callable:
+    def compiled(self, function, *fixed) -> Callable:
+        """A function of (model, *fixed, ...) with those in place, compiled once for all models like this one."""
         return _compiled(function, self.model, *fixed)
 
     def _rows(self, texts) -> list[list[int]]:
         """Rows in which a [MASK] hides what stands there."""
         return batches.rows(self.tokenizer, texts, self.length, hidden=True)
 
-    def _batches(self, ids):
+    def batches(self, ids):
+        """`batches.batched` of some rows of ids."""
         return batches.batched(ids, self.length, self.batch)
 
     def _states(self, texts, layer, pool):
@@ -194,8 +173,8 @@ class Opened(NamedTuple):
     def _each(self, ids, function, *fixed) -> list:
         """What a function of (model, *fixed, params, ids_BxL) gives each row, of its own tokens where it gives more."""
         found: list = [None] * len(ids)
-        answer = self._compiled(function, *fixed)
-        for mine, ids_BxL in self._batches(ids):
+        answer = self.compiled(function, *fixed)
+        for mine, ids_BxL in self.batches(ids):
             value_Bx = np.asarray(answer(self.params, ids_BxL))
             for row, number in enumerate(mine):
                 found[number] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, :len(ids[number])]
@@ -208,33 +187,6 @@ class Opened(NamedTuple):
         starts = self.tokenizer.starts_word_V[entry]
         return (first if starts else first.rstrip()) + batches.surface(self.tokenizer.pieces[entry]) + after
 
-    def _example(self, one) -> Example:
-        classes, kind = self.about.classes, self.cfg.objective
-        if kind == "tag":
-            given = one.split() if isinstance(one, str) else one
-            return Example("", words=tuple(given), label=classes[:1] * len(given))
-        texts, wanted = (one,) if isinstance(one, str) else tuple(one), 2 if tasks.pairs(self.cfg.data) else 1
-        errors.expect(len(texts) == wanted, "text", one, "a pair of texts" if wanted == 2 else "one text")
-        return Example("", texts=texts, label=0.0 if kind == "regress" else classes[0])
-
-    def _batch(self, ids_BxL, rows) -> types.Batch:
-        """Rows without what is asked: labels that the objective looks at, and does not answer from."""
-        text = cloze.text(jnp.asarray(ids_BxL))
-        place_BxL = jnp.arange(ids_BxL.shape[1])[None]
-        second_B = [row.second for row in rows] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(rows))
-        second_Bx1 = jnp.asarray(second_B)[:, None]
-        text = text._replace(types_BxL=((place_BxL >= second_Bx1) & (text.segments_BxL > 0)).astype(jnp.int32))
-        blank = types.abstract(len(ids_BxL), self.about._replace(length=ids_BxL.shape[1]))
-        labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in blank.labels.items()}
-        return types.Batch(text, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
-
-    def _told(self, guess, score, places):
-        if self.cfg.objective == "regress":
-            return Prediction(float(guess), None)
-        if places is None:
-            return Prediction(self.about.classes[int(guess)], float(np.exp(score)))
-        return [Prediction(self.about.classes[int(guess[place])], float(np.exp(score[place]))) for place in places]
-
 
 def load(folder: str) -> Opened:
     """The model of the newest checkpoint in a run's directory, also while it trains.
@@ -245,7 +197,7 @@ def load(folder: str) -> Opened:
     params = run.program.run.get_state(run.state).params
     tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
     return Opened(run.cfg, tokenizer, run.program.model, run.program.objective, jax.tree.map(jnp.asarray, params),
-                  run.about, run.cfg.pack.length)
+                  run.about, run.cfg.pack.length, texts=(2,) if tasks.pairs(run.cfg.data) else (1,))
 
 
 def _listed(text) -> tuple[list[str], bool]:
@@ -292,9 +244,3 @@ def every_logit(model: types.Model, params, ids_BxL):
 def attended(model: types.Model, params, ids_BxL):
     """weights_BxKxHxLxL, float32."""
     return model.attention(params["model"], cloze.text(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
-
-
-def predicted(model: types.Model, objective: types.Objective, params, batch: types.Batch):
-    """What the objective predicts of each row, or token, and its score."""
-    sums = objective.loss(params, model, batch, None, None, train=False).sums_B
-    return sums["predicted"], sums["score"]

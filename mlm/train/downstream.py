@@ -10,7 +10,8 @@ READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "
              unless=("",)),)
 # What each fine-tuning has of its own, which no variant sets.
 TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
-         "start.run", "start.state", "data.cache", "tokenizer.path", "eval.batch_size", "parallel.mode")
+         "start.run", "start.state", "start.hub", "start.content", "data.cache", "tokenizer.path", "eval.batch_size",
+         "parallel.mode")
 DRAWN = "from_scratch"  # in the place of NAME=VALUE: not with the run's parameters
 KINDS = (str, int, float)
 

@@ -8,7 +8,7 @@ from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
 from mlm.train import downstream, recipe
-from mlm.train.run import directory, start
+from mlm.train.run import start
 
 # As Devlin et al. 2019, appendix A.3, with the 6% of warm-up of Liu et al. 2019: a few epochs, of which they take the
 # best of 2, 3 and 4, at the best of three learning rates. Those are of models of a hundred million parameters; the
@@ -83,7 +83,7 @@ def check(cfg: config.Config) -> None:
 
 def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: bool = False,
             epochs: float | None = None) -> tuple[config.Config, pack.Packed]:
-    """The resolved and checked config of a fine-tuning of the run in a directory, and its rows.
+    """The resolved and checked config of a fine-tuning of a run, or a Hugging Face folder, and its rows.
 
     given: fields by dotted name, data.task among them, that win over the recipe, which wins over the run's own, which
     win over base. drawn: with first parameters drawn, not the run's. epochs: in the place of train.steps. Raises
@@ -94,10 +94,12 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
     errors.expect(epochs is None or "train.steps" not in given, "--epochs", epochs,
                   "left out beside config.train.steps, which says how long to train too")
     errors.expect(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
-    began = start.of_run(run, drawn=drawn)
-    workdir = {"workdir": str(directory.fine_tuning(run, given["data.task"] + ("-drawn" if drawn else "")))}
+    workdir = {"workdir": str(start.directory_of(run, given["data.task"] + ("-drawn" if drawn else "")))}
+    began = start.of(run, fields.override(base, workdir | given), drawn=drawn)
     layers = _layers(base, began | workdir, given)
     cfg = recipe.resolve(*layers)
+    if not drawn:
+        start.check_same(cfg, began)
     recipe.check(cfg)
     packed = pack.load(cfg)
     if "train.steps" not in given:

@@ -182,8 +182,6 @@ def check(cfg: config.Config) -> None:
                       "two or more different labels, separated by commas")
     if said.format == "squad":
         errors.number(f"{name}.stride", said.stride, 1, cfg.pack.length - 3 - QUESTION)
-    if (said.second and said.format in TABLES) or said.format == "squad" or cfg.objective == "choice":
-        errors.expect(cfg.model.segment_types != 1, "config.model.segment_types", 1, "2 (or 0), since rows hold pairs")
 
 
 def pairs(data: config.Data) -> bool:

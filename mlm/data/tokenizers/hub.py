@@ -2,6 +2,7 @@
 
 The one place that renumbers: `order` says which entry there each of ours is.
 """
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,21 @@ def read(folder: Path | str) -> Tokenizer:
     errors.expect(sorted(number.values()) == list(range(len(number))), f"{where}: numbers of the vocabulary",
                   len(number), "each from 0 on once")
     return restore(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
+
+
+def is_one(folder: Path | str) -> bool:
+    """Whether a folder has a vocabulary by a name that Hugging Face's have."""
+    return any(Path(folder, name).exists() for name in (FILE, WORDS))
+
+
+def between(tokenizer: Tokenizer) -> int:
+    """How many [SEP] stand between the texts of a pair: one, or as many as the tokenizer's own pairs have."""
+    return _between(tokenizer.model) if tokenizer.kind == "hub" else 1
+
+
+@functools.lru_cache(maxsize=1)
+def _between(model) -> int:
+    return max(1, _tool(FILE, json.loads(model)["tokenizer"]).num_special_tokens_to_add(is_pair=True) - 2)
 
 
 def order(tokenizer: Tokenizer) -> np.ndarray:

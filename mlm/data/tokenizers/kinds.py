@@ -24,6 +24,8 @@ def given(field: str, folder: str) -> Tokenizer:
     errors.expect(Path(folder).is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
     there = sorted(path for path in Path(folder).iterdir() if path.stem in RESTORE
                    and path.suffix in (".model", ".txt", ".json"))
+    if not there and hub.is_one(folder):
+        return hub.read(folder)
     inside = f"; did you mean {str(Path(folder, 'tokenizer'))!r}?" if Path(folder, "tokenizer").is_dir() else ""
     errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
                   f"wordpiece.txt, bpe.json, words.txt or hub.json); it holds {len(there)}{inside}")

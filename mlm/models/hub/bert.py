@@ -14,6 +14,9 @@ POST = LAYER | {"attention.output.LayerNorm": "attention_norm", "output.LayerNor
 PRE = LAYER | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
 BERT_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
 HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
+POOLER = "bert.pooler.dense"
+BERT_ROW = {POOLER: "pool", "classifier": "label"}    # of labels of a row: theirs -> the objective's own
+ROW = {"classifier.dense": "pool", "classifier.out_proj": "label"}
 LEAVES = {"table": {"weight": "embedding"}, "norm": {"weight": "scale", "bias": "bias"},
           "dense": {"weight": "kernel", "bias": "bias"}}
 OLD = {"gamma": "weight", "beta": "bias"}
@@ -29,13 +32,14 @@ class Kind(NamedTuple):
     head: Mapping[str, str]   # in the output layer
     bias: str                 # of the output layer
     after_pad: bool           # positions start behind the padding token's id (fairseq's way), else at 0
+    row: Mapping[str, str]    # theirs -> ours, in the head of a label of a row
 
 
 def _roberta(prefix, architecture, norm="post", layer=POST):
-    return Kind(prefix, architecture, norm, layer, HEAD, "lm_head.bias", True)
+    return Kind(prefix, architecture, norm, layer, HEAD, "lm_head.bias", True, ROW)
 
 
-KINDS = {"bert": Kind("bert", "BertForMaskedLM", "post", POST, BERT_HEAD, "cls.predictions.bias", False),
+KINDS = {"bert": Kind("bert", "BertForMaskedLM", "post", POST, BERT_HEAD, "cls.predictions.bias", False, BERT_ROW),
          "roberta": _roberta("roberta", "RobertaForMaskedLM"),
          "xlm-roberta": _roberta("roberta", "XLMRobertaForMaskedLM"),
          "roberta-prelayernorm": _roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE)}

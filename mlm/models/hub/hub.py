@@ -3,6 +3,7 @@
 Letters in array names: P positions of their table, R those of it before a row's first token.
 """
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 
 from mlm.base import config, errors, files, types
 from mlm.models import transformer
-from mlm.models.hub import bert, settings, tensors
+from mlm.models.hub import bert, heads, settings, tensors
 
 
 class Read(NamedTuple):
@@ -23,6 +24,7 @@ class Read(NamedTuple):
     settings: dict[str, Any]        # its config.json
     rest: dict[str, np.ndarray]     # what the model has no place for: a pooler, positions of padding
     output: bool                    # whether an output layer over the vocabulary is among the parameters
+    head: heads.Head | None = None  # of labels, where it was fine-tuned to tell them
 
 
 def is_one(folder: Path | str) -> bool:
@@ -67,9 +69,10 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
         same = others.pop(name)
         errors.expect(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
                       "the embeddings of the vocabulary, since ours are tied to the output layer")
+    head = heads.read(where, said, at, others)
     name = f"{kind.prefix}.embeddings.position_embeddings.weight"
     others[name], theirs[name] = np.split(theirs[name], [first])
-    return Read(model, _ours(wanted, theirs, shapes, order_V), said, others, output)
+    return Read(model, _ours(wanted, theirs, shapes, order_V), said, others, output, head)
 
 
 def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarray,
@@ -95,24 +98,46 @@ def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarra
     return found
 
 
-def own(folder: Path | str) -> dict[str, Any] | None:
-    """The fields, by dotted name, of a folder that was written with a config of our own, or None for any other's."""
+def model_of(folder: Path | str) -> config.Model:
+    """What a folder's config.json says of its model. Raises ConfigError for what ours cannot be."""
+    path = Path(folder, settings.NAME)
+    return settings.read(str(path), settings.parsed(path))[0]
+
+
+def digest(folder: Path | str) -> str:
+    """SHA-256 of config.json and the tensors. Raises ConfigError where one is not there."""
+    with tensors.reading(Path(folder)):
+        pass
+    settings.parsed(Path(folder, settings.NAME))
+    found = {}
+    for name in (settings.NAME, tensors.NAME):
+        with Path(folder, name).open("rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return files.sha256(found)
+
+
+def own(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """The fields, by dotted name, and the labels of a folder that was written with a config of our own; or None."""
     path = Path(folder, settings.NAME)
     said = settings.parsed(path)
     if said.get("model_type") != settings.OURS:
         return None
     kept = said.get("config")
     errors.expect(isinstance(kept, dict), f"{path}: config", kept, "fields by name")
-    return kept
+    labels = said.get("labels", [])
+    right = isinstance(labels, list) and all(isinstance(one, str) for one in labels)
+    errors.expect(right, f"{path}: labels", labels, "names")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}, tuple(labels)
 
 
 def own_tensors(params: types.Params) -> dict[str, np.ndarray]:
-    """Our parameters by their own names, which dots join."""
+    """Our parameters, "model" and "objective", by their own names, which dots join; the model's begin with no "model".
+    """
     return {_dotted(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def read_own(folder: Path | str, abstract: types.Params) -> types.Params:
-    """The parameters of a folder with a config of our own, of these shapes."""
+    """The parameters, "model" and "objective", of a folder with a config of our own, of these shapes."""
     at = str(Path(folder, tensors.NAME))
     with tensors.reading(Path(folder)) as file:
         there = set(file.keys())
@@ -127,7 +152,7 @@ def read_own(folder: Path | str, abstract: types.Params) -> types.Params:
 
 
 def _dotted(path) -> str:
-    return ".".join(key.key for key in path)
+    return ".".join(key.key for key in path).removeprefix("model.")
 
 
 def write(folder: Path | str, said: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlm.base import config, errors, files
+from mlm.base.special import CLS, PAD, SEP
 from mlm.models.hub.bert import KINDS
 
 NAME = "config.json"
@@ -72,21 +75,25 @@ def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     return model, whole(where, found, "vocab_size", 1), first
 
 
-def of(model: config.Model, vocab_size: int) -> dict[str, Any]:
-    """config.json of a model of ours. Raises ConfigError, saying why, for one that no class of theirs can be."""
+def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
+    """config.json of a model of ours. order_V: the number there of each entry of our vocabulary.
+
+    A model of one segment type is a RoBERTa there. Raises ConfigError, saying why, for one that no class of theirs is.
+    """
     for field, want in (("family", "transformer"), ("positions", "learned"), ("sees", "both")):
         value = getattr(model, field)
         errors.expect(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
-    name, kind = next((name, kind) for name, kind in KINDS.items() if kind.norm == model.norm
-                      and name in ("bert", "roberta-prelayernorm"))
-    return {"architectures": [kind.architecture], "model_type": name, "vocab_size": vocab_size,
+    name = "roberta-prelayernorm" if model.norm == "pre" else "roberta" if model.segment_types == 1 else "bert"
+    kind, pad = KINDS[name], int(order_V[PAD])
+    return {"architectures": [kind.architecture], "model_type": name, "vocab_size": len(order_V),
             **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()},
-            "max_position_embeddings": model.max_positions + (1 if kind.after_pad else 0),
+            "max_position_embeddings": model.max_positions + (pad + 1 if kind.after_pad else 0),
             "type_vocab_size": max(model.segment_types, 1), "layer_norm_eps": model.norm_eps,
             "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32",
-            "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+            "pad_token_id": pad, "bos_token_id": int(order_V[CLS]), "eos_token_id": int(order_V[SEP])}
 
 
-def own(kept: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
-    """config.json of what no class of theirs can be: fields by dotted name."""
-    return {"model_type": OURS, "vocab_size": vocab_size, "config": dict(kept)}
+def own(kept: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """config.json of what no class of theirs can be: fields by dotted name, and the names of its labels."""
+    labels = {"labels": list(classes)} if classes else {}
+    return {"model_type": OURS, "vocab_size": vocab_size, "config": dict(kept), **labels}

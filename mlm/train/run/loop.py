@@ -101,7 +101,7 @@ def opened(cfg: config.Config, packed: pack.Packed):
         settle(cfg, checkpoints)
         saved = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
         if saved.state.step == 0:
-            saved = saved._replace(state=start.begin(cfg, saved.state))
+            saved = saved._replace(state=start.begin(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
             yield run, saved.state
 

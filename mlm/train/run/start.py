@@ -1,20 +1,74 @@
-"""The first parameters of a model: drawn, or those of another run, its newest checkpoint's."""
+"""The first parameters of a model: drawn, another run's, its newest checkpoint's, or a Hugging Face folder's."""
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
+from absl import logging
 
 from mlm.base import config, errors, fields, types
-from mlm.train.run import checkpoint, directory, trained
+from mlm.data.tasks import tasks
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.models.hub import hub
+from mlm.train import recipe
+from mlm.train.run import checkpoint, directory, folder, trained
+from mlm.train.step import finetune
+
+# Fields of a model that say how it is trained and computed, not what it is.
+FREE = tuple(f"model.{name}" for name in ("dropout", "attention_dropout", "init_std", "dtype", "unroll", "time_unroll",
+                                          "fast"))
+
+
+def resolve(cfg: config.Config, *above: Mapping[str, Any]) -> config.Config:
+    """`recipe.resolve`, with what a config takes from where it starts between itself and what is set above it.
+
+    Raises ConfigError where that cannot be read, and for a field above it that says otherwise of the model.
+    """
+    taken = given(cfg, *above)
+    made = recipe.resolve(cfg, taken, *above) if taken else recipe.resolve(cfg, *above)
+    check_same(made, taken)
+    return made
+
+
+def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, by dotted name, that a config takes from config.start.run or config.start.hub, as `resolve` does."""
+    for changes in above:
+        cfg = fields.override(cfg, changes)
+    run, hub_folder = cfg.start.run, cfg.start.hub
+    errors.expect(not (run and hub_folder), "config.start.hub", hub_folder, "none beside config.start.run, or that not")
+    if not (run or hub_folder):
+        return {}
+    taken = of(run or hub_folder, cfg, kind="run" if run else "hub")
+    data, row = cfg.data, cfg.data.corpus
+    corpus = row if row != "auto" else "task" if data.task else "text" if data.path else "language"
+    if corpus != "language" and (corpus != "task" or data.task not in tasks.DRAWN):
+        taken = {name: value for name, value in taken.items() if not name.startswith("data.language.")}
+    if corpus == "language":
+        errors.expect(not hub_folder, "config.data.path", data.path, "text to go on with, or config.data.task, since "
+                      f"config.start.hub = {hub_folder!r} brings a vocabulary of its own")
+        del taken["tokenizer.path"]  # `begin` sees whether the words are the same
+    return taken
+
+
+def of(place: str, cfg: config.Config, *, kind: str = "", drawn: bool = False) -> dict[str, Any]:
+    """The fields, by dotted name, that a config takes from the run or the Hugging Face folder that it starts from.
+
+    Its model, its language, the length of its rows, its tokenizer, and what it holds now, as a digest; drawn: without
+    its parameters. Where it is gone, and the run in cfg.workdir began from it, they are what that one took. kind: "run"
+    or "hub"; "": as it looks. Raises ConfigError where there is neither.
+    """
+    kind = kind or ("hub" if hub.is_one(place) else "run")
+    if directory.origin(place) is None if kind == "run" else not hub.is_one(place):
+        saved = directory.origin(cfg.workdir) or {"config": {}}
+        began = {name: value for name, value in saved["config"].items() if name.startswith("start.")}
+        if place in (began.get("start.run"), began.get("start.hub")):
+            return model_of(saved["config"], cfg.workdir) | began
+    return of_run(place, drawn=drawn) if kind == "run" else of_hub(place, cfg, drawn=drawn)
 
 
 def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
-    """The fields, by dotted name, that a config takes from the run that it starts from.
-
-    Its model, its language, the length of its rows, its tokenizer, and which of its checkpoints is the newest; drawn:
-    without its parameters. Raises ConfigError where there is no run or no checkpoint.
-    """
+    """`of` a run. Raises ConfigError where there is none, or no checkpoint."""
     taken = model_of(trained.origin(workdir)["config"], workdir)
     if drawn:
         return taken
@@ -22,6 +76,15 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
         digest = checkpoint.newest_digest(checkpoints)
     errors.expect(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return taken | {"start.run": str(workdir), "start.state": digest}
+
+
+def of_hub(place: str, cfg: config.Config, *, drawn: bool = False) -> dict[str, Any]:
+    """`of` a Hugging Face folder; rows are as long as cfg's, at most as the model's. Raises ConfigError for no folder
+    of theirs, and for one that ours cannot be."""
+    folder.check(place)
+    taken = folder.model_of(place)
+    taken |= {"tokenizer.path": place, "pack.length": min(cfg.pack.length, taken["model.max_positions"])}
+    return taken if drawn else taken | {"start.hub": place, "start.content": folder.content(place)}
 
 
 def model_of(flat: Mapping[str, Any], workdir: str) -> dict[str, Any]:
@@ -32,22 +95,65 @@ def model_of(flat: Mapping[str, Any], workdir: str) -> dict[str, Any]:
     return taken | {"pack.length": flat["pack.length"], "tokenizer.path": str(directory.tokenizer_folder(workdir))}
 
 
-def begin(cfg: config.Config, state: types.TrainState) -> types.TrainState:
-    """A state at step 0 (numpy), its model that of config.start.run where there is one.
+def check_same(cfg: config.Config, taken: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the model of a config is another than it took from where it starts."""
+    flat, place = fields.flatten(cfg), cfg.start.run or cfg.start.hub
+    for name, value in taken.items():
+        if name.startswith("model.") and name not in FREE:
+            errors.expect(flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {place} has it; leave it "
+                          "out")
 
-    Raises ConfigError where the run's newest checkpoint is not config.start.state, or is of another model.
+
+def begin(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> types.TrainState:
+    """A state at step 0 (numpy), its model that of config.start.run or config.start.hub where there is one.
+
+    tokenizer: of the rows to train on. Raises ConfigError where what is there is not config.start.state or
+    config.start.content, or is of another model or vocabulary.
     """
+    if cfg.start.hub:
+        return _of_folder(cfg, state, tokenizer)
     if not cfg.start.run:
         return state
     run = trained.load(cfg.start.run, {}, alone=not directory.end(cfg.start.run).exists())
     errors.expect(cfg.start.state in ("", run.digest), "config.start.state", cfg.start.state,
                   f"the state of the newest checkpoint of {cfg.start.run}, {run.digest}")
-    model = run.program.run.get_state(run.state).params["model"]
+    return _with_model(cfg, state, run.program.run.get_state(run.state).params["model"], run.cfg,
+                       run.tokenizer.model == tokenizer.model)
+
+
+def _of_folder(cfg, state, tokenizer):
+    folder.check(cfg.start.hub)
+    content = folder.content(cfg.start.hub)
+    errors.expect(cfg.start.content in ("", content), "config.start.content", cfg.start.content,
+                  f"what is in {cfg.start.hub}, {content}")
+    found = folder.read(cfg.start.hub)
+    model, said = found.params["model"], ["its encoder and output layer"]
+    if not found.output:
+        model = model | {name: state.params["model"][name] for name in finetune.OUTPUT}
+        said = ["its encoder, an output layer drawn"]
+    state = _with_model(cfg, state, model, found.cfg, found.tokenizer.model == tokenizer.model)
+    head = state.params["objective"]
+    if cfg.tune.read == "first" and "pool" in head:
+        pooler = found.pooler()
+        if pooler is not None and pooler["kernel"].shape == head["pool"]["kernel"].shape:
+            state = state._replace(params=state.params | {"objective": head | {"pool": pooler}})
+            said.append("its pooler")
+        else:
+            said.append("a pooler drawn")
+    logging.info("first parameters: %s: %s", cfg.start.hub, ", ".join(said))
+    return state
+
+
+def _with_model(cfg, state, model, its, same_words):
+    where = f"config.start.{'run' if cfg.start.run else 'hub'} = {cfg.start.run or cfg.start.hub!r}"
     have, want = (jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
                   for tree in (model, state.params["model"]))
     if have != want:
-        raise errors.ConfigError(f"config.start.run = {cfg.start.run!r}: expected a run of the same model; "
-                                 f"{_differing(cfg, run.cfg) or 'its vocabulary is of another size'}")
+        raise errors.ConfigError(f"{where}: expected a run of the same model; "
+                                 f"{_differing(cfg, its) or 'its vocabulary is of another size'}")
+    if not same_words:
+        raise errors.ConfigError(f"{where}: expected the vocabulary of the rows to train on, and it has another; "
+                                 "config.tokenizer.path names its own where it is left out")
     return state._replace(params=state.params | {"model": model})
 
 
@@ -59,3 +165,10 @@ def _differing(cfg: config.Config, other: config.Config) -> str:
 
 def _model(cfg: config.Config) -> Mapping[str, Any]:
     return {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
+
+
+def directory_of(place: str, name: str) -> Path:
+    """Where a fine-tuning of a run, or of a Hugging Face folder, by this name is kept: nothing is written into theirs.
+    """
+    theirs = hub.is_one(place) or not Path(place).exists()
+    return directory.fine_tuning(Path("runs", Path(place).name) if theirs else place, name)

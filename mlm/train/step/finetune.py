@@ -11,7 +11,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
 
-READ = (Rule(("start.state",), "start.run", unless=("",)),)
+READ = (Rule(("start.state",), "start.run", unless=("",)), Rule(("start.content",), "start.hub", unless=("",)))
 OUTPUT = ("transform", "transform_norm", "bias")  # the output layer's own: objectives that ask for no tokens pass it by
 
 

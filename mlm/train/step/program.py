@@ -14,10 +14,10 @@ from mlm.train.step import parallel, update
 # Fields that reach the compiled functions as knobs alone, beside the objective's own.
 TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
-OUTSIDE = ("workdir", "start.run", "start.state", "eval.seed", "eval.max_rows", "eval.rates", "train.eval_every",
-           "train.checkpoint_every", "train.log_every", "downstream.names", "downstream.path",
-           "downstream.learning_rates", "downstream.epochs", "downstream.batch_sizes", "downstream.seeds",
-           "downstream.variants")
+OUTSIDE = ("workdir", "start.run", "start.state", "start.hub", "start.content", "eval.seed", "eval.max_rows",
+           "eval.rates", "train.eval_every", "train.checkpoint_every", "train.log_every", "downstream.names",
+           "downstream.path", "downstream.learning_rates", "downstream.epochs", "downstream.batch_sizes",
+           "downstream.seeds", "downstream.variants")
 
 
 class Program(NamedTuple):
