@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from fixtures import hub as theirs
+from fixtures import hub_heads as heads
 from safetensors.numpy import load, save_file
 
 
@@ -41,4 +42,25 @@ def with_tensors(folder: Path, change) -> Path:
     path = folder / "model.safetensors"
     old = load(path.read_bytes())
     save_file(dict(pair for name, value in old.items() for pair in change(name, value)), path)
+    return folder
+
+
+@functools.cache
+def told() -> dict[str, np.ndarray]:
+    """Of heads: fixtures/hub_heads.npz."""
+    with np.load(heads.PATH) as file:
+        return dict(file)
+
+
+def with_head(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:
+    """The folder of a case of fixtures/hub_heads.py below `top`, without some tensors, its config.json changed."""
+    folder = top / case
+    folder.mkdir(parents=True)
+    for file in made[heads.CASES[case][0]].glob("*token*"):
+        shutil.copy(file, folder)
+    said = json.loads(told()[f"{case}/config.json"].tobytes()) | settings
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
+    shapes = json.loads(told()[f"{case}/shapes"].tobytes())
+    save_file({name: theirs.drawn(name, shape) for name, shape in shapes.items() if name not in drop},
+              folder / "model.safetensors")
     return folder

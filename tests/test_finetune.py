@@ -138,7 +138,7 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
         start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
                     packed.tokenizer)
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
-    with pytest.raises(errors.ConfigError, match=r"config.start.run = .*: expected the vocabulary of the rows to train"):
+    with pytest.raises(errors.ConfigError, match=r"config.start.run = .*: expected the vocabulary of the rows"):
         start.begin(cfg, begun, otherwise)
 
 

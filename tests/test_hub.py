@@ -38,12 +38,14 @@ def models(made):
 
 
 @EVERY
-def test_logits_and_states_are_theirs(models, name):
+def test_logits_states_and_attentions_are_theirs(models, name):
     model = models[name]
     order_V = vocabulary.order(model.tokenizer)
     lines = [theirs.LINES[i] for i in theirs.ASKED]
     for i, logits_TxV in zip(theirs.ASKED, model.logits(lines), strict=True):
         np.testing.assert_allclose(logits_TxV, kept()[f"{name}:logits:{i}"][:, order_V], rtol=0, atol=1e-5)
+        found_KxHxTxT = model.attention(theirs.LINES[i])[1]
+        np.testing.assert_allclose(found_KxHxTxT, kept()[f"{name}:attentions:{i}"], rtol=0, atol=1e-5)
     plain = theirs.ASKED[0]
     for layer, wanted_TxD in enumerate(kept()[f"{name}:states:{plain}"]):
         np.testing.assert_allclose(model.embed(theirs.LINES[plain], layer, pool=None), wanted_TxD, rtol=0, atol=1e-5)

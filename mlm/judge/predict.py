@@ -25,20 +25,20 @@ def predict(model, text) -> Prediction | list:
     errors.expect(kind in KINDS, "predict", kind, "a run that was fine-tuned to classify, regress or tag")
     if isinstance(text, str | tuple):
         return predict(model, [text])[0]
-    examples = [_example(model, one) for one in text]
+    examples = [example(model, one) for one in text]
     made = MAKERS[kind].rows(examples, model.tokenizer, model.cfg, model.about.classes)
     rows = [row for each in made for row in each]
     found: list = [None] * len(rows)
     answer = model.compiled(predicted, model.objective)
     for mine, ids_BxL in model.batches([row.ids for row in rows]):
-        guess_Bx, score_Bx = answer(model.params, _batch(model, ids_BxL, [rows[i] for i in mine]))
+        guess_Bx, score_Bx = answer(model.params, batch_of(model, ids_BxL, [rows[i] for i in mine]))
         for row, i in enumerate(mine):
             places = np.flatnonzero(np.array(rows[i].labels["tag"]) >= 0) if kind == "tag" else None
             found[i] = _told(model, guess_Bx[row], score_Bx[row], places)
     return found
 
 
-def _example(model, one) -> Example:
+def example(model, one) -> Example:
     classes, kind = model.about.classes, model.cfg.objective
     if kind == "tag":
         given = one.split() if isinstance(one, str) else one
@@ -49,7 +49,7 @@ def _example(model, one) -> Example:
     return Example("", texts=texts, label=0.0 if kind == "regress" else classes[0])
 
 
-def _batch(model, ids_BxL, rows) -> types.Batch:
+def batch_of(model, ids_BxL, rows) -> types.Batch:
     """Rows without what is asked: labels that the objective looks at, and does not answer from."""
     text = cloze.text(jnp.asarray(ids_BxL))
     if model.cfg.model.segment_types != 1:  # a model of one type tells no text from the other

@@ -79,10 +79,15 @@ def choice(examples, tokenizer, cfg, classes):
         yield [first._replace(labels={"label": number[one.label]}, cut=cut, further=tuple(further))]
 
 
+def _of_words(tokenizer, examples):
+    """The ids of each word, as it stands behind a space: bytes' pieces are others at the beginning of a text."""
+    return tokenizer.encode_batch([f" {word}" for one in examples for word in one.words])
+
+
 def tag(examples, tokenizer, cfg, classes):
     """[CLS] words [SEP]: the first piece of each word has its tag, what is not asked has -1."""
     number = {name: at for at, name in enumerate(classes)}
-    pieces = iter(tokenizer.encode_batch([word for one in examples for word in one.words]))
+    pieces = iter(_of_words(tokenizer, examples))
     room = cfg.pack.length - 2
     for one in examples:
         ids, tags, cut = [], [], 0
@@ -103,7 +108,7 @@ def edge(examples, tokenizer, cfg, classes):
     that its label relates it to, which is itself where that is of none. A word is asked where the row holds both.
     """
     number = {name: at for at, name in enumerate(classes)}
-    pieces = iter(tokenizer.encode_batch([word for one in examples for word in one.words]))
+    pieces = iter(_of_words(tokenizer, examples))
     room = cfg.pack.length - 2
     for one in examples:
         ids, spans = [], []

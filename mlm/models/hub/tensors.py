@@ -57,6 +57,6 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes float32 tensors as one file, marked as transformers asks for it."""
     import safetensors.numpy
 
-    whole = {name: np.ascontiguousarray(array, np.float32) for name, array in tensors.items()}
+    whole = {name: np.asarray(array, np.float32, order="C") for name, array in tensors.items()}
     with files.whole(folder / NAME) as aside:
         safetensors.numpy.save_file(whole, aside, metadata={"format": "pt"})

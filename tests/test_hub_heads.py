@@ -1,0 +1,235 @@
+"""Heads of labels of Hugging Face's folders: what they say, ours says; a fine-tuned model of ours is read there.
+
+Against what fixtures/hub_heads.py kept of transformers; where that is installed, it is what it still says.
+"""
+import functools
+
+import jax
+import numpy as np
+import pytest
+from fixtures import hub
+from fixtures import hub_heads as theirs
+from hub_folders import folders_of, told, with_head
+from safetensors.numpy import load
+from small import small_config
+
+import mlm
+from mlm.base import errors
+from mlm.base.special import SPECIAL
+from mlm.data.rows.makers import MAKERS
+from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers import kinds
+from mlm.judge import folders, predict
+from mlm.objectives import features, heads
+from mlm.train.run import folder as read
+
+EVERY = pytest.mark.parametrize("case", theirs.CASES)
+PAIRS = [("a red apple", "the sky is blue"), ("big", "un known")]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return folders_of(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture(scope="module")
+def made(plain, tmp_path_factory):
+    top = tmp_path_factory.mktemp("heads")
+    return {case: with_head(plain, top, case) for case in theirs.CASES}
+
+
+@pytest.fixture(scope="module")
+def models(made):
+    return {case: mlm.open(folder) for case, folder in made.items()}
+
+
+def asked(model) -> list:
+    return theirs.WORDS if model.cfg.objective == "tag" else theirs.TEXTS
+
+
+def rows(model, examples) -> list:
+    made = MAKERS[model.cfg.objective].rows([predict.example(model, one) for one in examples], model.tokenizer,
+                                            model.cfg, model.about.classes)
+    return [row for row, in made]
+
+
+def logits(model, examples) -> list[np.ndarray]:
+    """logits_C of each text or pair, or logits_TxC of words."""
+    made = rows(model, examples)
+    ids_BxL = np.zeros((len(made), hub.PLACES), np.int32)
+    for row, ids_L in zip(made, ids_BxL, strict=True):
+        ids_L[:len(row.ids)] = row.ids
+    answer = jax.jit(functools.partial(told_by, model))
+    found_Bx = np.asarray(answer(model.params, predict.batch_of(model, ids_BxL, made)))
+    tag = model.cfg.objective == "tag"
+    return [found_x[:len(row.ids)] if tag else found_x for row, found_x in zip(made, found_Bx, strict=True)]
+
+
+def told_by(model, params, batch):
+    h_BxLxD, head = features.read(model.cfg, params, model.model, batch, None), params["objective"]
+    if model.cfg.objective == "tag":
+        return heads.dense(head, h_BxLxD)
+    return heads.row(head, h_BxLxD, batch.text, None, read="first", rate=0.0)
+
+
+@EVERY
+def test_rows_of_texts_pairs_and_words_are_theirs(models, case):
+    model = models[case]
+    order_V = vocabulary.order(model.tokenizer)
+    for i, row in enumerate(rows(model, asked(model))):
+        np.testing.assert_array_equal(order_V[row.ids], told()[f"{case}:ids:{i}"])
+
+
+@EVERY
+def test_logits_of_labels_are_theirs(models, case):
+    for i, found in enumerate(logits(models[case], asked(models[case]))):
+        np.testing.assert_allclose(found, told()[f"{case}:logits:{i}"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["bert-classify", "roberta-tag", "xlm-roberta-regress"])
+def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
+    model = models[case]
+    for i, found in enumerate(model.predict(asked(model))):
+        wanted_xC = told()[f"{case}:logits:{i}"]
+        if model.cfg.objective == "regress":
+            assert found.label == pytest.approx(wanted_xC[0], abs=1e-5) and found.probability is None
+            continue
+        share_xC = np.asarray(jax.nn.softmax(wanted_xC))
+        if model.cfg.objective == "tag":
+            places = np.flatnonzero(np.array(rows(model, asked(model))[i].labels["tag"]) >= 0)
+            assert len(places) == len(found) == len(theirs.WORDS[i])
+            share_xC = share_xC[places]
+        else:
+            found, share_xC = [found], share_xC[None]
+        assert [one.label for one in found] == [model.about.classes[best] for best in share_xC.argmax(-1)]
+        np.testing.assert_allclose([one.probability for one in found], share_xC.max(-1), atol=1e-5)
+    assert model.about.classes == (() if model.cfg.objective == "regress" else ("bad", "fair", "good"))
+
+
+@EVERY
+def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+    folders.write(models[case], str(tmp_path / "out"))
+    had, has = (load((folder / "model.safetensors").read_bytes()) for folder in (made[case], tmp_path / "out"))
+    assert had.keys() == has.keys()
+    for key, value in had.items():
+        np.testing.assert_array_equal(has[key], value, key)
+    pipeline = "token" if case.endswith("tag") else "text"
+    assert f"pipeline_tag: {pipeline}-classification" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_file_is_what_they_say():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    for name, value in theirs.make().items():
+        if ":" in name:
+            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_text_is_embedded_and_nothing_filled_in(models):
+    model = models["bert-classify"]
+    assert model.embed("the apple").shape == (16,)
+    with pytest.raises(errors.ConfigError, match=r"^fill = 'classify': expected a run that was trained to tell"):
+        model.fill("[MASK]")
+    with pytest.raises(errors.ConfigError, match=r"^text = .*: expected one text or a pair of texts"):
+        model.predict(("a", "b", "c"))
+
+
+BAD = {
+    "several labels at once": ({"problem_type": "multi_label_classification"}, (),
+                               "problem_type = 'multi_label_classification': expected one of single_label"),
+    "a number of three": ({"problem_type": "regression"}, (), "id2label = 3: expected one entry, since problem_type"),
+    "labels in a list": ({"id2label": ["a", "b"]}, (), r"id2label = \['a', 'b'\]: expected names by number"),
+    "labels that are numbers": ({"id2label": {"0": 1}}, (), "id2label = {'0': 1}: expected names by number"),
+    "a number left out": ({"id2label": {"0": "a", "2": "b"}}, (), "id2label = .*: expected each number from 0 on"),
+    "a label too many": ({"id2label": {str(i): "abcd"[i] for i in range(4)}}, (),
+                         r"classifier.weight, its shape = \(3, 16\): expected \(4, 16\)"),
+    "no classifier": ({}, ("classifier.bias",), "expected classifier.bias among them"),
+    "no pooler": ({}, ("bert.pooler.dense.weight",), "expected bert.pooler.dense.weight among them"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_broken_head_ends_in_one_line(plain, case, tmp_path):
+    settings, drop, said = BAD[case]
+    folder = with_head(plain, tmp_path, "bert-classify", drop, **settings)
+    with pytest.raises(errors.ConfigError, match=said) as refused:
+        mlm.open(folder)
+    line = str(refused.value)
+    assert "\n" not in line and len(line) < 600 and str(folder) in line, line
+
+
+def ours(objective, vocabulary_of=None, **changes):
+    """A small fine-tuned model of ours, over a vocabulary of its own or of a folder of theirs."""
+    words = "\n".join([*SPECIAL, "the", "apple", "is", "red", "green", ".", "##s"]).encode()
+    tokenizer = vocabulary.read(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].restore(words)
+    scores = {"regress": "pearson"}.get(objective, "accuracy")
+    cfg = small_config(objective=objective, pack__length=hub.PLACES, model__norm=changes.pop("model__norm", "post"),
+                       data__labelled__scores=scores, **changes)
+    classes = () if objective == "regress" else ("O", "B-X", "I-X")
+    about = read.about_of(cfg, tokenizer, classes)
+    blank = folders.joined(cfg, tokenizer, {}, {}, about)
+    draw = np.random.default_rng(0)
+
+    def init(key):
+        return {"model": blank.model.init(key), "objective": blank.objective.init(key, blank.model)}
+
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.2 * draw.normal(size=x.shape).astype(np.float32),
+        jax.eval_shape(init, jax.random.key(0)))
+    return folders.joined(cfg, tokenizer, params["model"], params["objective"], about)
+
+
+OUT = {"bert": ("classify", "bert", {}), "roberta": ("classify", "roberta", {"model__segment_types": 1}),
+       "roberta words": ("tag", "roberta", {"model__segment_types": 1}),
+       "pre-norm": ("regress", "", {"model__norm": "pre"}), "words": ("tag", "", {})}
+CALLED = {"roberta": "roberta", "roberta words": "roberta", "pre-norm": "roberta-prelayernorm"}
+
+
+@pytest.mark.parametrize("case", OUT)
+def test_ours_is_theirs(plain, case, tmp_path):
+    objective, words, changes = OUT[case]
+    model, folder = ours(objective, plain[words] if words else None, **changes), tmp_path / "out"
+    kind = CALLED.get(case, "bert")
+    assert folders.write(model, str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
+    again = mlm.open(folder)
+    assert again.about.classes == model.about.classes and again.cfg.objective == objective
+    jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
+    for name in again.params["model"].keys() - {"transform", "transform_norm", "bias"}:
+        jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    tag = objective == "tag"
+    given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
+    auto = transformers.AutoModelForTokenClassification if tag else transformers.AutoModelForSequenceClassification
+    there = auto.from_pretrained(folder).eval()
+    more = {"add_prefix_space": True} if tag and kind == "roberta" else {}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **more)
+    for one, wanted in zip(given, logits(model, given), strict=True):
+        said = tokenizer(*([one] if tag else one), return_tensors="pt", is_split_into_words=tag)
+        with torch.no_grad():
+            found = there(**said).logits[0].numpy()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("objective", "changes", "why"), [
+    ("classify", {"tune__read": "mean"}, "config.tune.read = 'mean': expected first, for a class of transformers"),
+    ("tag", {"tune__features": "mix"}, "config.tune.features = 'mix': expected last, for a class of"),
+    ("tag", {"tune__head": "bilstm", "tune__head_width": 4}, "config.tune.head = 'bilstm': expected linear, for a"),
+    ("regress", {"family": "rnn", "cell": "gru", "tune__read": "mean"}, "config.model.family = 'rnn': expected trans"),
+], ids=["mean", "mix", "bilstm", "gru"])
+def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes, why, tmp_path):
+    changes = changes | ({"model__norm": "pre"} if "family" in changes else {})
+    model, folder = ours(objective, **changes), tmp_path / "out"
+    done = folders.write(model, str(folder))
+    assert done["model_type"] == "mlm" and done["note"].startswith(why) and "\n" not in done["note"]
+    again = mlm.open(folder)
+    given = theirs.WORDS if objective == "tag" else ["the apple is red .", "green apples"]
+    assert again.predict(given) == model.predict(given)
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+def test_a_choice_keeps_its_head(tmp_path):
+    model, folder = ours("choice", data__labelled__choices="a,b,c", data__labelled__format="csv"), tmp_path / "out"
+    done = folders.write(model, str(folder))
+    assert done["note"].startswith("config.objective = 'choice': expected classify, regress or tag")
+    jax.tree.map(np.testing.assert_array_equal, mlm.open(folder).params, model.params)
