@@ -1,4 +1,5 @@
 """A folder opened as a model, a run's or Hugging Face's, and a model written as one of theirs."""
+import json
 from pathlib import Path
 
 import jax
@@ -58,12 +59,25 @@ def write(model: Opened, folder: str) -> dict:
         except errors.ConfigError as error:
             said, found = _ours(model, params)
             note = str(error)
+    words = exported.files(model.tokenizer, model.length, cfg.model.segment_types)
+    if cfg.objective == "tag" and model.source is None:
+        words[vocabulary.FILE] = _spaced(words[vocabulary.FILE])
     place.mkdir(parents=True, exist_ok=True)
-    for name, text in exported.files(model.tokenizer, model.length, cfg.model.segment_types).items():
+    for name, text in words.items():
         files.write_text(place / name, text)
     files.write_text(place / "README.md", card.text(model, said))
     hub.write(place, said, found)
     return {"written": str(folder), "model_type": said["model_type"], "note": note}
+
+
+def _spaced(made: str) -> str:
+    """A tokenizer.json that has each word, where words are given, as behind a space, which is how tags are learnt."""
+    found = json.loads(made)
+    step = found.get("pre_tokenizer") or {}
+    for one in (step, *step.get("pretokenizers", ())):
+        if one.get("type") == "ByteLevel":
+            one["add_prefix_space"] = True
+    return json.dumps(found, ensure_ascii=False)
 
 
 def _again(model, params):
