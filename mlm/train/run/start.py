@@ -9,6 +9,7 @@ from absl import logging
 
 from mlm.base import config, errors, fields, types
 from mlm.data.tasks import tasks
+from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.models.hub import hub
 from mlm.train import recipe
@@ -96,12 +97,18 @@ def model_of(flat: Mapping[str, Any], workdir: str) -> dict[str, Any]:
 
 
 def check_same(cfg: config.Config, taken: Mapping[str, Any]) -> None:
-    """Raises ConfigError where the model of a config is another than it took from where it starts."""
+    """Raises ConfigError where the model of a config, or its vocabulary, is another than it took from where it starts.
+    """
     flat, place = fields.flatten(cfg), cfg.start.run or cfg.start.hub
     for name, value in taken.items():
         if name.startswith("model.") and name not in FREE:
             errors.expect(flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {place} has it; leave it "
                           "out")
+    mine, its = cfg.tokenizer.path, taken.get("tokenizer.path", "")
+    if its not in ("", mine):
+        words = [kinds.given("config.tokenizer.path", path).model for path in (mine, its) if path]
+        errors.expect(len(words) == 2 and words[0] == words[1], "config.tokenizer.path", mine,
+                      f"the vocabulary of {place}; leave it out")
 
 
 def begin(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> types.TrainState:

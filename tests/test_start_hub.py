@@ -1,0 +1,242 @@
+"""A run that starts from a Hugging Face folder or from another run: its model, its words, its content, not its path.
+"""
+import json
+import random
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from fixtures import hub as theirs
+from hub_folders import changed, folders_of, with_tensors
+
+import mlm
+from launch.sweep import points
+from mlm.base import config, errors, fields
+from mlm.base.special import SEP
+from mlm.data.rows import pack
+from mlm.data.tasks import tasks
+from mlm.train import recipe, tuning
+from mlm.train.run import directory, loop, start
+from mlm.train.step import program
+
+SHORT = {"pack.length": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_rows": 8}
+PAIRS = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "a", "second": "b", "label": "label"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return folders_of(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder with text, pairs of texts with labels, and the cache of both."""
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
+    lines = [" ".join(draw.choices(["the", "apple", "is", "red", "big", "sky"], k=6)) for _ in range(160)]
+    (folder / "a.txt").write_text("\n".join(lines))
+    for split in ("train", "dev"):
+        rows = "".join(f"{draw.choice(lines)[:12]}\t{draw.choice(lines)[:9]}\t{draw.choice('ny')}\n" for _ in range(24))
+        (folder / f"{split}.tsv").write_text(f"a\tb\tlabel\n{rows}")
+    return folder
+
+
+def on_text(texts, **more) -> dict:
+    return SHORT | {"data.path": str(texts / "a.txt"), "data.boundary": "line", "data.cache": str(texts / "cache"),
+                    "data.validation_fraction": 0.2} | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def on_pairs(texts, **more) -> dict:
+    return SHORT | {"data.task": "own", "data.task_path": str(texts), "data.cache": str(texts / "cache"),
+                    **{f"data.labelled.{name}": value for name, value in PAIRS.items()}} | {
+                        name.replace("__", "."): value for name, value in more.items()}
+
+
+def further(place, texts, **more):
+    return start.resolve(config.Config(), {"start.hub": str(place)}, on_text(texts, **more))
+
+
+def blank(cfg, packed):
+    """The first state of a run, all of it zero but for its shapes."""
+    made = program.build(cfg, packed.about)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(made.initial, program.knobs(cfg)))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_it_takes_the_model_the_words_and_the_parameters(made, texts, name):
+    cfg, opened = further(made[name], texts), mlm.open(made[name])
+    recipe.check(cfg)
+    assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.cfg.model) | {"size": ""}
+    assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.start.hub == str(made[name])
+    packed = pack.load(cfg)
+    assert packed.tokenizer.model == opened.tokenizer.model
+    begun = start.begin(cfg, blank(cfg, packed), packed.tokenizer)
+    jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
+
+
+def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_path):
+    first = further(made["bert"], texts)
+    shutil.copytree(made["bert"], tmp_path / "moved")
+    prints = {fields.fingerprint(further(tmp_path / "moved", texts))}
+    assert prints == {fields.fingerprint(first)}
+    again = with_tensors(changed(made, tmp_path / "weights"), lambda name, x: [(name, x + ("bias" in name))])
+    prints.add(fields.fingerprint(further(again, texts)))
+    prints.add(fields.fingerprint(further(changed(made, tmp_path / "said", transformers_version="0"), texts)))
+    other = changed(made, tmp_path / "words")
+    said = json.loads((other / "tokenizer.json").read_text())
+    vocab = said["model"]["vocab"]
+    vocab["apple"], vocab["red"] = vocab["red"], vocab["apple"]
+    (other / "tokenizer.json").write_text(json.dumps(said))
+    prints.add(fields.fingerprint(further(other, texts)))
+    assert len(prints) == 4
+    packed = pack.load(first)
+    shutil.copy(again / "model.safetensors", tmp_path / "moved")
+    with pytest.raises(errors.ConfigError, match=r"^config.start.content = '\w+': expected what is in .*moved, \w+$"):
+        start.begin(fields.override(first, {"start.hub": str(tmp_path / "moved")}), blank(first, packed),
+                    packed.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def run(made, texts, tmp_path_factory):
+    """A run that began from a folder that is gone: what started it, its config, and what it gave."""
+    top = tmp_path_factory.mktemp("runs")
+    shutil.copytree(made["roberta"], top / "folder")
+    asked = {"start.hub": str(top / "folder")} | on_text(texts, workdir=str(top / "run"), optim__learning_rate=1e-9)
+    cfg = start.resolve(config.Config(), asked)
+    done = loop.train(cfg)
+    shutil.rmtree(top / "folder")
+    return asked, cfg, done
+
+
+@pytest.mark.slow
+def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
+    asked, cfg, done = run
+    again = start.resolve(config.Config(), asked)
+    assert fields.fingerprint(again) == fields.fingerprint(cfg)
+    again = fields.override(again, {"data.cache": str(tmp_path / "cache")})
+    assert loop.train(again)["evaluation"] == done["evaluation"]
+    shutil.copytree(cfg.workdir, tmp_path / "copy")
+    line = "the sky is [MASK]."
+    found, told = (mlm.open(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
+    np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
+    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = '.*folder': expected a Hugging Face folder"):
+        start.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
+
+
+REFUSED = {
+    "another model": ({"model.heads": 4}, r"^config.model.heads = 4: expected 2, as .*bert has it; leave it out"),
+    "another norm": ({"model.norm_eps": 1e-6}, r"^config.model.norm_eps = 1e-06: expected 1e-12, as .*bert has it"),
+    "another size": ({"model.size": "base"}, r"^config.model.size = 'base': expected 'micro', as .*bert has it"),
+    "a run beside it": ({"start.run": "runs/a"}, r"^config.start.hub = '.*bert': expected none beside config.start.ru"),
+    "words of its own": ({"tokenizer.kind": "wordpiece"}, r"^config.tokenizer.kind = .*: nothing reads it, since"),
+    "no text": ({"data.path": "", "data.boundary": "file"}, r"^config.data.path = '': expected text to go on with"),
+    "no folder": ({"start.hub": "runs/none"}, r"^config.start.hub = 'runs/none': expected a Hugging Face folder"),
+    "longer rows": ({"pack.length": 64}, r"^config.pack.length = 64: expected .*32"),
+    "left alone": ({"objective": "causal"}, r"^config.model.sees = 'both': expected left, since config.objective is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_differs_is_refused_in_one_line(made, texts, case):
+    changes, said = REFUSED[case]
+    asked = {"start.hub": str(made["bert"])} | on_text(texts) | changes
+    if not asked["data.path"]:
+        del asked["data.validation_fraction"]
+    with pytest.raises(errors.ConfigError, match=said) as refused:
+        recipe.check(start.resolve(config.Config(), asked))
+    assert "\n" not in str(refused.value)
+
+
+def test_another_vocabulary_is_refused(made, texts):
+    cfg = further(made["bert"], texts)
+    words = pack.load(further(made["bert_uncased"], texts)).tokenizer
+    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = .*: expected the vocabulary of the rows to"):
+        start.begin(cfg, blank(cfg, pack.load(cfg)), words)
+
+
+def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(made, texts):
+    cfg = recipe.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
+    assert pack.load(cfg).tokenizer.vocab_size == mlm.open(made["bert"]).tokenizer.vocab_size
+
+
+def test_sweeps_have_starts_as_points(made, texts):
+    sweep = {name: {"start.hub": str(made[name])} if name in made else {} for name in ("drawn", "bert", "roberta")}
+    found = list(points.resolved(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
+    assert [cfg.model.norm_eps for cfg in found] == [1e-6, 1e-12, 1e-5]
+    assert [cfg.tokenizer.vocab_size for cfg in found] == [64, 0, 0]
+    assert len({fields.fingerprint(cfg) for cfg in found}) == 3
+
+
+def tuned(place, texts, tmp_path, **more):
+    return tuning.resolve(config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more))
+
+
+@pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
+def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
+    cfg, packed = tuned(made[name], texts, tmp_path)
+    assert cfg.optim.learning_rate == tuning.RATES_OF["micro"][1] and cfg.model.dropout == 0.1
+    row = packed.train["ids"][0]
+    first = int(np.argmax(row == SEP))
+    assert list(row[first:first + between + 1] == SEP) == [True] * between + [False]
+    assert (row == SEP).sum() == between + 1
+    assert ("types" in packed.train) == (name == "bert") and tasks.pairs(cfg.data)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, name):
+    size, draw = theirs.SIZES["hidden_size"], np.random.default_rng(0)
+    pooler = {"weight": draw.normal(size=(size, size)), "bias": draw.normal(size=size)}
+
+    def more(own, value):
+        if own.startswith(f"{name}."):  # an encoder alone
+            yield own, value
+        if own.endswith("word_embeddings.weight"):
+            yield from ((f"{name}.pooler.dense.{leaf}", x.astype(np.float32)) for leaf, x in pooler.items())
+
+    folder = with_tensors(changed(made, tmp_path, name), more)
+    for read in ("first", "mean"):
+        cfg, packed = tuned(folder, texts, tmp_path, tune__read=read)
+        state = blank(cfg, packed)
+        begun = start.begin(cfg, state, packed.tokenizer).params
+        head = begun["objective"]
+        assert not head["label"]["kernel"].any() and ("pool" in head) == (read == "first")
+        if read == "first":
+            taken = name == "bert"
+            np.testing.assert_array_equal(head["pool"]["kernel"], taken * pooler["weight"].T.astype(np.float32))
+            np.testing.assert_array_equal(head["pool"]["bias"], taken * pooler["bias"].astype(np.float32))
+        np.testing.assert_array_equal(begun["model"]["bias"], state.params["model"]["bias"])  # there is no output layer
+        assert begun["model"]["token"]["embedding"].any()
+
+
+@pytest.mark.slow
+def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, monkeypatch):
+    shutil.copytree(made["roberta"], tmp_path / "theirs")
+    monkeypatch.chdir(tmp_path)
+    cfg, packed = tuning.resolve(config.Config(), "theirs", on_pairs(texts))
+    assert cfg.workdir == "runs/theirs/tasks/own"  # nothing is written into a folder of theirs
+    loop.train(cfg, packed)
+    shutil.rmtree("theirs")
+    again, _ = tuning.resolve(config.Config(), "theirs", on_pairs(texts))
+    assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
+    found = mlm.open(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
+    assert {one.label for one in found} <= {"n", "y"}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
+    _, first, _ = run
+    asked = {"start.run": first.workdir} | on_text(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
+    cfg = start.resolve(config.Config(), asked)
+    assert cfg.model == first.model and cfg.start.state and cfg.tokenizer.path == str(
+        directory.tokenizer_folder(first.workdir))
+    assert fields.fingerprint(start.resolve(config.Config(), asked | {"start.state": "0"})) != fields.fingerprint(cfg)
+    packed = pack.load(cfg)
+    begun = start.begin(cfg, blank(cfg, packed), packed.tokenizer)
+    jax.tree.map(np.testing.assert_array_equal, begun.params["model"],
+                 jax.device_get(mlm.open(first.workdir).params["model"]))
+    for changes, said in (({"model.heads": 4}, "config.model.heads = 4: expected 2, as "),
+                          ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
+                          ({"start.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
+                          ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; leave")):
+        with pytest.raises(errors.ConfigError, match=said):
+            start.resolve(config.Config(), asked | changes)
