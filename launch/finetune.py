@@ -1,11 +1,13 @@
 """Fine-tunes a trained run on a task: its model goes on from there, under a head of the task's own.
 
     python -m launch.finetune runs/a --config.data.task=sst2 --config.data.task_path=FOLDER
+    python -m launch.finetune FOLDER --config.data.task=sst2 --config.data.task_path=FOLDER
 
 A row of TASKS (mlm/data/tasks/tasks.py) knows a data set; config.data.task=own reads any other of its formats. The
 model, its tokenizer and its language are the run's; all else is mlm/train/tuning.py's RECIPE, or what is set as
 --config.NAME=value. The same command again continues, or says that it is done. Result and predictions of dev and test
-lie in runs/a/tasks/TASK, where config.workdir names no other folder.
+lie in runs/a/tasks/TASK, where config.workdir names no other folder. In the place of a run may stand a Hugging Face
+folder; they then lie in runs/NAME/tasks/TASK, NAME being its.
 """
 import sys
 
@@ -23,7 +25,7 @@ def main(argv):
     from mlm.base import errors
 
     if len(argv) != 2:
-        raise errors.ConfigError("expected the directory of one run, such as: python -m launch.finetune runs/a "
+        raise errors.ConfigError("expected one run, or Hugging Face folder, such as: python -m launch.finetune runs/a "
                                  "--config.data.task=sst2 --config.data.task_path=FOLDER")
     from mlm.base.estimates import scores_of
     from mlm.judge import questions

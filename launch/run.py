@@ -2,6 +2,9 @@
 
     python -m launch.run --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
 
+With --config.start.hub=FOLDER, or --config.start.run=runs/b, it goes on from the model, with the words, of a Hugging
+Face folder or another run.
+
 On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
 SLURM), else with --coordinator, --processes and --process. A run that is there with fewer config.train.steps goes on to
 more by --longer, where its schedules are such that it is then what it had been with so many from the start.

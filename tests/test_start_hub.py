@@ -17,7 +17,7 @@ from mlm.base.special import SEP
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.train import recipe, tuning
-from mlm.train.run import directory, loop, start
+from mlm.train.run import directory, loop, start, trained
 from mlm.train.step import program
 
 SHORT = {"pack.length": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_rows": 8}
@@ -57,9 +57,9 @@ def further(place, texts, **more):
 
 
 def blank(cfg, packed):
-    """The first state of a run, all of it zero but for its shapes."""
+    """The first state of a run, all of it one but for its shapes."""
     made = program.build(cfg, packed.about)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(made.initial, program.knobs(cfg)))
+    return jax.tree.map(lambda x: np.ones(x.shape, x.dtype), jax.eval_shape(made.initial, program.knobs(cfg)))
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
@@ -82,7 +82,7 @@ def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_
     again = with_tensors(changed(made, tmp_path / "weights"), lambda name, x: [(name, x + ("bias" in name))])
     prints.add(fields.fingerprint(further(again, texts)))
     prints.add(fields.fingerprint(further(changed(made, tmp_path / "said", transformers_version="0"), texts)))
-    other = changed(made, tmp_path / "words")
+    other = shutil.copytree(made["bert"], tmp_path / "words")
     said = json.loads((other / "tokenizer.json").read_text())
     vocab = said["model"]["vocab"]
     vocab["apple"], vocab["red"] = vocab["red"], vocab["apple"]
@@ -114,11 +114,12 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     again = start.resolve(config.Config(), asked)
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
     again = fields.override(again, {"data.cache": str(tmp_path / "cache")})
-    assert loop.train(again)["evaluation"] == done["evaluation"]
     shutil.copytree(cfg.workdir, tmp_path / "copy")
+    assert loop.train(again)["evaluation"] == done["evaluation"]
     line = "the sky is [MASK]."
     found, told = (mlm.open(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
+    assert len(trained.load(str(tmp_path / "copy"), {"data.cache": str(tmp_path / "cache")}).packed().train["ids"]) > 8
     with pytest.raises(errors.ConfigError, match=r"^config.start.hub = '.*folder': expected a Hugging Face folder"):
         start.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
 
@@ -199,13 +200,12 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
         state = blank(cfg, packed)
         begun = start.begin(cfg, state, packed.tokenizer).params
         head = begun["objective"]
-        assert not head["label"]["kernel"].any() and ("pool" in head) == (read == "first")
+        assert (head["label"]["kernel"] == 1).all() and ("pool" in head) == (read == "first")
         if read == "first":
-            taken = name == "bert"
-            np.testing.assert_array_equal(head["pool"]["kernel"], taken * pooler["weight"].T.astype(np.float32))
-            np.testing.assert_array_equal(head["pool"]["bias"], taken * pooler["bias"].astype(np.float32))
+            for mine, its in (("kernel", pooler["weight"].T), ("bias", pooler["bias"])):
+                np.testing.assert_array_equal(head["pool"][mine], its.astype(np.float32) if name == "bert" else 1)
         np.testing.assert_array_equal(begun["model"]["bias"], state.params["model"]["bias"])  # there is no output layer
-        assert begun["model"]["token"]["embedding"].any()
+        assert (begun["model"]["token"]["embedding"] != 1).all()
 
 
 @pytest.mark.slow
@@ -237,6 +237,6 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     for changes, said in (({"model.heads": 4}, "config.model.heads = 4: expected 2, as "),
                           ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
                           ({"start.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
-                          ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; leave")):
+                          ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l")):
         with pytest.raises(errors.ConfigError, match=said):
             start.resolve(config.Config(), asked | changes)

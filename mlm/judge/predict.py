@@ -52,11 +52,10 @@ def example(model, one) -> Example:
 def batch_of(model, ids_BxL, rows) -> types.Batch:
     """Rows without what is asked: labels that the objective looks at, and does not answer from."""
     text = cloze.text(jnp.asarray(ids_BxL))
-    if model.cfg.model.segment_types != 1:  # a model of one type tells no text from the other
-        place_BxL = jnp.arange(ids_BxL.shape[1])[None]
-        second_B = [row.second for row in rows] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(rows))
-        second_Bx1 = jnp.asarray(second_B)[:, None]
-        text = text._replace(types_BxL=((place_BxL >= second_Bx1) & (text.segments_BxL > 0)).astype(jnp.int32))
+    place_BxL = jnp.arange(ids_BxL.shape[1])[None]
+    second_B = [row.second for row in rows] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(rows))
+    second_Bx1 = jnp.asarray(second_B)[:, None]
+    text = text._replace(types_BxL=((place_BxL >= second_Bx1) & (text.segments_BxL > 0)).astype(jnp.int32))
     blank = types.abstract(len(ids_BxL), model.about._replace(length=ids_BxL.shape[1]))
     labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in blank.labels.items()}
     return types.Batch(text, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))

@@ -60,13 +60,13 @@ def named(said: Mapping[str, Any]) -> str:
     return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else ""
 
 
-def pooler(said: Mapping[str, Any], there: Mapping[str, np.ndarray]) -> types.Params | None:
+def pooler(there: Mapping[str, np.ndarray]) -> types.Params | None:
     """BERT's pooler, which its pretraining made and its fine-tuning goes on with; None where a folder has none.
 
     RoBERTa's files may hold one, which nothing trained: transformers passes it by.
     """
     names = [f"{POOLER}.weight", f"{POOLER}.bias"]
-    if POOLER not in KINDS[said["model_type"]].row or not all(name in there for name in names):
+    if not all(name in there for name in names):
         return None
     weight, bias = (there[name] for name in names)
     return {"kernel": np.ascontiguousarray(weight.T), "bias": bias}

@@ -31,7 +31,7 @@ class Folder(NamedTuple):
 
     def pooler(self) -> types.Params | None:
         """That of BERT, where it has one."""
-        return heads.pooler(self.source.settings, self.source.rest) if self.source is not None else None
+        return heads.pooler(self.source.rest) if self.source is not None else None
 
 
 def read(folder: Path | str) -> Folder:
