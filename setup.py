@@ -1,6 +1,7 @@
 """Installs mlm.
 
-Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `bench` (the benchmark's peers), `test` (to run the suite).
+Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name), `bench` (the benchmark's
+peers), `test` (to run the suite).
 """
 import setuptools
 
@@ -47,6 +48,7 @@ setuptools.setup(
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "tfds": tfds,
+        "hub": ["huggingface_hub>=1"],
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
         "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14",
                  "scikit-learn>=1.7", "seqeval>=1.2.2"],  # peers of scores

@@ -4,7 +4,7 @@
 def open(folder):
     """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.judge.opened.Opened`.
 
-    Raises mlm.base.errors.ConfigError where there is none.
+    hf:ORG/NAME is a folder that huggingface_hub fetches. Raises mlm.base.errors.ConfigError where there is none.
     """
     from mlm.judge import folders
     return folders.load(str(folder))

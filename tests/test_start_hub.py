@@ -3,12 +3,15 @@
 import json
 import random
 import shutil
+import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 from fixtures import hub as theirs
 from hub_folders import changed, folders_of, with_tensors
+from safetensors.numpy import load
 
 import mlm
 from launch.sweep import points
@@ -16,6 +19,7 @@ from mlm.base import config, errors, fields
 from mlm.base.special import SEP
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
+from mlm.judge import folders
 from mlm.train import recipe, tuning
 from mlm.train.run import directory, loop, start, trained
 from mlm.train.step import program
@@ -122,6 +126,12 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     assert len(trained.load(str(tmp_path / "copy"), {"data.cache": str(tmp_path / "cache")}).packed().train["ids"]) > 8
     with pytest.raises(errors.ConfigError, match=r"^config.start.hub = '.*folder': expected a Hugging Face folder"):
         start.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
+    assert folders.write(mlm.open(tmp_path / "copy"), str(tmp_path / "out"))["model_type"] == "roberta"
+    had, has = (load((place / "model.safetensors").read_bytes()) for place in (made["roberta"], tmp_path / "out"))
+    assert had.keys() == has.keys()
+    for name, value in had.items():
+        first = 2 * ("position" in name)  # what stands before the first token's is asked for by none
+        np.testing.assert_allclose(has[name][first:], value[first:], rtol=0, atol=1e-6, err_msg=name)
 
 
 REFUSED = {
@@ -240,3 +250,48 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
                           ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l")):
         with pytest.raises(errors.ConfigError, match=said):
             start.resolve(config.Config(), asked | changes)
+
+
+class Library(types.ModuleType):
+    """In the place of huggingface_hub."""
+
+    def __init__(self, folder):
+        super().__init__("huggingface_hub")
+        self.folder, self.asked = folder, []
+
+    def snapshot_download(self, name, revision, allow_patterns):
+        self.asked.append((name, revision))
+        if self.folder is None:
+            raise OSError("no\nnetwork")
+        assert {"config.json", "model.safetensors", "tokenizer.json"} < {*allow_patterns}
+        assert not any(pattern.endswith((".bin", "*", ".py")) for pattern in allow_patterns)
+        return str(self.folder)
+
+
+def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
+    library = Library(made["bert"])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", library)
+    assert mlm.open("hf:org/bert@main").tokenizer.model == mlm.open(made["bert"]).tokenizer.model
+    cfg, named = further(made["bert"], texts), further("hf:org/bert", texts)
+    assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.start.hub == "hf:org/bert"
+    assert library.asked == [("org/bert", "main"), ("org/bert", None)]
+    packed = pack.load(named)
+    assert (start.begin(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1).any()
+    assert start.directory_of("hf:org/bert@main", "sst2") == directory.fine_tuning("runs/bert", "sst2")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))
+    with pytest.raises(errors.ConfigError, match=r"^hf:a/b: cannot be fetched \(no network\); expected the name of a"):
+        mlm.open("hf:a/b")
+
+
+def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    library = Library(None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", library)
+    with pytest.raises(errors.ConfigError, match=r"^run 'bert-base': expected the directory of a run, or hf:bert-base"):
+        mlm.open("bert-base")
+    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
+        further("org/bert", texts)
+    assert not library.asked
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(errors.ConfigError, match=r"^hf:a/b: expected the library huggingface_hub .*\[hub\]\), or a fo"):
+        mlm.open("hf:a/b")

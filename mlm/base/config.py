@@ -165,7 +165,8 @@ class Start:
     run: str = setting("")              # directory of the run whose newest checkpoint they are; empty: drawn
     state: str = ""                     # SHA-256 of that checkpoint's state, which says what a run began with wherever
                                         #       that lies; empty: whatever is there
-    hub: str = setting("")              # Hugging Face folder, in the place of a run
+    hub: str = setting("")              # Hugging Face folder, in the place of a run; hf:ORG/NAME: one that
+                                        #       huggingface_hub fetches
     content: str = ""                   # SHA-256 of its config.json, tensors and vocabulary, as state is of a run's;
                                         #       empty: whatever is there
 

@@ -1,5 +1,6 @@
 """A folder opened as a model, a run's or Hugging Face's, and a model written as one of theirs."""
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -16,17 +17,25 @@ from mlm.models.hub import heads, hub
 from mlm.train.run import folder as folders
 from mlm.train.step import program
 
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model on huggingface.co
 KEPT = ("objective", "pack.length")
 TOLD = ("tune.read", "tune.features", "tune.head", "tune.head_width", "tune.depth", "data.labelled.scores",
         "data.labelled.choices")   # of a model that was fine-tuned, beside those
 
 
 def load(folder: str) -> Opened:
-    """The model of a run's newest checkpoint, or of a Hugging Face folder. Raises ConfigError where there is neither.
+    """The model of a run's newest checkpoint, of a Hugging Face folder, or of hf:ORG/NAME, which is fetched.
+
+    Raises ConfigError where there is none.
     """
-    if not hub.is_one(folder):
-        return opened.load(folder)
-    found = folders.read(folder)
+    if not folders.is_one(folder):
+        try:
+            return opened.load(folder)
+        except errors.ConfigError as error:
+            if Path(folder).exists() or not NAME.fullmatch(folder):
+                raise
+            raise errors.ConfigError(f"{error}, or {folders.NAMED}{folder} for a model of huggingface.co") from None
+    found = folders.read(folders.local(folder))
     return joined(found.cfg, found.tokenizer, found.params["model"], found.params["objective"], found.about,
                   output=found.output, source=found.source)
 

@@ -12,10 +12,12 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.models.hub import heads, hub
+from mlm.models.hub import heads, hub, settings, tensors
 from mlm.models.sizes import SIZES
 from mlm.train.step import program
 
+NAMED = "hf:"                # before a model's name on huggingface.co: nothing else is looked for in a network
+FETCHED = (settings.NAME, tensors.NAME, vocabulary.FILE, vocabulary.KNOBS, vocabulary.OLDER, vocabulary.WORDS)
 SCORES = {"regress": "pearson"}  # what an opened model's objective is built to count; of classes and tags accuracy
 
 
@@ -32,6 +34,31 @@ class Folder(NamedTuple):
     def pooler(self) -> types.Params | None:
         """That of BERT, where it has one."""
         return heads.pooler(self.source.rest) if self.source is not None else None
+
+
+def is_one(place: str) -> bool:
+    """Whether a place is a Hugging Face folder, or names a model there."""
+    return place.startswith(NAMED) or hub.is_one(place)
+
+
+def local(place: str) -> str:
+    """The folder that a place is: itself, or of hf:ORG/NAME, hf:ORG/NAME@REVISION, what huggingface_hub keeps of it.
+
+    That is fetched where it is not there yet. Raises ConfigError where it cannot be, and without that library.
+    """
+    if not place.startswith(NAMED):
+        return place
+    name, _, revision = place.removeprefix(NAMED).partition("@")
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise errors.ConfigError(f"{place}: expected the library huggingface_hub to fetch it by (pip install -e "
+                                 ".[hub]), or a folder that holds the model") from None
+    try:
+        return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(FETCHED))
+    except Exception as error:  # of the network, the name, the server, the disk
+        raise errors.ConfigError(f"{place}: cannot be fetched ({errors.line(error)}); expected the name of a model on "
+                                 "huggingface.co, and a network") from None
 
 
 def read(folder: Path | str) -> Folder:
@@ -106,7 +133,9 @@ def _content(folder, changed):
     return files.sha256({"model": hub.digest(folder), "vocabulary": words})
 
 
-def check(folder: Path | str) -> None:
-    """Raises ConfigError for a path that is no Hugging Face folder."""
-    errors.expect(hub.is_one(folder), "config.start.hub", str(folder), "a Hugging Face folder (config.json, "
-                  "model.safetensors, a tokenizer)")
+def found(place: str) -> str:
+    """`local`. Raises ConfigError for a path that is no Hugging Face folder."""
+    folder = local(place)
+    errors.expect(hub.is_one(folder), "config.start.hub", place, "a Hugging Face folder (config.json, "
+                  "model.safetensors, a tokenizer), or hf:ORG/NAME")
+    return folder

@@ -11,7 +11,6 @@ from mlm.base import config, errors, fields, types
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.models.hub import hub
 from mlm.train import recipe
 from mlm.train.run import checkpoint, directory, folder, trained
 from mlm.train.step import finetune
@@ -59,13 +58,17 @@ def of(place: str, cfg: config.Config, *, kind: str = "", drawn: bool = False) -
     its parameters. Where it is gone, and the run in cfg.workdir began from it, they are what that one took. kind: "run"
     or "hub"; "": as it looks. Raises ConfigError where there is neither.
     """
-    kind = kind or ("hub" if hub.is_one(place) else "run")
-    if directory.origin(place) is None if kind == "run" else not hub.is_one(place):
+    kind = kind or ("hub" if folder.is_one(place) else "run")
+    try:
+        return of_run(place, drawn=drawn) if kind == "run" else of_hub(place, cfg, drawn=drawn)
+    except errors.ConfigError:
+        if Path(place).exists():
+            raise
         saved = directory.origin(cfg.workdir) or {"config": {}}
         began = {name: value for name, value in saved["config"].items() if name.startswith("start.")}
-        if place in (began.get("start.run"), began.get("start.hub")):
-            return model_of(saved["config"], cfg.workdir) | began
-    return of_run(place, drawn=drawn) if kind == "run" else of_hub(place, cfg, drawn=drawn)
+        if place not in (began.get("start.run"), began.get("start.hub")):
+            raise
+        return model_of(saved["config"], cfg.workdir) | began
 
 
 def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
@@ -82,10 +85,10 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
 def of_hub(place: str, cfg: config.Config, *, drawn: bool = False) -> dict[str, Any]:
     """`of` a Hugging Face folder; rows are as long as cfg's, at most as the model's. Raises ConfigError for no folder
     of theirs, and for one that ours cannot be."""
-    folder.check(place)
-    taken = folder.model_of(place)
-    taken |= {"tokenizer.path": place, "pack.length": min(cfg.pack.length, taken["model.max_positions"])}
-    return taken if drawn else taken | {"start.hub": place, "start.content": folder.content(place)}
+    here = folder.found(place)
+    taken = folder.model_of(here)
+    taken |= {"tokenizer.path": here, "pack.length": min(cfg.pack.length, taken["model.max_positions"])}
+    return taken if drawn else taken | {"start.hub": place, "start.content": folder.content(here)}
 
 
 def model_of(flat: Mapping[str, Any], workdir: str) -> dict[str, Any]:
@@ -129,11 +132,11 @@ def begin(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> 
 
 
 def _of_folder(cfg, state, tokenizer):
-    folder.check(cfg.start.hub)
-    content = folder.content(cfg.start.hub)
+    here = folder.found(cfg.start.hub)
+    content = folder.content(here)
     errors.expect(cfg.start.content in ("", content), "config.start.content", cfg.start.content,
                   f"what is in {cfg.start.hub}, {content}")
-    found = folder.read(cfg.start.hub)
+    found = folder.read(here)
     model, said = found.params["model"], ["its encoder and output layer"]
     if not found.output:
         model = model | {name: state.params["model"][name] for name in finetune.OUTPUT}
@@ -177,5 +180,5 @@ def _model(cfg: config.Config) -> Mapping[str, Any]:
 def directory_of(place: str, name: str) -> Path:
     """Where a fine-tuning of a run, or of a Hugging Face folder, by this name is kept: nothing is written into theirs.
     """
-    theirs = hub.is_one(place) or not Path(place).exists()
-    return directory.fine_tuning(Path("runs", Path(place).name) if theirs else place, name)
+    theirs = folder.is_one(place) or not Path(place).exists()
+    return directory.fine_tuning(Path("runs", Path(place).name.partition("@")[0]) if theirs else place, name)

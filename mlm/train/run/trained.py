@@ -61,7 +61,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
         raise errors.ConfigError(f"run {workdir!r}: made by another version, whose config has "
                                  f"{', '.join(sorted(unknown))}")
     kept = {name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()}
-    if kept["tokenizer.path"] and not Path(kept["tokenizer.path"]).is_dir():
+    if kept.get("tokenizer.path") and not Path(kept["tokenizer.path"]).is_dir():
         kept["tokenizer.path"] = str(directory.tokenizer_folder(workdir))  # the same, wherever it was taken from
     cfg = fields.override(config.Config(), kept | dict(settings) | {"workdir": workdir})
     recipe.check(cfg)
