@@ -69,8 +69,8 @@ def _unigram(tokenizer):
     """SentencePiece's model: its normalisation, then one space for many and none at the end, then its pieces.
 
     A part of a text that stands behind a special token begins a word only where a space is between them. The tokenizers
-    library normalises a letter with the marks that combine with it as one: what NFKC takes apart in such ("½" before
-    a zero-width joiner) may be cut otherwise there.
+    library looks a letter up together with the marks that combine with it, so that it leaves in parts what NFKC makes
+    one of where all are six bytes or more (3 of 71,895 lines in 338 languages), and may cut ties otherwise.
     """
     import sentencepiece
     import tokenizers

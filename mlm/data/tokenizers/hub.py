@@ -19,6 +19,7 @@ KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 USUAL = (SPECIAL, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
 FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 CONFIG = "config.json"
+LONGEST = 1000                # letters of an entry; the library overflows the stack at some 100,000
 UNTYPED = "\ufdd0"            # a code point that no text may hold
 
 
@@ -143,6 +144,8 @@ def _json(path) -> dict[str, Any]:
 def _tool(where, made):
     import tokenizers
     try:
+        longest = max(map(len, _numbers(made)), default=0)
+        errors.expect(longest <= LONGEST, "letters of an entry", longest, f"at most {LONGEST}")
         return tokenizers.Tokenizer.from_str(json.dumps(made))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({errors.line(error)})") from None
