@@ -169,10 +169,10 @@ def ours(kind, **changes):
     """A small model of ours and a vocabulary of `small.VOCAB` entries."""
     words = ["the", "apple", "is", "red", "green", "."]
     cfg = small_config(pack__length=24, **changes)
-    if kind == "unigram":
+    if kind in ("unigram", "bpe"):
         rng = np.random.default_rng(0)
         text = [" ".join(rng.choice([*words, "reddish", "apples", "greenish"], 8)) for _ in range(200)]
-        model = kinds.KINDS[kind].train(28, text)
+        model = kinds.KINDS[kind].train(28 if kind == "unigram" else 275, text)
     else:
         model = "\n".join([*SPECIAL, *words, "##s", "Zürich"]).encode()
     tokenizer = kinds.KINDS[kind].restore(model)
@@ -186,7 +186,7 @@ def ours(kind, **changes):
 
 SAID = ["the apple is red .", "the [MASK] is reds.", "[MASK]. the [MASK] unknown § is", " two  spaces\u3000red ", ""]
 OUT = {"wordpiece": ("wordpiece", "post", 2, "bert"), "unigram": ("unigram", "pre", 2, "roberta-prelayernorm"),
-       "words": ("words", "post", 0, "bert")}
+       "words": ("words", "post", 0, "bert"), "bpe": ("bpe", "post", 0, "bert")}
 
 
 @pytest.mark.parametrize("case", OUT)

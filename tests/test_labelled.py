@@ -93,10 +93,11 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
     assert [one["id"] for one in labelled.examples(packed, "train")] == [f"e{i}" for i in range(10)]
 
 
-def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path):
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 17), ("bpe", 265)])
+def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path, kind, size):
     folder = tmp_path / "pieces"
     folder.mkdir()
-    kinds.train(config.Tokenizer("wordpiece", 17), ["abcab cabca bca"] * 50).save(folder)
+    kinds.train(config.Tokenizer(kind, size), ["abcab cabca bca"] * 50).save(folder)
     sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cbacbac", "Y"), ("a", "X")] * 5]
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
@@ -200,10 +201,11 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         assert not one["label"] or any(rows["start"][one["row"]:one["row"] + one["rows"]])
 
 
-def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path):
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 20), ("bpe", 265)])
+def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     pieces = tmp_path / "pieces"
     pieces.mkdir()
-    kinds.train(config.Tokenizer("wordpiece", 20), ["abcab (cabca) bca"] * 50).save(pieces)
+    kinds.train(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
     packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__length=96, stride=20))
     for row, one in enumerate(labelled.examples(packed, "train")):

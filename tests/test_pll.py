@@ -135,11 +135,12 @@ def test_words_end_where_wordpiece_and_whole_words_say():
     assert sorted(spans(whole_words(["sit", "catalog", "."]), "sit catalog .")) == sorted(["sit", "catalog", "."])
 
 
-def test_words_end_where_the_meta_symbol_says():
+@pytest.mark.parametrize(("kind", "size"), [("unigram", 60), ("bpe", 290)])
+def test_words_end_where_the_meta_symbol_says(kind, size):
     draw = random.Random(0)
     texts = [" ".join("".join(draw.choices("abcdefgh", k=draw.randint(1, 6))) for _ in range(6)) + "."
              for _ in range(100)]
-    words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=60), texts)
+    words = kinds.train(config.Tokenizer(kind, size), texts)
     for text in texts[:10]:
         expected, pieces = [], [words.pieces[i].strip(unigram.SPACE) for i in words.encode(text)]
         for word in text.split():  # from each of its tokens to its end, the full stop behind it too
