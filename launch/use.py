@@ -3,6 +3,7 @@
     python -m launch.use fill runs/a "The capital of France is [MASK]."
     python -m launch.use embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pool=mean
     python -m launch.use similar runs/a "A man plays the guitar." --file=texts.txt
+    python -m launch.use similar runs/a "He sat by the bank of the river" --word=bank --file=texts.txt
     python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
     python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
     python -m launch.use cloze runs/a --file=passages.txt
@@ -32,11 +33,13 @@ _OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a t
 _METRIC = flags.DEFINE_enum("metric", "pll", ["pll", "pll_word_l2r"], "score: each token hidden alone, or with the "
                             "rest of its word.")
 _EVERY = flags.DEFINE_integer("every", 5, "cloze: one of so many words is deleted.", lower_bound=2)
+_WORD = flags.DEFINE_string("word", "", "similar: a word of the text, or its number from 1: the words of --file that "
+                            "are most like it in their context.")
 _JSON = flags.DEFINE_bool("json", False, "Lines of JSON.")
 
 
-def lines(path: str) -> list[str]:
-    """The lines of a file, or of standard input where it is "", that hold something."""
+def numbered(path: str) -> dict[int, str]:
+    """The lines of a file, or of standard input where it is "", that hold something, by their number from 1."""
     from mlm.base import errors
 
     try:
@@ -45,9 +48,13 @@ def lines(path: str) -> list[str]:
         raise errors.ConfigError(f"{path or 'standard input'}: expected UTF-8 ({errors.line(error)})") from None
     except OSError as error:
         raise errors.ConfigError(f"--file = {path!r}: expected a file ({error.strerror})") from None
-    found = [line for line in given.split("\n") if line.strip()]
+    found = {number: line for number, line in enumerate(given.split("\n"), 1) if line.strip()}
     errors.expect(bool(found), f"--file = {path!r}" if path else "standard input", len(found), "a text, one a line")
     return found
+
+
+def lines(path: str) -> list[str]:
+    return list(numbered(path).values())
 
 
 def fill(model, texts: list[str]) -> Iterator[dict]:
@@ -72,13 +79,22 @@ def embed(model, texts: list[str]) -> Iterator[dict]:
 
 def similar(model, texts: list[str]) -> Iterator[dict]:
     from mlm.base import errors
+    from mlm.judge import neighbours
 
     errors.expect(bool(_FILE.value), "--file", _FILE.value, "the file of texts to search, one a line")
-    others = lines(_FILE.value)
+    found = numbered(_FILE.value)
+    number, others = list(found), list(found.values())
+    if _WORD.value:
+        errors.expect(_POOL.value == "mean", "--pool", _POOL.value, "mean, over the pieces of --word")
+        for text in texts:
+            near = neighbours.nearest(model, text, _WORD.value, others, _TOP.value, _LAYER.value)
+            for rank, one in enumerate(near):
+                yield {"asked": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
+        return
     for text, near in zip(texts, model.similar(texts, others, top=_TOP.value, layer=_LAYER.value, pool=_POOL.value),
                           strict=True):
-        for rank, (number, cosine) in enumerate(near):
-            yield {"asked": text, "rank": rank + 1, "cosine": cosine, "line": number + 1, "text": others[number]}
+        for rank, (place, cosine) in enumerate(near):
+            yield {"asked": text, "rank": rank + 1, "cosine": cosine, "line": number[place], "text": others[place]}
 
 
 def score(model, texts: list[str]) -> Iterator[dict]:

@@ -1,0 +1,150 @@
+"""A word's neighbours in context are, by brute force, the words of texts whose states are most like its own."""
+import random
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+from hub_folders import folders_of
+from small import small_config
+
+import mlm
+from launch import use
+from mlm.base import config, errors
+from mlm.data.tokenizers import kinds
+from mlm.judge import folders, neighbours
+
+FORMS = ["The", "bank", "river", "the river", "don't", "banks", "money.", "(bank)", "re-read", "of", "x7"]
+MEMBERS = {"unigram": ("transformer", "", 38), "wordpiece": ("rnn", "lstm", 69), "words": ("feedforward", "bag", 0),
+           "roberta": None}
+
+
+def sentence(draw) -> str:
+    return " ".join(draw.choices(FORMS, k=draw.randint(1, 4))) + "."
+
+
+@pytest.fixture(scope="module")
+def texts():
+    draw = random.Random(0)
+    return [sentence(draw) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def models(texts, tmp_path_factory):
+    """A model with drawn parameters of each kind of vocabulary, one of them a Hugging Face folder."""
+    made = {"roberta": mlm.open(folders_of(tmp_path_factory.mktemp("hub"))["roberta"])}
+    for kind, member in MEMBERS.items():
+        if member:
+            tokenizer = kinds.train(config.Tokenizer(kind, member[2]), texts)
+            made[kind] = drawn(small_config(*member[:2]), tokenizer)
+    return {kind: model._replace(batch=8, length=16) for kind, model in made.items()}
+
+
+def drawn(cfg, tokenizer):
+    """A model of a config with parameters that nothing has trained."""
+    model, rng = folders.joined(cfg, tokenizer, {}), np.random.default_rng(0)
+    params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32),
+                          jax.eval_shape(model.model.init, jax.random.key(0)))
+    return model._replace(params={"model": params, "objective": {}})
+
+
+def letters(text) -> str:
+    return "".join(filter(str.isalnum, text))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "roberta"])  # words' has no entry for "(the"
+def test_words_are_those_of_the_text_whatever_the_vocabulary(models, kind):
+    tokenizer, text = models[kind].tokenizer, "(the bank) don't  re-read money."
+    found = neighbours.words(tokenizer, text, 100)
+    assert [text[one.first:one.end] for one in found] == ["the", "bank", "don't", "re", "read", "money"]
+    for one in found:
+        pieces = "".join(tokenizer.pieces[i] for i in tokenizer.encode(text)[one.piece:one.stop])
+        assert letters(text[one.first:one.end]) in letters(pieces)
+    assert neighbours.words(tokenizer, text, found[2].stop - 1) == found[:2]
+    assert neighbours.words(tokenizer, "", 100) == []
+
+
+def test_a_word_ends_where_the_vocabulary_begins_another():
+    tokenizer = kinds.train(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
+    found = neighbours.words(tokenizer, "ab\u4e2d\u6587", 100)
+    assert [(one.first, one.end) for one in found] == [(0, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(("kind", "layer"), [("unigram", 0), ("unigram", -1), ("roberta", -1), ("words", -1)])
+def test_the_nearest_are_those_by_brute_force(models, texts, kind, layer, monkeypatch):
+    """Read in parts of few texts, too."""
+    model, text = models[kind], "the river bank of the river"
+    asked = neighbours.at(model, text, "bank")
+
+    def unit(text, word):
+        h_D = model.embed(text, layer, pool=None)[word.piece + 1:word.stop + 1].astype(np.float64).mean(0)
+        return h_D / np.linalg.norm(h_D)
+
+    every = [(round(float(unit(text, asked) @ unit(other, word)), 6), line, other[word.first:word.end])
+             for line, other in enumerate(texts) for word in neighbours.words(model.tokenizer, other, 14)]
+    best = sorted((cosine for cosine, *_ in every), reverse=True)[:20]
+    for numbers in (neighbours.NUMBERS, 1):
+        monkeypatch.setattr(neighbours, "NUMBERS", numbers)
+        found = neighbours.nearest(model, text, "bank", iter(texts), top=20, layer=layer)
+        np.testing.assert_allclose([one.cosine for one in found], best, atol=2e-5)
+        for one in found:
+            assert texts[one.line] == one.text
+            assert any((line, word) == (one.line, one.word) and abs(cosine - one.cosine) < 2e-5
+                       for cosine, line, word in every)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "words"])
+def test_the_same_word_in_the_same_text_is_nearest(models, texts, kind):
+    text = "the river bank of money."
+    for word in ("river", "bank", "of"):
+        first, second, *_ = neighbours.nearest(models[kind], text, word, [*texts, text])
+        assert (first.word, first.line, first.cosine) == (word, len(texts), pytest.approx(1, abs=1e-5))
+        assert second.cosine <= first.cosine
+    assert neighbours.nearest(models[kind], text, "bank", []) == []
+
+
+def test_a_word_is_named_by_itself_several_of_them_or_a_number(models):
+    model, text = models["unigram"], "of the river The bank of 3"
+    there = neighbours.words(model.tokenizer, text, 14)
+    assert neighbours.at(model, text, "the") == neighbours.at(model, text, "2") == there[1]
+    assert neighbours.at(model, text, "The") == there[3] and neighbours.at(model, text, "RIVER") == there[2]
+    both = neighbours.at(model, text, "river The bank")
+    assert (both.first, both.end, both.piece, both.stop) == (7, 21, there[2].piece, there[4].stop)
+    assert neighbours.at(model, text, "of", which=2) == there[5]
+
+
+BAD = {
+    "absent": ("sea", "expected a word of 'of the of the' that this model has entries for"),
+    "part of one": ("th", "expected a word of 'of the of the'"),
+    "twice": ("the", "expected a word that stands in 'of the of the' once, or its number: 2 or 4"),
+    "twice, otherwise written": ("OF", "once, or its number: 1 or 3"),
+    "no number": ("5", "expected a word of 'of the of the'"),
+    "a number beyond all": ("9" * 5000, "expected a word of 'of the of the'"),
+    "nothing": ("", "expected a word of 'of the of the'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_word_there_is_refused_in_one_line(models, case):
+    word, said = BAD[case]
+    with pytest.raises(errors.ConfigError, match=r"^word = ") as refused:
+        neighbours.nearest(models["unigram"], "of the of the", word, ["of"])
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_word_behind_the_longest_row_is_none(models):
+    with pytest.raises(errors.ConfigError, match="among the first 14 tokens"):
+        neighbours.at(models["unigram"], "of " * 30 + "bank", "bank")
+
+
+def test_the_command_gives_them_with_the_lines_of_the_file(models, texts, tmp_path, monkeypatch):
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    (tmp_path / "texts.txt").write_text("\n\n".join(texts))
+    for name, value in (("word", "bank"), ("file", str(tmp_path / "texts.txt")), ("top", 3)):
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    text, model = "the river bank", models["unigram"]
+    found = list(use.similar(model, [text]))
+    assert [(one["word"], one["cosine"], one["line"]) for one in found] == [
+        (one.word, one.cosine, 2 * one.line + 1) for one in neighbours.nearest(model, text, "bank", texts, 3)]
+    assert [one["rank"] for one in found] == [1, 2, 3] and {one["asked"] for one in found} == {text}
