@@ -9,11 +9,16 @@
     python -m launch.use cloze runs/a --file=passages.txt
     python -m launch.use attend runs/a "A man plays the guitar." --out=page.html
     python -m launch.use export runs/a FOLDER
+    python -m launch.use serve runs/a runs/b --file=texts.txt
 
 A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels: config.json, model.safetensors, a tokenizer)
 stands for a run; export writes one, with a model card. Texts are arguments, else the lines of --file or of standard
 input; a pair's two texts stand apart by a tab, words to tag by white space. cloze ranks passages by how many deleted
 words a model fills in exactly (Taylor 1953), beside Flesch's reading ease. A table for a person, with --json a line
+A Hugging Face folder (BERT, RoBERTa or XLM-R: config.json, model.safetensors, a tokenizer) stands for a run wherever
+nothing is predicted; export writes one, with a model card; serve shows models side by side on a page of this machine,
+and finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of standard
+input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line
 for each text. From Python: mlm.open("runs/a").
 """
 import json
@@ -23,9 +28,9 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import command
+from launch import command, serve
 
-_FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar: those to search.")
+_FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar, serve: those to search.")
 _TOP = flags.DEFINE_integer("top", 5, "fill, similar: how many.", lower_bound=1)
 _LAYER = flags.DEFINE_integer("layer", -1, "embed, similar: 0 the embeddings, -1 the last layer.")
 _POOL = flags.DEFINE_enum("pool", "mean", ["mean", "first"], "embed, similar: the mean over tokens, or [CLS]'s state.")
@@ -156,11 +161,13 @@ WIDEST = 80  # letters of a text in a table
 def main(argv):
     from mlm.base import errors
 
-    wanted = f"python -m launch.use {'|'.join(COMMANDS)} RUN [TEXT ...]"
+    wanted = f"python -m launch.use {'|'.join([*COMMANDS, 'serve'])} RUN [TEXT ...]"
     if len(argv) < 3:
         raise errors.ConfigError(f"expected what to do and the directory of a run: {wanted}")
     _, what, workdir, *texts = argv
-    errors.one_of("command", what, list(COMMANDS))
+    errors.one_of("command", what, [*COMMANDS, "serve"])
+    if what == "serve":
+        serve.serve([workdir, *texts], lines(_FILE.value) if _FILE.value else [])
     if not texts and what != "export":
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":

@@ -35,6 +35,7 @@ class Neighbour(NamedTuple):
     word: str
     cosine: float
     line: int             # the number of its text, from 0
+    first: int            # the character of the text at which it begins
     text: str
 
 
@@ -115,8 +116,8 @@ def ranked(unit_D, among: Words, texts: Sequence[str], top: int) -> list[Neighbo
     """The `top` of some words whose states are most like one, the first in the texts where two are alike."""
     cosine_W = (among.unit_WxD @ unit_D.astype(np.float32)).astype(np.float64).round(6)
     best = np.argsort(-cosine_W, kind="stable")[:top].tolist()
-    return [Neighbour(texts[line][slice(*among.span_Wx2[i])], float(cosine_W[i]), line, texts[line])
-            for i in best for line in [int(among.line_W[i])]]
+    return [Neighbour(texts[line][first:end], float(cosine_W[i]), line, first, texts[line])
+            for i in best for line, (first, end) in [(int(among.line_W[i]), among.span_Wx2[i].tolist())]]
 
 
 def nearest(model: Opened, text: str, word: str, others: Iterable[str], top: int = 5, layer: int = -1
