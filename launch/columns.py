@@ -165,9 +165,9 @@ def prepared(name: str, folder: str, lines: Sequence[str]) -> Column:
 
 def about(model: "Opened") -> str:
     cfg = model.cfg
-    made = f"{cfg.model.family} {cfg.model.cell}".rstrip()
-    return (f"{made}, {cfg.model.layers} \u00d7 {cfg.model.width}; {cfg.objective}; "
-            f"{model.tokenizer.kind} vocabulary of {model.tokenizer.vocab_size:,d}")
+    made, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
+    return (f"{made}, {cfg.model.layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
+            f"{model.tokenizer.vocab_size:,d}" + (f" ({kind})" if model.source is None else ""))
 
 
 def example(shown: Sequence[Column]) -> str:

@@ -37,7 +37,7 @@ class Asks:
 
         return web.Answer("text/html; charset=utf-8", serve.html(
             [serve.Column(one.name, columns.about(one.model), one.cannot) for one in self.shown], self.example,
-            bool(self.shown[0].lines)).encode(), PAGE)
+            columns.TEXT, bool(self.shown[0].lines)).encode(), PAGE)
 
     def style(self, asked: web.Asked) -> web.Answer:
         from mlm.report.pages import serve

@@ -112,6 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     server: Server
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # of a question that names none: it is refused as others are, with a head
     timeout = SECONDS
 
     def handle_one_request(self):

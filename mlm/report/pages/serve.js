@@ -54,7 +54,7 @@ const show = {
         const row = bar(one, one.token.replace(/^\u2581/, "") || " ");
         row.title = one.text;
         row.type = "button";
-        row.addEventListener("click", () => { field.value = one.text; ask(); });
+        row.addEventListener("click", () => { field.value = one.text; grow(); ask(); });
         return row;
       }))]);
   },
@@ -69,7 +69,7 @@ const show = {
     }))];
   },
   similar({ text, near }, asked) {
-    return [...(text === asked ? [] : [made("p", "of", text)]), listed(near.map(one => {
+    return [...(text === asked ? [] : [made("p", "of", `filled in: ${text}`)]), listed(near.map(one => {
       const row = made("div", "near");
       row.append(made("span", "found", one.text), made("span", "cosine", one.cosine.toFixed(3)));
       row.title = `line ${one.line}`;
@@ -112,19 +112,25 @@ async function fillPart(column, what, question, now) {
   }
 }
 
+// A page of its own in a frame, which is asked for when it is opened.
 function attended(column, text) {
   const place = part(column, "attend");
   if (!place) return;
-  const address = `attention?${new URLSearchParams({ run: column.dataset.run, text })}`;
-  const frame = made("iframe"), alone = made("a", "", "on a page of its own");
-  frame.title = `${column.querySelector("h2").textContent}: what it looks at`;
-  frame.src = alone.href = address;
-  alone.target = "_blank";
-  place.querySelector(".answer").replaceChildren(frame, alone);
+  const details = place.querySelector("details"), box = place.querySelector(".answer");
+  details.ontoggle = () => {
+    if (!details.open) return;
+    const frame = made("iframe"), alone = made("a", "", "on a page of its own");
+    frame.title = `${column.querySelector("h2").textContent}: what it looks at`;
+    frame.src = alone.href = `attention?${new URLSearchParams({ run: column.dataset.run, text })}`;
+    alone.target = "_blank";
+    box.replaceChildren(frame, alone);
+    details.ontoggle = null;
+  };
+  details.ontoggle();
 }
 
 async function ask() {
-  const text = field.value.trim(), now = ++round;
+  const text = field.value.trim().replace(/\s*\n\s*/g, " "), now = ++round;
   if (!text) {
     said.className = "wrong";
     said.textContent = "Type a sentence first.";
@@ -144,7 +150,12 @@ async function ask() {
     else part(column, "fill")?.querySelector(".answer").replaceChildren(
       made("p", "none", `Put ${MASK} where a word is to be guessed.`));
     await fillPart(column, "predict", { text }, now);
-    const near = await fillPart(column, "similar", { text }, now);
+    const known = !text.includes(MASK) || part(column, "fill");
+    if (!known) {
+      part(column, "similar")?.querySelector(".answer").replaceChildren(
+        made("p", "none", `It fills nothing in: compare texts without ${MASK}.`));
+    }
+    const near = known ? await fillPart(column, "similar", { text }, now) : null;
     if (near && chips && chips.hidden && !text.includes(MASK)) choose(near.words, text);
     if (now === round) attended(column, text);
   }));
@@ -175,6 +186,18 @@ function choose(words, text) {
   chips.hidden = false;
 }
 
+function grow() {
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
+}
+
+field.addEventListener("input", grow);
+field.addEventListener("keydown", event => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  ask();
+});
+addEventListener("resize", grow);
 form.addEventListener("submit", event => {
   event.preventDefault();
   ask();
@@ -183,5 +206,7 @@ document.getElementById("hide").addEventListener("click", () => {
   const { selectionStart: first, selectionEnd: end } = field;
   field.setRangeText(MASK, first, end, "end");
   field.focus();
+  grow();
 });
+grow();
 if (field.value) ask();

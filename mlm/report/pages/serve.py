@@ -7,6 +7,7 @@ from mlm.report import palette
 
 WHAT = {"fill": "Fills in", "predict": "Predicts", "similar": "Texts like this", "word": "Words like",
         "attend": "Looks at"}
+SEARCHES = ("similar", "word")
 
 
 class Column(NamedTuple):
@@ -17,9 +18,13 @@ class Column(NamedTuple):
     cannot: dict[str, str]
 
 
-def html(shown: Sequence[Column], example: str, texts: bool) -> str:
-    """The page. example: the text that it begins with. texts: whether there are some to search."""
-    return _made("serve.html", shown=shown, example=example, texts=texts, what=WHAT)
+def html(shown: Sequence[Column], example: str, longest: int, texts: bool) -> str:
+    """The page. example: the text that it begins with. longest: characters of one. texts: whether there are some to
+    search."""
+    there = {name for name in WHAT if texts or name not in SEARCHES}
+    if all("predict" in one.cannot for one in shown):
+        there.remove("predict")
+    return _made("serve.html", shown=shown, example=example, longest=longest, there=there, what=WHAT)
 
 
 def css() -> str:
