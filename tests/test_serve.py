@@ -1,27 +1,46 @@
 """The page of models side by side: it answers what the models do, and shows what it is given as text."""
-import numpy as np
-import pytest
-from serving import LINES, ask, get, models, served
+import contextlib
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
 
-from launch import columns, serve
+import numpy as np
+import pages
+import pytest
+from absl import flags
+from hub_folders import folders_of
+from serving import IMAGE, LINES, SCRIPT, ask, exchanged, get, models, raw, served
+from small import environment
+
+from launch import columns, serve, web
 from mlm.base import errors
 from mlm.judge import neighbours
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    return models(tmp_path_factory.mktemp("hub"))
+    made = models(tmp_path_factory.mktemp("hub"))
+    return made | {"<i>hub</i>": made["hub"]}
 
 
 @pytest.fixture(scope="module")
 def server(opened):
-    with served(opened, "fills", "reads", "hub") as made:
+    with served(opened, "fills", "reads", "<i>hub</i>") as made:
         yield made
 
 
 def test_answers_are_those_of_the_opened_models(server, opened):
     text = "the [MASK] is [MASK] ."
-    for run, name in ((0, "fills"), (2, "hub")):
+    for run, name in ((0, "fills"), (2, "<i>hub</i>")):
         status, _, said = ask(server, {"run": run, "what": "fill", "text": text})
         model = opened[name]
         expected = model.fill(text, min(columns.TOP, model.tokenizer.vocab_size))
@@ -113,3 +132,144 @@ def test_runs_are_named_by_what_tells_them_apart():
     assert list(serve.named(["x/a", "y/a/"])) == ["x/a", "y/a"]
     with pytest.raises(errors.ConfigError, match="expected each run once"):
         serve.named(["a", "./a"])
+
+
+def test_500_random_and_hostile_requests_leave_the_server_answering(server, capfd):
+    seed = random.randrange(2 ** 32)
+    print(f"seed {seed}")
+    draw, question = random.Random(seed), {"run": 0, "what": "fill", "text": "the [MASK] is red ."}
+    right = ask(server, question)
+    capfd.readouterr()
+    slow = [socket.create_connection(server.server_address) for _ in range(20)]
+    for line in slow:
+        line.sendall(draw.choice([b"", b"G", b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"]))
+    statuses = Counter()
+    for number in range(500):
+        sent = raw(draw, server.server_port)
+        answers = exchanged(server, sent)
+        assert answers or sent[:1] in b"\r\n " or not sent.strip() or b"\n" not in sent, (seed, number, sent[:300])
+        for status, body in answers:
+            assert status == 200 or 400 <= status < 500, (seed, number, sent[:300], status, body)
+            assert b"root:" not in body and b"Traceback" not in body
+        statuses.update(status for status, _ in answers)
+    assert min(statuses[status] for status in (200, 400, 404, 405, 411, 413, 415, 421)) > 0, statuses
+    assert ask(server, question)[::2] == right[::2]
+    assert capfd.readouterr().err == ""
+    for line in slow:  # each was let go
+        line.settimeout(10)
+        while line.recv(2 ** 16):
+            pass
+        line.close()
+
+
+def test_questions_on_one_connection_are_answered_in_their_order(server):
+    body = [json.dumps({"run": 0, "what": "fill", "text": text}).encode() for text in ("the [MASK]", "the", "[MASK] .")]
+    sent = b"".join(b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (len(one), one) for one in body)
+    answers = exchanged(server, sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert [status for status, _ in answers] == [200, 400, 200, 200]
+    assert [body for _, body in answers[:3]] == [exchanged(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1]
+                                                 for i in (1, 2, 3)]
+
+
+def test_there_is_room_for_so_many_at_once(server):
+    lines = [socket.create_connection(server.server_address) for _ in range(web.CONNECTIONS + 8)]
+    time.sleep(0.3)
+    for line in lines[web.CONNECTIONS:]:
+        assert line.recv(99).startswith(b"HTTP/1.1 503")
+    for line in lines:
+        line.close()
+    for _ in range(50):
+        if get(server, "/")[0] == 200:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no room was given back")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with pages.chromium() as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def tab_of(browser, server, **settings):
+    """The page in a tab, its first question answered; AssertionError if it logs anything, or asks another server."""
+    said, asked = [], []
+    tab = browser.new_page(**settings)
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(f"http://127.0.0.1:{server.server_port}/")
+    answered(tab)
+    yield tab
+    tab.close()
+    assert said == []
+    assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {f"127.0.0.1:{server.server_port}"}
+
+
+def answered(tab):
+    tab.locator("#ask:not([aria-busy])").wait_for()
+
+
+def test_what_looks_like_a_script_is_shown_as_text(chromium, server):
+    """In the text, in the vocabulary, in the lines of the file, and in a model's name."""
+    with tab_of(chromium, server) as tab:
+        tab.locator("#text").fill(f"the [MASK] {SCRIPT} {IMAGE}")
+        tab.keyboard.press("Enter")
+        answered(tab)
+        for what in ("fill", "similar"):
+            place = tab.locator(f"section[data-run='0'] [data-what={what}]")
+            for one in (SCRIPT, IMAGE):
+                assert place.get_by_text(one).count() > 0, what
+        tab.locator("section[data-run='0'] summary").click()
+        frame = tab.frame_locator("section[data-run='0'] iframe")
+        frame.get_by_text(SCRIPT).first.wait_for()
+        assert tab.get_by_role("heading", name="<i>hub</i>").count() == 1
+        assert tab.title() == "fills, reads, <i>hub</i>" and SCRIPT in frame.locator("title").inner_text()
+
+
+def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
+    with tab_of(chromium, server, viewport={"width": 375, "height": 800}) as tab:
+        field, first = tab.locator("#text"), tab.locator("section[data-run='0']")
+        assert field.input_value() == "a [MASK] ." and tab.locator(":focus").get_attribute("id") == "text"
+        best = opened["fills"].fill("a [MASK] .", 1)[0][0]
+        filling = first.locator(".filling").first
+        assert filling.inner_text().split() == [best.token, f"{best.probability:.1%}"]
+        assert "expected a run that was trained to tell" in tab.locator("section[data-run='1']").inner_text()
+        filling.click()
+        answered(tab)
+        assert field.input_value() == best.text and "Put [MASK]" in first.inner_text()
+        field.fill("the red tree")
+        field.press("Enter")
+        answered(tab)
+        tab.locator("#words button", has_text="tree").click()
+        tab.locator("section[data-run='2'] [data-what=word] b").first.wait_for()
+        near = neighbours.nearest(opened["fills"], "the red tree", "tree", LINES, 1)
+        assert first.locator("[data-what=word] b").first.inner_text() == near[0].word
+        assert tab.locator("body").evaluate("body => document.documentElement.scrollWidth") <= 375
+        field.fill(" ")
+        field.press("Enter")
+        assert tab.locator("#said").inner_text() == "Type a sentence first."
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    for name, value in (("port", server.server_port), ("host", "127.0.0.1")):
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    with pytest.raises(errors.ConfigError, match=f"--port = {server.server_port}: expected .* a free port"):
+        serve.serve(["a"], [])
+    with pytest.raises(errors.ConfigError, match=r"^--file = 2001: expected at most 2,000 lines"):
+        serve.serve(["a"], ["a"] * 2001)
+
+
+@pytest.mark.slow
+def test_the_command_says_where_to_look_and_ends_at_ctrl_c(tmp_path):
+    folder = folders_of(tmp_path)["roberta"]
+    done = subprocess.Popen([sys.executable, "-m", "launch.use", "serve", folder, "--port=0"], text=True, cwd=ROOT,
+                            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said = [done.stdout.readline() for _ in range(2)]
+    assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends\n", said[1]), said
+    done.send_signal(signal.SIGINT)
+    assert done.communicate(timeout=60) == ("", "stopped\n") and done.returncode == 130
