@@ -93,6 +93,7 @@ def similar(model, texts: list[str]) -> Iterator[dict]:
         errors.expect(_POOL.value == "mean", "--pool", _POOL.value, "mean, over the pieces of --word")
         for text in texts:
             near = neighbours.nearest(model, text, _WORD.value, others, _TOP.value, _LAYER.value)
+            errors.expect(bool(near), "--file", _FILE.value, "a text with a word that this model has entries for")
             for rank, one in enumerate(near):
                 yield {"asked": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
         return

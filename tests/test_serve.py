@@ -5,25 +5,19 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pages
 import pytest
 from absl import flags
-from hub_folders import folders_of
 from serving import IMAGE, LINES, SCRIPT, ask, exchanged, get, models, raw, served
-from small import environment
 
+import mlm
 from launch import columns, serve, web
 from mlm.base import errors
 from mlm.judge import neighbours
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -264,12 +258,13 @@ def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
         serve.serve(["a"], ["a"] * 2001)
 
 
-@pytest.mark.slow
-def test_the_command_says_where_to_look_and_ends_at_ctrl_c(tmp_path):
-    folder = folders_of(tmp_path)["roberta"]
-    done = subprocess.Popen([sys.executable, "-m", "launch.use", "serve", folder, "--port=0"], text=True, cwd=ROOT,
-                            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    said = [done.stdout.readline() for _ in range(2)]
-    assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends\n", said[1]), said
-    done.send_signal(signal.SIGINT)
-    assert done.communicate(timeout=60) == ("", "stopped\n") and done.returncode == 130
+def test_it_says_where_to_look_and_ends_at_ctrl_c(server, opened, monkeypatch, capsys):
+    monkeypatch.setattr(mlm, "open", lambda folder: opened[folder])
+    monkeypatch.setattr(web.Server, "service_actions", lambda self: self.server_port == server.server_port or
+                        signal.raise_signal(signal.SIGINT))
+    for name, value in (("port", 0), ("host", "localhost")):
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    with pytest.raises(KeyboardInterrupt):
+        serve.serve(["fills"], [])
+    *_, said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said
