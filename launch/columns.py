@@ -65,7 +65,7 @@ def answer(column: Column, asked: Question):
     from mlm.base import errors
 
     if asked.what in column.cannot:
-        raise errors.ConfigError(column.cannot[asked.what])
+        raise errors.ConfigError(f"{asked.what}: {column.cannot[asked.what]}")
     return WHAT[asked.what](column, asked)
 
 
@@ -158,8 +158,9 @@ def prepared(name: str, folder: str, lines: Sequence[str]) -> Column:
         try:
             answer(column, Question(0, what, text, plain))
         except errors.ConfigError as error:
-            if str(error).startswith(f"{what} = "):  # and not of this text alone
-                column.cannot[what] = str(error)
+            said, _, expected = str(error).partition(": expected ")
+            if said.startswith(f"{what} = "):  # and not of this text alone
+                column.cannot[what] = f"asks for {expected}"
     return column
 
 

@@ -65,9 +65,9 @@ def test_a_mask_is_filled_in_before_texts_are_compared(server, opened):
 
 def test_what_a_model_cannot_do_is_said_in_its_column(server):
     status, _, said = ask(server, {"run": 1, "what": "fill", "text": "the [MASK]"})
-    assert status == 400 and said["error"].startswith("fill = 'causal': expected a run that was trained to tell")
+    assert status == 400 and said["error"].startswith("fill: asks for a run that was trained to tell what is hidden")
     _, _, page = get(server, "/")
-    assert said["error"].replace("'", "&#39;") in page and "a [MASK] ." in page
+    assert said["error"].removeprefix("fill: ") in page and "a [MASK] ." in page
     status, headers, page = get(server, "/attention?run=1&text=the+tree")
     assert status == 200 and "saliency" in page and "sandbox allow-scripts" in headers["Content-Security-Policy"]
 
@@ -230,7 +230,7 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
         best = opened["fills"].fill("a [MASK] .", 1)[0][0]
         filling = first.locator(".filling").first
         assert filling.inner_text().split() == [best.token, f"{best.probability:.1%}"]
-        assert "expected a run that was trained to tell" in tab.locator("section[data-run='1']").inner_text()
+        assert "asks for a run that was trained to tell" in tab.locator("section[data-run='1']").inner_text()
         filling.click()
         answered(tab)
         assert field.input_value() == best.text and "Put [MASK]" in first.inner_text()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mlm.report import palette
 
 WHAT = {"fill": "Fills in", "predict": "Predicts", "similar": "Texts like this", "word": "Words like",
-        "attend": "Looks at"}
+        "attend": "What it looks at"}
 SEARCHES = ("similar", "word")
 
 
