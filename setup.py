@@ -50,7 +50,7 @@ setuptools.setup(
         "tfds": tfds,
         "hub": ["huggingface_hub>=1"],
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
-        "test": [*tfds, "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8", "ruff>=0.14",
-                 "scikit-learn>=1.7", "seqeval>=1.2.2"],  # peers of scores
+        "test": [*tfds, "ipykernel>=7", "nbclient>=0.10", "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8",
+                 "ruff>=0.14", "scikit-learn>=1.7", "seqeval>=1.2.2"],  # the last two: peers of scores
     },
 )

@@ -64,6 +64,18 @@ def test_words_are_those_of_the_text_whatever_the_vocabulary(models, kind):
     assert neighbours.words(tokenizer, "", 100) == []
 
 
+def test_a_word_has_all_its_pieces_or_is_none(models):
+    """Also the mark of the space before it, where that is a piece of its own."""
+    tokenizer, text = models["unigram"].tokenizer, "of 7x river"
+    ids, found = tokenizer.encode(text), neighbours.words(tokenizer, text, 100)
+    assert "\u2581" in [tokenizer.pieces[i] for i in ids]
+    assert [i for one in found for i in range(one.piece, one.stop)] == [*range(len(ids))]
+    for name in ("words", "wordpiece"):
+        text = "bank \u03b1\u03b2 river"
+        there = neighbours.words(models[name].tokenizer, text, 100)
+        assert [text[one.first:one.end] for one in there] == ["bank", "river"]
+
+
 def test_a_word_ends_where_the_vocabulary_begins_another():
     tokenizer = kinds.train(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
     found = neighbours.words(tokenizer, "ab\u4e2d\u6587", 100)
