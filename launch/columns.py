@@ -1,5 +1,5 @@
 """What a page asks of one of the models that stand side by side on it."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     name: str
     model: "Opened"
     cannot: dict[str, str]
-    lines: Sequence[str]
+    lines: Mapping[int, str]  # by their numbers in the file, from 1
     unit_OxD: "np.ndarray | None" = None
     words: "Words | None" = None
 
@@ -90,10 +90,10 @@ def similar(column: Column, asked: Question) -> dict:
 
     from mlm.judge import embed, neighbours
 
-    model, text = column.model, filled(column, asked.text)
+    model, text, lines = column.model, filled(column, asked.text), list(column.lines.items())
     cosine_O = column.unit_OxD @ embed.unit(model.embed(text))
-    near = [{"line": number + 1, "cosine": float(cosine_O[number]), "text": column.lines[number]}
-            for number in np.argsort(-cosine_O, kind="stable")[:TOP].tolist()]
+    near = [{"line": lines[i][0], "cosine": float(cosine_O[i]), "text": lines[i][1]}
+            for i in np.argsort(-cosine_O, kind="stable")[:TOP].tolist()]
     return {"text": text, "near": near, "words": [text[one.first:one.end] for one in neighbours.words(
         model.tokenizer, text, model.length - 2)]}
 
@@ -103,9 +103,9 @@ def word(column: Column, asked: Question) -> dict:
     from mlm.judge import neighbours
 
     model, text = column.model, filled(column, asked.text)
-    one = neighbours.at(model, text, asked.word, asked.which)
-    near = neighbours.ranked(neighbours.state(model, text, one), column.words, column.lines, TOP)
-    return {"text": text, "near": [{"line": of.line + 1, "cosine": of.cosine, "word": of.word,
+    one, numbers = neighbours.at(model, text, asked.word, asked.which), list(column.lines)
+    near = neighbours.ranked(neighbours.state(model, text, one), column.words, list(column.lines.values()), TOP)
+    return {"text": text, "near": [{"line": numbers[of.line], "cosine": of.cosine, "word": of.word,
                                     "before": of.text[:of.first], "after": of.text[of.first + len(of.word):]}
                                    for of in near]}
 
@@ -140,7 +140,7 @@ def paired(model: "Opened") -> bool:
     return model.cfg.objective in ("classify", "regress") and tasks.pairs(model.cfg.data)
 
 
-def prepared(name: str, folder: str, lines: Sequence[str]) -> Column:
+def prepared(name: str, folder: str, lines: Mapping[int, str]) -> Column:
     """A column of a run's or a Hugging Face folder, its programs compiled: it was asked all once, of two lengths."""
     import mlm
     from mlm.base import errors
@@ -148,8 +148,8 @@ def prepared(name: str, folder: str, lines: Sequence[str]) -> Column:
 
     model = mlm.open(folder)
     column = Column(name, model, {}, lines)
-    if lines:
-        column = column._replace(unit_OxD=embed.unit(model.embed(lines)), words=neighbours.gathered(model, lines))
+    if texts := list(lines.values()):
+        column = column._replace(unit_OxD=embed.unit(model.embed(texts)), words=neighbours.gathered(model, texts))
     else:
         column.cannot.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
     plain = next(filter(str.isalpha, map(batches.surface, model.tokenizer.pieces[5:])), "a")
@@ -177,8 +177,8 @@ def example(shown: Sequence[Column]) -> str:
 
     column = next((one for one in shown if "fill" not in one.cannot), None)
     if column is None:
-        return next(iter(shown[0].lines), "")
-    for line in column.lines:
+        return next(iter(shown[0].lines.values()), "")
+    for line in column.lines.values():
         found = neighbours.words(column.model.tokenizer, line, column.model.length - 2)
         if 4 <= len(found) <= 12 and len(line) <= 90 and batches.HIDDEN not in line:
             hidden = max(found[1:], key=lambda one: one.end - one.first)

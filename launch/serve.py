@@ -1,6 +1,6 @@
 """Trained models side by side on one page, for a talk or a class: what they fill in, look at, and find alike."""
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -10,7 +10,7 @@ from launch import columns, command, web
 _PORT = flags.DEFINE_integer("port", 8000, "serve: where; 0 any that is free.", lower_bound=0, upper_bound=65535)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "serve: by which address; 0.0.0.0 lets other machines ask, too.")
 
-LINES = 2000            # of --file
+LINES, LETTERS = 2000, 300_000  # of --file: the states of all its words are kept
 WAITING = 16            # questions at once: one is answered, the others wait
 WAIT = 60.0             # seconds that one waits for those before it
 # The page has its script and style from this server alone; the attention page its own, without a way to this server.
@@ -77,12 +77,14 @@ class Asks:
             self.room.release()
 
 
-def serve(folders: Sequence[str], lines: Sequence[str]) -> None:
-    """Answers until Ctrl-C. lines: of --file. Raises ConfigError for a bad folder, address or port, or too many lines.
+def serve(folders: Sequence[str], lines: Mapping[int, str]) -> None:
+    """Answers until Ctrl-C. lines: of --file, by their numbers there. Raises ConfigError for a bad folder, address or
+    port, and for too much text.
     """
     from mlm.base import errors
 
-    errors.expect(len(lines) <= LINES, "--file", len(lines), f"at most {LINES:,d} lines; launch.use similar takes more")
+    for count, most, what in ((len(lines), LINES, "lines"), (sum(map(len, lines.values())), LETTERS, "characters")):
+        errors.expect(count <= most, "--file", count, f"at most {most:,d} {what}; launch.use similar takes more")
     host, port, shown = _HOST.value, _PORT.value, []
     asks = Asks(shown)
     try:
@@ -90,14 +92,14 @@ def serve(folders: Sequence[str], lines: Sequence[str]) -> None:
     except (OSError, UnicodeError) as error:
         raise errors.ConfigError(f"--host = {host!r}, --port = {port}: expected an address of this machine and a free "
                                  f"port ({errors.line(error)})") from None
-    command.listen()
     try:
         for name, folder in named(folders).items():
             print(f"{name}: opening and compiling", flush=True)
             shown.append(columns.prepared(name, folder, lines))
         asks.example = columns.example(shown)
         server.server_activate()
-        print(f"ready: open http://{web.address(*server.server_address[:2])}/ in a browser; Ctrl-C ends", flush=True)
+        command.listen()
+        print(f"ready: open {server.where()} in a browser; Ctrl-C ends", flush=True)
         server.serve_forever()
     finally:
         server.socket.close()

@@ -168,7 +168,7 @@ def main(argv):
     _, what, workdir, *texts = argv
     errors.one_of("command", what, [*COMMANDS, "serve"])
     if what == "serve":
-        serve.serve([workdir, *texts], lines(_FILE.value) if _FILE.value else [])
+        serve.serve([workdir, *texts], numbered(_FILE.value) if _FILE.value else {})
     if not texts and what != "export":
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":

@@ -20,7 +20,7 @@ SECONDS = 10.0          # in which a question must have come, and an answer must
 CONNECTIONS = 32        # at once
 CLOSED = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-           "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
+           "Cross-Origin-Resource-Policy": "same-origin"}
 OURS = {http.HTTPStatus.NOT_IMPLEMENTED: http.HTTPStatus.METHOD_NOT_ALLOWED,  # what the library answers: what we do
         http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: http.HTTPStatus.BAD_REQUEST}
 
@@ -74,6 +74,12 @@ class Server(http.server.ThreadingHTTPServer):
     def server_bind(self):
         socketserver.TCPServer.server_bind(self)  # http.server's would ask the network for a name
         self.server_name, self.server_port = self.server_address[:2]
+
+    def where(self) -> str:
+        """What to type into a browser."""
+        host, port = self.server_address[:2]
+        host = socket.gethostname() if ipaddress.ip_address(host).is_unspecified else host
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def process_request(self, request, client_address):
         if not self.free.acquire(blocking=False):
@@ -140,6 +146,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _do(self, read):
         try:
             asked = read()
+            self.server.until.pop(self.connection, None)
             method = "GET" if self.command == "HEAD" else self.command
             paths = {path for _, path in self.server.answers}
             if asked.path not in paths:
@@ -162,7 +169,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(hosts) != 1 or self.headers.defects:
             raise Refused(400, "expected one Host, and headers that can be read")
         if not self._known(hosts[0]):
-            raise Refused(421, f"expected the address of this server, http://{self._own()}")
+            raise Refused(421, f"expected the address of this server, {self.server.where()}")
         if self.headers.get_all("Origin", [f"http://{hosts[0]}"]) != [f"http://{hosts[0]}"]:
             raise Refused(403, "expected a question from the page of this server")
         lengths = self.headers.get_all("Content-Length", ["0"])
@@ -206,9 +213,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except ValueError:
             return False
 
-    def _own(self) -> str:
-        return address(*self.server.server_address[:2])
-
     def send_error(self, code, message=None, explain=None):
         """What the library refuses: its own words may hold what was asked."""
         status = http.HTTPStatus(OURS.get(code, code))
@@ -248,7 +252,3 @@ def line(error: str) -> Answer:
 def told(value) -> Answer:
     """A value as JSON, in ASCII."""
     return Answer("application/json", json.dumps(value).encode())
-
-
-def address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

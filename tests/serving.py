@@ -22,6 +22,7 @@ from mlm.judge import folders
 SCRIPT = "<script>document.title='bad'</script>"
 IMAGE = "<img/src=x/onerror=document.title='bad'>"
 LINES = ["the apple is red .", f"the sky {IMAGE} is {SCRIPT}", "a tree .", "the red tree is the apple ."]
+NUMBERED = dict(enumerate(LINES, 1))
 
 
 def models(folder) -> dict:
@@ -37,14 +38,14 @@ def models(folder) -> dict:
 
 
 @contextlib.contextmanager
-def served(opened, *names, lines=LINES):
+def served(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlm, "open", opened.get)
         patch.setattr(columns, "TOP", 20)  # the whole vocabulary of words
         patch.setattr(web, "SECONDS", 1.0)
         patch.setattr(web.Handler, "timeout", 1.0)
-        asks = serve.Asks([columns.prepared(name, name, lines) for name in names], "a [MASK] .")
+        asks = serve.Asks([columns.prepared(name, name, NUMBERED) for name in names], "a [MASK] .")
         made = web.Server("127.0.0.1", 0, asks.answers())
         made.server_activate()
         thread = threading.Thread(target=made.serve_forever, args=(0.1,), daemon=True)

@@ -156,6 +156,20 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
         line.close()
 
 
+def test_one_who_drips_is_let_go(server):
+    """Each byte comes in time, the question never."""
+    with socket.create_connection(server.server_address) as line:
+        line.settimeout(0.3)
+        line.sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(40):
+            try:
+                assert line.recv(99).startswith(b"HTTP/1.1 400")
+                return
+            except TimeoutError:
+                line.sendall(b"a")
+    raise AssertionError("it was not")
+
+
 def test_questions_on_one_connection_are_answered_in_their_order(server):
     body = [json.dumps({"run": 0, "what": "fill", "text": text}).encode() for text in ("the [MASK]", "the", "[MASK] .")]
     sent = b"".join(b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -247,24 +261,30 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
         assert tab.locator("#said").inner_text() == "Type a sentence first."
 
 
-def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
+def given(monkeypatch, **values):
+    """The command's flags."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    for name, value in (("port", server.server_port), ("host", "127.0.0.1")):
+    for name, value in values.items():
         monkeypatch.setattr(flags.FLAGS[name], "value", value)
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
+    given(monkeypatch, port=server.server_port, host="127.0.0.1")
     with pytest.raises(errors.ConfigError, match=f"--port = {server.server_port}: expected .* a free port"):
-        serve.serve(["a"], [])
-    with pytest.raises(errors.ConfigError, match=r"^--file = 2001: expected at most 2,000 lines"):
-        serve.serve(["a"], ["a"] * 2001)
+        serve.serve(["a"], {})
+    for lines, said in ((dict.fromkeys(range(2001), "a"), "2001: expected at most 2,000 lines"),
+                        ({1: "a" * 300_001}, "300001: expected at most 300,000 characters")):
+        with pytest.raises(errors.ConfigError, match=f"^--file = {said}"):
+            serve.serve(["a"], lines)
 
 
 def test_it_says_where_to_look_and_ends_at_ctrl_c(server, opened, monkeypatch, capsys):
     monkeypatch.setattr(mlm, "open", lambda folder: opened[folder])
     monkeypatch.setattr(web.Server, "service_actions", lambda self: self.server_port == server.server_port or
                         signal.raise_signal(signal.SIGINT))
-    for name, value in (("port", 0), ("host", "localhost")):
-        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    given(monkeypatch, port=0, host="localhost")
     with pytest.raises(KeyboardInterrupt):
-        serve.serve(["fills"], [])
+        serve.serve(["fills"], {})
     *_, said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said

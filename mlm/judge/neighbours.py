@@ -101,15 +101,23 @@ def state(model: Opened, text: str, word: Word, layer: int = -1) -> np.ndarray:
 
 
 def gathered(model: Opened, texts: Sequence[str], layer: int = -1) -> Words:
-    """All words of some texts: their states are held together."""
-    every = [words(model.tokenizer, text, model.length - 2) for text in texts]
-    lines = [line for line, of_text in enumerate(every) for _ in of_text]
-    spans = [(one.first, one.end) for of_text in every for one in of_text]
-    h_WxD = [h_TxD[one.piece + 1:one.stop + 1].mean(0) for of_text, h_TxD in
-             zip(every, model.embed(texts, layer, pool=None), strict=True) for one in of_text]
-    width = len(model.model.ways) * model.model.width
-    return Words(np.array(lines, int), np.array(spans, int).reshape(-1, 2),
-                 embed.unit(np.reshape(h_WxD, (-1, width))).astype(np.float32))
+    """All words of some texts. The states of all their tokens are not held at once."""
+    lines, spans, size = [], [], _size(model)
+    h_WxD = np.zeros((0, len(model.model.ways) * model.model.width), np.float32)
+    for begin in range(0, len(texts), size):
+        part = texts[begin:begin + size]
+        there = [words(model.tokenizer, text, model.length - 2) for text in part]
+        lines += [line for line, of_text in enumerate(there, begin) for _ in of_text]
+        spans += [(one.first, one.end) for of_text in there for one in of_text]
+        more = [h_TxD[one.piece + 1:one.stop + 1].mean(0) for of_text, h_TxD in
+                zip(there, model.embed(part, layer, pool=None), strict=True) for one in of_text]
+        h_WxD = np.concatenate([h_WxD, np.reshape(more, (-1, h_WxD.shape[1]))])
+    return Words(np.array(lines, int), np.array(spans, int).reshape(-1, 2), embed.unit(h_WxD).astype(np.float32))
+
+
+def _size(model: Opened) -> int:
+    """Texts whose states are held at once."""
+    return max(model.batch, NUMBERS // (model.length * len(model.model.ways) * model.model.width))
 
 
 def ranked(unit_D, among: Words, texts: Sequence[str], top: int) -> list[Neighbour]:
@@ -129,10 +137,9 @@ def nearest(model: Opened, text: str, word: str, others: Iterable[str], top: int
     """
     errors.at_least(1, "top", top)
     unit_D = state(model, text, at(model, text, word), layer)
-    size = max(model.batch, NUMBERS // (model.length * len(unit_D)))
     best: list[Neighbour] = []
     rest, seen = iter(others), 0
-    while chunk := list(itertools.islice(rest, size)):
+    while chunk := list(itertools.islice(rest, _size(model))):
         more = [one._replace(line=one.line + seen) for one in
                 ranked(unit_D, gathered(model, chunk, layer), chunk, top)]
         best = sorted([*best, *more], key=lambda one: -one.cosine)[:top]
