@@ -12,14 +12,11 @@
     python -m launch.use serve runs/a runs/b --file=texts.txt
 
 A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels: config.json, model.safetensors, a tokenizer)
-stands for a run; export writes one, with a model card. Texts are arguments, else the lines of --file or of standard
-input; a pair's two texts stand apart by a tab, words to tag by white space. cloze ranks passages by how many deleted
-words a model fills in exactly (Taylor 1953), beside Flesch's reading ease. A table for a person, with --json a line
-A Hugging Face folder (BERT, RoBERTa or XLM-R: config.json, model.safetensors, a tokenizer) stands for a run wherever
-nothing is predicted; export writes one, with a model card; serve shows models side by side on a page of this machine,
-and finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of standard
-input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line
-for each text. From Python: mlm.open("runs/a").
+stands for a run; export writes one, with a model card. cloze ranks passages by how many deleted words a model fills in
+exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of this machine, and
+finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of standard input; a pair's
+two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line for each text.
+From Python: mlm.open("runs/a").
 """
 import json
 import sys

@@ -5,6 +5,7 @@ Letters in array names: S texts.
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+import jax
 import numpy as np
 
 from mlm.base import errors
@@ -13,6 +14,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 HIDDEN = SPECIAL[MASK]
+TOKENS = {"cpu": 2**11}  # in a batch: what its caches hold
 # Marks that hardly a text has: of their own in every kind of vocabulary, and left as they are by every normalisation.
 RARE = [chr(code) for code in range(0x2e00, 0x2e50) if unicodedata.category(chr(code)) == "Po"]
 
@@ -73,6 +75,11 @@ def lengths(longest: int) -> list[int]:
     return [*(length for length in steps if length < longest), longest]
 
 
+def fast(length: int) -> int:
+    """How many rows of so many tokens a device like this one's is fast with at once."""
+    return max(1, TOKENS.get(jax.default_backend(), 2**15) // length)
+
+
 def batched(ids: Sequence[Sequence[int]], longest: int, size: int, *, whole: bool = False
             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(the numbers of some texts, ids_BxL), the longest texts first, until each was once.
@@ -84,7 +91,7 @@ def batched(ids: Sequence[Sequence[int]], longest: int, size: int, *, whole: boo
     order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
     while order:
         length = next(one for one in lengths(longest) if len(ids[order[0]]) <= one)
-        most = size * (longest // length)
+        most = size * (longest // length) if whole else size * longest // length
         mine, order = order[:most], order[most:]
         count = most if whole else min(most, 1 << (len(mine) - 1).bit_length())
         ids_BxL = np.full((count, length), PAD, np.int32)

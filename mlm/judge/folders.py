@@ -11,7 +11,7 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.tokenizers import exported
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge import card, opened
+from mlm.judge import batches, card, opened
 from mlm.judge.opened import Opened
 from mlm.models.hub import heads, hub
 from mlm.train.run import folder as folders
@@ -47,7 +47,8 @@ def joined(cfg: config.Config, tokenizer: Tokenizer, params: types.Params, head:
     about = folders.about_of(cfg, tokenizer) if about is None else about
     model, objective = program.parts(cfg, about)
     params = {"model": jax.tree.map(jnp.asarray, params), "objective": jax.tree.map(jnp.asarray, head or {})}
-    return Opened(cfg, tokenizer, model, objective, params, about, cfg.pack.length, **more)
+    length = cfg.pack.length
+    return Opened(cfg, tokenizer, model, objective, params, about, length, batches.fast(length), **more)
 
 
 def write(model: Opened, folder: str) -> dict:

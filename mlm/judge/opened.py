@@ -197,7 +197,8 @@ def load(folder: str) -> Opened:
     params = run.program.run.get_state(run.state).params
     tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
     return Opened(run.cfg, tokenizer, run.program.model, run.program.objective, jax.tree.map(jnp.asarray, params),
-                  run.about, run.cfg.pack.length, texts=(2,) if tasks.pairs(run.cfg.data) else (1,))
+                  run.about, run.cfg.pack.length, batches.fast(run.cfg.pack.length),
+                  texts=(2,) if tasks.pairs(run.cfg.data) else (1,))
 
 
 def _listed(text) -> tuple[list[str], bool]:
