@@ -151,6 +151,10 @@ def test_entries_of_a_list_are_as_many_as_its_lines(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert read_there(tmp_path, ["The the"]) == [[8, 8]]
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": 3}')
+    with pytest.raises(errors.ConfigError, match=r"expected a file of the tokenizers library"):
+        hub.read(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
     pytest.importorskip("transformers")
     assert theirs.told(tmp_path, ["The the"]) == [[8, 8]]
 

@@ -33,7 +33,7 @@ def read(folder: Path | str) -> Tokenizer:
         made = _of_words(folder / WORDS, knobs)
         # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
-        knobs = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower} | knobs
+        knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
     else:
         raise errors.ConfigError(f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
                                  f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
