@@ -137,6 +137,9 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     with pytest.raises(errors.ConfigError, match=r"config.model.hidden is 24 there and 40 here"):
         start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
                     packed.tokenizer)
+    further = start.resolve(config.Config(), {"start.run": pretrained[0], "train.steps": 3})
+    assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
+    assert (further.objective, further.start.state) == ("mlm", run.digest)
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
     with pytest.raises(errors.ConfigError, match=r"config.start.run = .*: expected the vocabulary of the rows"):
         start.begin(cfg, begun, otherwise)

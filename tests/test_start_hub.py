@@ -142,6 +142,8 @@ REFUSED = {
     "words of its own": ({"tokenizer.kind": "wordpiece"}, r"^config.tokenizer.kind = .*: nothing reads it, since"),
     "no text": ({"data.path": "", "data.boundary": "file"}, r"^config.data.path = '': expected text to go on with"),
     "no folder": ({"start.hub": "runs/none"}, r"^config.start.hub = 'runs/none': expected a Hugging Face folder"),
+    "a name too long": ({"start.hub": "a" * 5000}, r"^config.start.hub = 'a+\.\.\.a+': expected a path of less than"),
+    "two lines": ({"start.hub": "a\nb"}, r"^config.start.hub = 'a\\nb': expected text without line ends"),
     "longer rows": ({"pack.length": 64}, r"^config.pack.length = 64: expected .*32"),
     "left alone": ({"objective": "causal"}, r"^config.model.sees = 'both': expected left, since config.objective is"),
 }
@@ -247,6 +249,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     for changes, said in (({"model.heads": 4}, "config.model.heads = 4: expected 2, as "),
                           ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
                           ({"start.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
+                          ({"data.path": "", "data.boundary": "file"}, "config.data.path = '': expected text to go on"),
                           ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l")):
         with pytest.raises(errors.ConfigError, match=said):
             start.resolve(config.Config(), asked | changes)

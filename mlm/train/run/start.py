@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, fields, files, types
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -39,15 +39,20 @@ def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
     errors.expect(not (run and hub_folder), "config.start.hub", hub_folder, "none beside config.start.run, or that not")
     if not (run or hub_folder):
         return {}
-    taken = of(run or hub_folder, cfg, kind="run" if run else "hub")
+    place = run or hub_folder
+    fields.check_values(cfg)
+    if not place.startswith(folder.NAMED):
+        files.check_folder(f"config.start.{'run' if run else 'hub'}", place, writing=False)
+    taken = of(place, cfg, kind="run" if run else "hub")
     data, row = cfg.data, cfg.data.corpus
     corpus = row if row != "auto" else "task" if data.task else "text" if data.path else "language"
-    if corpus != "language" and (corpus != "task" or data.task not in tasks.DRAWN):
-        taken = {name: value for name, value in taken.items() if not name.startswith("data.language.")}
+    language = {name for name in taken if name.startswith("data.language.")}
     if corpus == "language":
-        errors.expect(not hub_folder, "config.data.path", data.path, "text to go on with, or config.data.task, since "
-                      f"config.start.hub = {hub_folder!r} brings a vocabulary of its own")
+        errors.expect(bool(language), "config.data.path", data.path, "text to go on with, or config.data.task, since "
+                      f"{place} has a vocabulary of its own")
         del taken["tokenizer.path"]  # `begin` sees whether the words are the same
+    elif data.task not in tasks.DRAWN:
+        taken = {name: value for name, value in taken.items() if name not in language}
     return taken
 
 
