@@ -79,7 +79,7 @@ def predict(column: Column, asked: Question) -> list:
     if model.cfg.objective == "tag":
         words = text.split()
         return [{"text": word, **one._asdict()} for word, one in zip(words, model.predict(text), strict=False)]
-    parts = text.replace(APART, "\t").split("\t") if paired(model) else [text]
+    parts = text.replace(APART, "\t").split("\t") if 2 in model.texts else [text]
     found, = model.predict([parts[0] if len(parts) == 1 else tuple(parts)])
     return [{"text": APART.join(parts), **found._asdict()}]
 
@@ -134,12 +134,6 @@ def filled(column: Column, text: str) -> str:
     return text
 
 
-def paired(model: "Opened") -> bool:
-    from mlm.data.tasks import tasks
-
-    return model.cfg.objective in ("classify", "regress") and tasks.pairs(model.cfg.data)
-
-
 def prepared(name: str, folder: str, lines: Mapping[int, str]) -> Column:
     """A column of a run's or a Hugging Face folder, its programs compiled: it was asked all once, of two lengths."""
     import mlm
@@ -154,7 +148,8 @@ def prepared(name: str, folder: str, lines: Mapping[int, str]) -> Column:
         column.cannot.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
     plain = next(filter(str.isalpha, map(batches.surface, model.tokenizer.pieces[5:])), "a")
     for what, size in ((what, size) for what in WHAT for size in (3, 16)):
-        text = " ".join([plain] * size) + {"fill": f" {batches.HIDDEN}"}.get(what, f"{APART * paired(model)} {plain}")
+        last = batches.HIDDEN if what == "fill" else plain
+        text = " ".join([plain] * size) + (APART if model.texts == (2,) else " ") + last
         try:
             answer(column, Question(0, what, text, plain))
         except errors.ConfigError as error:
@@ -168,7 +163,8 @@ def about(model: "Opened") -> str:
     cfg = model.cfg
     made, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
     return (f"{made}, {cfg.model.layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
-            f"{model.tokenizer.vocab_size:,d}" + (f" ({kind})" if model.source is None else ""))
+            f"{model.tokenizer.vocab_size:,d}" + (f" ({kind})" if model.source is None else "")
+            + (f"; a pair of texts stands apart by {APART.strip()}" if model.texts == (2,) else ""))
 
 
 def example(shown: Sequence[Column]) -> str:

@@ -10,7 +10,7 @@ import urllib.parse
 import jax
 import numpy as np
 import pytest
-from hub_folders import folders_of
+from hub_folders import folders_of, with_head
 from small import small_config
 
 import mlm
@@ -26,9 +26,10 @@ NUMBERED = dict(enumerate(LINES, 1))
 
 
 def models(folder) -> dict:
-    """One that fills in, one that reads from the left, and a Hugging Face folder."""
+    """One that fills in, one that reads from the left, and two Hugging Face folders, one with a head of labels."""
     tokenizer = kinds.train(config.Tokenizer("words", 0), LINES)
-    made = {"hub": mlm.open(folders_of(folder)["bert"])}
+    theirs = folders_of(folder)
+    made = {"hub": mlm.open(theirs["bert"]), "tells": mlm.open(with_head(theirs, folder / "heads", "bert-classify"))}
     for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():
         model, rng = folders.joined(cfg, tokenizer, {}), np.random.default_rng(0)
         params = jax.tree.map(lambda x, rng=rng: 0.5 * rng.normal(size=x.shape).astype(np.float32),

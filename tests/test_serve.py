@@ -57,6 +57,15 @@ def test_answers_are_those_of_the_opened_models(server, opened):
             assert one["before"] + one["word"] + one["after"] == LINES[one["line"] - 1]
 
 
+def test_predictions_are_those_of_the_opened_model(opened):
+    """Of a text, and of a pair, which stands apart by a sign that can be typed."""
+    for text, given in (("the apple", "the apple"), ("the apple | is red", ("the apple", "is red"))):
+        column = columns.Column("tells", opened["tells"], {}, {})
+        said, = columns.answer(column, columns.Question(0, "predict", text))
+        best = opened["tells"].predict([given])[0]
+        assert said == {"text": text, "label": best.label, "probability": pytest.approx(best.probability)}
+
+
 def test_a_mask_is_filled_in_before_texts_are_compared(server, opened):
     _, _, said = ask(server, {"run": 0, "what": "similar", "text": "the [MASK] is [MASK] ."})
     first = opened["fills"].fill("the [MASK] is [MASK] .", 1)[0][0].text
