@@ -12,7 +12,7 @@ from mlm.base import config, errors, fields, types
 from mlm.base.estimates import measure
 from mlm.base.special import CLS, SEP
 from mlm.data.language import tags
-from mlm.data.rows import labelled, pack
+from mlm.data.rows import makers, pack
 from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.judge import predictions
@@ -173,7 +173,7 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
     examples = list(tags.examples(cfg.data.language, "dev", 3))
     kinds.train(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
     classes, tokenizer = tags.names(cfg.data.language), kinds.given("", str(tmp_path))
-    for one, (row,) in zip(examples, labelled.edge(examples, tokenizer, cfg, classes), strict=True):
+    for one, (row,) in zip(examples, makers.edge(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]
         for name in ("from", "to", "other_from", "other_to"):
