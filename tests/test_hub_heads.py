@@ -7,6 +7,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+import tokenizers
 from fixtures import hub
 from fixtures import hub_heads as theirs
 from hub_folders import folders_of, told, with_head
@@ -196,10 +197,14 @@ def test_ours_is_theirs(plain, case, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
     for name in again.params["model"].keys() - {"transform", "transform_norm", "bias"}:
         jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
     tag = objective == "tag"
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
+    tool, order_V = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), vocabulary.order(model.tokenizer)
+    for one, row in zip(given, rows(model, given), strict=True):
+        said = tool.encode(one, is_pretokenized=True) if tag else tool.encode(*one)
+        np.testing.assert_array_equal(said.ids, order_V[row.ids])
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
     auto = transformers.AutoModelForTokenClassification if tag else transformers.AutoModelForSequenceClassification
     there = auto.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -280,7 +280,8 @@ def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
     assert library.asked == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load(named)
     assert (start.begin(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1).any()
-    assert start.directory_of("hf:org/bert@main", "sst2") == directory.fine_tuning("runs/bert", "sst2")
+    for place in ("hf:org/bert@main", f"{made['bert']}/.", str(made["bert"])):
+        assert start.directory_of(place, "sst2") == directory.fine_tuning("runs/bert", "sst2")
     monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))
     with pytest.raises(errors.ConfigError, match=r"^hf:a/b: cannot be fetched \(no network\); expected the name of a"):
         mlm.open("hf:a/b")

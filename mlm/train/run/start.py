@@ -1,5 +1,6 @@
 """The first parameters of a model: drawn, another run's, its newest checkpoint's, or a Hugging Face folder's."""
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -186,4 +187,5 @@ def directory_of(place: str, name: str) -> Path:
     """Where a fine-tuning of a run, or of a Hugging Face folder, by this name is kept: nothing is written into theirs.
     """
     theirs = folder.is_one(place) or not Path(place).exists()
-    return directory.fine_tuning(Path("runs", Path(place).name.partition("@")[0]) if theirs else place, name)
+    called = Path(os.path.abspath(place)).name.partition("@")[0]
+    return directory.fine_tuning(Path("runs", called) if theirs else place, name)
