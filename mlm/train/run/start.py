@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from absl import logging
 
+from mlm import objectives
 from mlm.base import config, errors, fields, files, types
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import kinds
@@ -143,10 +144,11 @@ def _of_folder(cfg, state, tokenizer):
     errors.expect(cfg.start.content in ("", content), "config.start.content", cfg.start.content,
                   f"what is in {cfg.start.hub}, {content}")
     found = folder.read(here)
-    model, said = found.params["model"], ["its encoder and output layer"]
+    model, said = found.params["model"], ["its encoder"]
     if not found.output:
         model = model | {name: state.params["model"][name] for name in finetune.OUTPUT}
-        said = ["its encoder, an output layer drawn"]
+    if objectives.seen(cfg) != "row":
+        said.append("its output layer" if found.output else "an output layer drawn")
     state = _with_model(cfg, state, model, found.cfg, found.tokenizer.model == tokenizer.model)
     head = state.params["objective"]
     if cfg.tune.read == "first" and "pool" in head:
