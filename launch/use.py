@@ -153,7 +153,7 @@ def export(model, given: list[str]) -> Iterator[dict]:
 COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "attend": attend,
             "cloze": cloze, "export": export}
 FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "cloze": ".3f", "flesch": ".1f", "texts": ",d"}
-WIDEST = 80  # letters of a text in a table
+TEXTS, WIDEST = ("asked", "text"), 80  # columns of texts, of which a table shows so many letters
 
 
 def main(argv):
@@ -179,7 +179,7 @@ def main(argv):
         for row in found:
             print(json.dumps(row, ensure_ascii=False))
         return
-    found = [{name: value[:WIDEST - 1] + "…" if isinstance(value, str) and len(value) > WIDEST else value
+    found = [{name: value[:WIDEST - 1] + "…" if name in TEXTS and len(value) > WIDEST else value
               for name, value in row.items()} for row in found]
     print(markdown(found, [Column(name, name, FORMS.get(name, "")) for name in found[0]]))
 
