@@ -27,10 +27,9 @@ ROOT = Path(__file__).parents[2]
 def checked(changes: dict) -> None:
     """What launch.run does of a config before it makes anything."""
     from mlm.base import config
-    from mlm.train import recipe
-    from mlm.train.run import loop
+    from mlm.train.run import loop, start
 
-    loop.check(recipe.resolve(config.Config(), changes))
+    loop.check(start.resolve(config.Config(), changes))
 
 
 def forked(call: Callable, *arguments) -> tuple[str, str]:
@@ -98,7 +97,8 @@ def main(_) -> None:
         safe = [f"--config.{name}" for name in (f"workdir={folder}/run", f"data.cache={folder}/cache", "train.steps=1",
                                                "data.language.train_documents=64", "model.size=micro")]
         groups = (("launch.run", cases.RUN, safe), ("launch.sweep", cases.SWEEP, []), ("launch.judge", cases.JUDGE, []),
-                  ("launch.finetune", cases.FINETUNE, []))
+                  ("launch.finetune", cases.FINETUNE, []), ("launch.use", cases.USE, []),
+                  ("launch.convert", cases.CONVERT, []))
         for name, group, more in groups if flags.FLAGS.commands else ():
             for words in group:
                 words = [word.replace("{}", folder) for word in words]

@@ -62,6 +62,12 @@ FINETUNE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--epoch
             ["{}/none", "--config.data.task=topic"], ["{}/none", "{}/none"], ["--config.data.task=tag"],
             ["{}/none", "--config.data.task=sst2", "--config.data.task_path={}"],
             ["{}/none", "--from_scratch", "--config.data.task=topik"]]
+USE = [[], ["fill"], ["fil", "{}/none", "a"], ["fill", "{}/none", "a"], ["fill", "{}", "a"], ["fill", "{}/pipe", "a"],
+       ["fill", "{}/none", "--file={}/none"], ["fill", "{}/none", "a", "--file={}/one.txt"], ["fill", "{}/none"],
+       ["embed", "hf:no/such/name", "a"], ["attend", "", "a"], ["score", "{}/none", "a", "--metric=pl"],
+       ["cloze", "{}/none", "a", "--every=1"], ["similar", "{}/none", "a", "--file={}/torn.gz"], ["serve", "{}/none"],
+       ["serve", "{}/none", "--port=70000"]]
+CONVERT = [[], ["{}/none"], ["{}/none", "{}/out"], ["{}", "{}/empty.py"], ["", ""]]
 
 EXPERIMENT = "SCALES = {{'quick': {{}}}}\ndef sweep(scale):\n    return {}\ndef table(results):\n    return {}\n"
 
