@@ -149,6 +149,8 @@ def test_few_shapes_are_compiled_and_every_text_is_in_one():
     assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(batches.lengths(128))
     there, rows = sum(lengths), sum(ids_BxL.size for _, ids_BxL in made)
     assert rows < 1.5 * there + 128 * 8  # little of it is padding
+    for whole, count in ((False, 4), (True, 40)):
+        assert [ids_BxL.shape for _, ids_BxL in batches.batched([[1] * 20] * 3, 128, 8, whole=whole)] == [(count, 24)]
     for mine, ids_BxL in made:
         np.testing.assert_array_equal((ids_BxL[:len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
 
