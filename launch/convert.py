@@ -25,9 +25,24 @@ def read(path: Path) -> dict:
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only "
                                  f"({errors.line(error).partition('. ')[0]})") from None
-    plain = isinstance(found, dict) and all(isinstance(one, torch.Tensor) for one in found.values())
+    plain = isinstance(found, dict) and all(isinstance(name, str) and isinstance(one, torch.Tensor)
+                                            for name, one in found.items())
     errors.expect(plain, str(path), type(found).__name__, "tensors by name")
-    return {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in found.items()}
+    return {name: _array(path, name, one) for name, one in found.items()}
+
+
+def _array(path, name, tensor):
+    """In the order of rows: safetensors writes another one's numbers as they lie in memory."""
+    import numpy as np
+    import torch
+
+    from mlm.base import errors
+
+    try:
+        dense = tensor.detach()
+        return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True), order="C")
+    except (RuntimeError, TypeError) as error:  # of sparse ones, quantized ones and other kinds
+        raise errors.ConfigError(f"{path}: {name}: expected a tensor of plain numbers ({errors.line(error)})") from None
 
 
 def main(argv):

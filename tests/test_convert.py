@@ -42,6 +42,21 @@ def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
     assert refused(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty folder, or none yet"
 
 
+def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(made, tmp_path):
+    torch = pytest.importorskip("torch")
+    path, x = tmp_path / "bert" / "pytorch_model.bin", torch.arange(6.0).reshape(2, 3)
+    torch.save({"turned": x.T, "parameter": torch.nn.Parameter(x), "number": x[1, 2]}, path)
+    convert.main(["convert", str(path.parent), str(tmp_path / "out")])
+    found = load((tmp_path / "out" / "model.safetensors").read_bytes())
+    np.testing.assert_array_equal(found["turned"], x.numpy().T)
+    np.testing.assert_array_equal(found["parameter"], x.numpy())
+    assert found["number"].shape == ()
+    for tensors in ({"odd": x.to_sparse()}, {1: x}):
+        torch.save(tensors, path)
+        assert refused(path.parent, tmp_path / "none").startswith(f"{path}")
+        assert not (tmp_path / "none").exists()
+
+
 class Hostile:
     """A pickle that makes a file when it is read."""
 
