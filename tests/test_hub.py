@@ -19,8 +19,8 @@ from small import environment, small_config
 import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL
+from mlm.data.tokenizers import exported, kinds
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.data.tokenizers import kinds
 from mlm.judge import batches, folders
 from mlm.train.run import directory
 
@@ -153,7 +153,11 @@ def test_a_list_of_entries_is_bert_s_tokenizer(made, models, tmp_path):
         folder = changed(made, tmp_path / name, name, drop=["tokenizer.json"])
         number = json.loads((made[name] / "tokenizer.json").read_text())["model"]["vocab"]
         (folder / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
-        assert vocabulary.read(folder).encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
+        read = vocabulary.read(folder)
+        assert read.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
+        told = [tokenizers.Tokenizer.from_str(exported.files(one, 64, 2)["tokenizer.json"]).encode("the", "apple")
+                for one in (read, models[name].tokenizer)]
+        assert (told[0].ids, told[0].type_ids) == (told[1].ids, told[1].type_ids)  # [CLS] and [SEP] around
 
 
 def test_padding_and_truncation_of_a_tokenizer_are_switched_off(made, models, tmp_path):

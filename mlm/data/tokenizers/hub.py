@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SPECIAL, UNK
 from mlm.data.tokenizers import bpe, classes
 from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
 from mlm.data.tokenizers.unigram import SPACE
@@ -41,10 +41,8 @@ def read(folder: Path | str) -> Tokenizer:
     _tool(where, made)
     made = classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
     number = _numbers(made)
-    named = [knobs.get(key) for key in KEYS]
-    named = [one.get("content") if isinstance(one, dict) else one for one in named]
     usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
-    special = [name if isinstance(name, str) else other for name, other in zip(named, usual, strict=True)]
+    special = _named(knobs, usual)
     for key, name in zip(KEYS, special, strict=True):
         errors.expect(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     errors.expect(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
@@ -173,6 +171,13 @@ def _text_alone(made, special):
     return tool
 
 
+def _named(knobs, usual=SPECIAL) -> list[str]:
+    """The special tokens in our order, by the names that are given, else by the usual ones."""
+    named = [knobs.get(key) for key in KEYS]
+    named = [one.get("content") if isinstance(one, dict) else one for one in named]
+    return [name if isinstance(name, str) else other for name, other in zip(named, usual, strict=True)]
+
+
 def _of_words(path, knobs):
     """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
@@ -180,10 +185,12 @@ def _of_words(path, knobs):
         entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.line(error)})") from None
-    unknown = knobs.get("unk_token", SPECIAL[UNK])
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
-        {entry: i for i, entry in enumerate(entries)}, unk_token=unknown if isinstance(unknown, str) else SPECIAL[UNK]))
+        {entry: i for i, entry in enumerate(entries)}, unk_token=_named(knobs)[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
+    around = [(name, entries.index(name)) for name in _named(knobs)[CLS:MASK] if name in entries]
+    if len(around) == 2:
+        made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
 
 
