@@ -18,7 +18,7 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.judge import batches, cloze, predictions
 from mlm.train import tuning
-from mlm.train.run import loop, trained
+from mlm.train.run import loop, start, trained
 from mlm.train.step import evaluation
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
@@ -64,6 +64,17 @@ def models(runs):
 
 ROOT = Path(__file__).parents[1]
 KINDS = pytest.mark.parametrize("kind", MEMBERS)
+
+
+def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
+    begun = Path(runs["words"].workdir, "checkpoints", "9.orbax-checkpoint-tmp")
+    begun.mkdir()
+    try:
+        mlm.open(runs["words"].workdir)
+        start.of_run(runs["words"].workdir)
+        assert begun.exists()
+    finally:
+        begun.rmdir()
 
 
 @KINDS

@@ -83,7 +83,7 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
     taken = model_of(trained.origin(workdir)["config"], workdir)
     if drawn:
         return taken
-    with contextlib.closing(checkpoint.manager(workdir)) as checkpoints:
+    with contextlib.closing(checkpoint.manager(workdir, alone=False)) as checkpoints:
         digest = checkpoint.newest_digest(checkpoints)
     errors.expect(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return taken | {"start.run": str(workdir), "start.state": digest}

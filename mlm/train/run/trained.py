@@ -49,7 +49,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     """The run in a directory. settings: fields, by dotted name, that cannot change a result, to take instead of its.
 
     packed: what it was trained on, where that is at hand; its program is then the trainer's own. alone: False where
-    others may read it meanwhile, and nobody trains it. Raises ConfigError where there is no run or no checkpoint, where
+    others may read it meanwhile, or train it. Raises ConfigError where there is no run or no checkpoint, where
     a process is training there, and Damaged where a file of the run is.
     """
     saved = origin(workdir)
@@ -72,7 +72,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     with contextlib.ExitStack() as stack:
         if alone and parallel.writes():  # to open checkpoints sweeps unfinished ones away, which a trainer may write
             stack.enter_context(directory.claim(cfg))
-        checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir)))
+        checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir, alone=alone)))
         found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
         digest = checkpoint.newest_digest(checkpoints)
     if found is None:
