@@ -167,11 +167,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
         loop.train(cfg, packed)
     assert directory.result(cfg.workdir) is None
     again = loop.train(cfg, packed)
-    digests = []
-    for one in (cfg, tuned[0]):
-        checkpoints = checkpoint.manager(one.workdir)
-        digests.append(checkpoint.newest_digest(checkpoints))
-        checkpoints.close()
+    digests = [checkpoint.newest_digest(one.workdir) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
 
 

@@ -71,10 +71,15 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
     begun.mkdir()
     try:
         mlm.open(runs["words"].workdir)
-        start.of_run(runs["words"].workdir)
         assert begun.exists()
     finally:
         begun.rmdir()
+
+
+def test_a_start_is_known_before_processes_join(runs, monkeypatch):
+    wanted = trained.load(runs["words"].workdir, {}).digest
+    monkeypatch.setattr("orbax.checkpoint.CheckpointManager", None)  # it asks for devices, and then none can join
+    assert start.of_run(runs["words"].workdir)["start.state"] == wanted
 
 
 @KINDS

@@ -1,6 +1,7 @@
 """Checkpoints of a run: asynchronous, atomic, checked against their digest, and refused to another run (orbax)."""
 import contextlib
 import hashlib
+import json
 import sys
 import warnings
 from collections.abc import Mapping
@@ -73,10 +74,20 @@ def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, m
                             ) from None
 
 
-def newest_digest(checkpoints: ocp.CheckpointManager) -> str:
-    """The digest of the newest checkpoint's state, "" where there is none. Raises Damaged as `read` does."""
-    step = checkpoints.latest_step()
-    return "" if step is None else _origin(checkpoints, step)["state"]
+def newest_digest(workdir: Path | str) -> str:
+    """The digest of the newest checkpoint's state, "" where there is none. Raises Damaged as `read` does.
+
+    By its JSON alone: orbax's manager would ask JAX for its devices, before processes have joined each other.
+    """
+    steps = ocp.utils.checkpoint_steps(directory.checkpoints(workdir).absolute())
+    if not steps:
+        return ""
+    name = f"{workdir}: checkpoint {max(steps)}"
+    try:
+        found = json.loads((directory.checkpoints(workdir) / str(max(steps)) / "origin" / "metadata").read_bytes())
+    except (OSError, ValueError) as error:
+        raise _damaged(name, error) from None
+    return files.unseal(found, name)["state"]
 
 
 def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:

@@ -1,5 +1,4 @@
 """The first parameters of a model: drawn, another run's, its newest checkpoint's, or a Hugging Face folder's."""
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,8 +82,7 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
     taken = model_of(trained.origin(workdir)["config"], workdir)
     if drawn:
         return taken
-    with contextlib.closing(checkpoint.manager(workdir, alone=False)) as checkpoints:
-        digest = checkpoint.newest_digest(checkpoints)
+    digest = checkpoint.newest_digest(workdir)
     errors.expect(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return taken | {"start.run": str(workdir), "start.state": digest}
 

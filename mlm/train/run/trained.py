@@ -74,7 +74,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
             stack.enter_context(directory.claim(cfg))
         checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir, alone=alone)))
         found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))
-        digest = checkpoint.newest_digest(checkpoints)
+        digest = checkpoint.newest_digest(workdir)
     if found is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
     return Trained(cfg, int(found.state.step), tokenizer, made,
