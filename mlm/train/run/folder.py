@@ -123,7 +123,8 @@ def _weights(layers, width, **_) -> float:
 
 def content(folder: Path | str) -> str:
     """SHA-256 of config.json, the tensors and the vocabulary. Raises ConfigError where one is missing or broken."""
-    changed = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(Path(folder).glob("*.*"))]
+    changed = [(path.name, path.stat().st_mtime_ns, path.stat().st_size)
+               for name in FETCHED if (path := Path(folder, name)).exists()]
     return _content(str(folder), tuple(changed))
 
 
