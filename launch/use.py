@@ -59,6 +59,17 @@ def lines(path: str) -> list[str]:
     return list(numbered(path).values())
 
 
+def writable(ending: str) -> Path:
+    """--out, which ends so, where a file can be written."""
+    from mlm.base import errors, files
+
+    path = Path(_OUT.value)
+    errors.expect(_OUT.value.endswith(ending), "--out", _OUT.value, f"the name of a file to write, FILE{ending}")
+    errors.expect(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
+    files.check_folder("--out", str(path.parent))
+    return path
+
+
 def fill(model, texts: list[str]) -> Iterator[dict]:
     for text, masks in zip(texts, model.fill(texts, top=_TOP.value), strict=True):
         for number, fillings in enumerate(masks):
@@ -69,12 +80,11 @@ def fill(model, texts: list[str]) -> Iterator[dict]:
 def embed(model, texts: list[str]) -> Iterator[dict]:
     import numpy as np
 
-    from mlm.base import errors, files
+    from mlm.base import files
 
-    errors.expect(_OUT.value.endswith(".npy"), "--out", _OUT.value, "the name of a file to write, FILE.npy")
-    files.check_folder("--out", str(Path(_OUT.value).parent))
+    out = writable(".npy")
     h_SxD = model.embed(texts, layer=_LAYER.value, pool=_POOL.value)
-    with files.whole(Path(_OUT.value)) as path, path.open("wb") as file:
+    with files.whole(out) as path, path.open("wb") as file:
         np.save(file, h_SxD)
     yield {"written": _OUT.value, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
@@ -132,10 +142,7 @@ def attend(model, texts: list[str]) -> Iterator[dict]:
     if _JSON.value and not _OUT.value:
         yield from ({"text": text, **attend.plain(attend.ask(model, text))} for text in texts)
         return
-    errors.expect(_OUT.value.endswith(".html"), "--out", _OUT.value, "the name of a file to write, FILE.html")
-    path = Path(_OUT.value)
-    errors.expect(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
-    files.check_folder("--out", str(path.parent))
+    path = writable(".html")
     errors.expect(len(texts) == 1, "attend", len(texts), "one text, which the page is of")
     looked = attend.ask(model, texts[0])
     files.write_text(path, attention.page(model.cfg.workdir, texts[0], **looked._asdict()))
@@ -170,6 +177,7 @@ def main(argv):
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":
         raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")
+    errors.expect(what == "export" or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
     import mlm
     from mlm.report.table import Column, markdown
 

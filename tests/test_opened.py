@@ -267,6 +267,18 @@ def test_the_command_prints_what_python_gives(models, runs, tmp_path):
         ["the apple .", "the sky is red ."], pool="first"))
 
 
+def test_bad_arguments_of_the_command_are_refused_before_work(tmp_path, runs, monkeypatch):
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    (tmp_path / "a.npy").mkdir()
+    for out in (tmp_path / "none" / "a.npy", tmp_path / "a.npy"):
+        monkeypatch.setattr(flags.FLAGS["out"], "value", str(out))
+        with pytest.raises(errors.ConfigError, match=r"--out = .*a.npy.: expected a file in a folder that is there"):
+            use.main(["use", "embed", runs["words"].workdir, "a"])
+    with pytest.raises(errors.ConfigError, match="text = '': expected a text"):
+        use.main(["use", "predict", runs["words"].workdir, ""])
+
+
 @pytest.mark.slow
 def test_the_command_refuses_in_one_line(runs):
     run = runs["wordpiece"].workdir
