@@ -6,7 +6,6 @@ To read a pickle can run code that is in it. torch (pip install -e .[bench]) rea
 and plain containers alone, all else is refused. config.json and the tokenizer's files are copied.
 """
 import shutil
-import tempfile
 from pathlib import Path
 
 from launch import command
@@ -63,15 +62,11 @@ def main(argv):
 
     command.listen()
     found = {name: x for path in pickles for name, x in read(path).items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as aside:
-        whole = Path(aside, out.name)
-        whole.mkdir()
+    with files.whole_folder(out) as aside:
         for name in (settings.NAME, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
             if (folder / name).exists():
-                shutil.copyfile(folder / name, whole / name)
-        safetensors.numpy.save_file(found, whole / tensors.NAME, metadata={"format": "pt"})
-        whole.rename(out)
+                shutil.copyfile(folder / name, aside / name)
+        safetensors.numpy.save_file(found, aside / tensors.NAME, metadata={"format": "pt"})
     print(f"done: {out}: {len(found)} tensors")
 
 

@@ -3,6 +3,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,6 +58,19 @@ def whole(path: Path) -> Iterator[Path]:
         aside.rename(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path | str) -> Iterator[Path]:
+    """A folder beside `path` to write into, which takes its place when the block ends well and is removed when it does
+    not. What lies at `path` is empty, or nothing."""
+    path = Path(os.path.abspath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as above:
+        aside = Path(above, path.name)
+        aside.mkdir()
+        yield aside
+        aside.rename(path)
 
 
 def set_aside(path: Path, mark: str) -> None:

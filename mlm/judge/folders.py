@@ -57,9 +57,8 @@ def write(model: Opened, folder: str) -> dict:
     One that none of their classes can be is written with its own config, which `load` reads; the note says why.
     Raises ConfigError for a folder that holds something.
     """
-    cfg, place = model.cfg, Path(folder)
-    files.check_folder("export", folder)
-    errors.expect(not place.exists() or not any(place.iterdir()), "export", folder, "an empty folder, or none yet")
+    cfg = model.cfg
+    files.check_empty("export", folder)
     params, note = jax.device_get(model.params), ""
     if model.source is not None:
         said, found = _again(model, params)
@@ -72,11 +71,11 @@ def write(model: Opened, folder: str) -> dict:
     words = exported.files(model.tokenizer, model.length, cfg.model.segment_types)
     if cfg.objective == "tag" and model.source is None:
         words[vocabulary.FILE] = _spaced(words[vocabulary.FILE])
-    place.mkdir(parents=True, exist_ok=True)
-    for name, text in words.items():
-        files.write_text(place / name, text)
-    files.write_text(place / "README.md", card.text(model, said))
-    hub.write(place, said, found)
+    with files.whole_folder(folder) as place:
+        for name, text in words.items():
+            files.write_text(place / name, text)
+        files.write_text(place / "README.md", card.text(model, said))
+        hub.write(place, said, found)
     return {"written": str(folder), "model_type": said["model_type"], "note": note}
 
 
