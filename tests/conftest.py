@@ -14,6 +14,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # later ones have no other w
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {QUICKLY}"
 os.environ |= environ.compiled() | dict(os.environ)
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not
 
 

@@ -1,5 +1,6 @@
 """What holds for every member of every family: nothing leaks, and every path of computation gives the same numbers."""
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -227,6 +228,7 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
     assert "position" not in build(cfg)[1]
 
 
+@functools.cache
 def counts(vocab_size, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = recipe.resolve(fields.override(config.Config(), changes))

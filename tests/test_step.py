@@ -24,7 +24,7 @@ def uneven(rows, seed=0):
 
 
 def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
-    """The losses of some updates, the state after them, and what rows lose in evaluation."""
+    """The losses of some updates, the state after them, and a call for what rows lose in evaluation."""
     defaults = {"mask__rate": 0.3, "train__batch_size": 8, "train__steps": steps, "objective": objective,
                 "parallel__mode": mode, "pack__mode": "segment_pair"}
     cfg = small_config(**defaults | LAYER | changes)
@@ -34,22 +34,23 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
     for number in range(steps):
         state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
         seen.append(float(made.run.get_metrics(metrics)["loss"]))
-    rows = made.run.per_row(update.eval_step, made.model, made.objective)(
-        state, made.run.put_batch(uneven(8)), program.frozen(cfg))
-    return np.array(seen), made.run.get_state(state), evaluation.named(rows)
+    judged = lambda: evaluation.named(made.run.per_row(update.eval_step, made.model, made.objective)(  # noqa: E731
+        state, made.run.put_batch(uneven(8)), program.frozen(cfg)))
+    return np.array(seen), made.run.get_state(state), judged
 
 
 @pytest.fixture(scope="module")
 def one_device():
-    return losses(**DROPOUT)
+    seen, judged = losses(**DROPOUT)[::2]
+    return seen, judged()
 
 
-@pytest.mark.parametrize(("mode", "devices"), [("jit", 2), ("jit", 4), ("pmap", 4)])
+@pytest.mark.parametrize(("mode", "devices"), [("jit", 4), ("pmap", 2)])
 def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
-    alone, _, rows_alone = one_device
+    alone, rows_alone = one_device
     many, _, rows_many = losses(mode=mode, devices=devices, **DROPOUT)
     np.testing.assert_allclose(many, alone, rtol=1e-5)
-    np.testing.assert_allclose(rows_many["mlm_nats"], rows_alone["mlm_nats"], rtol=1e-4)
+    np.testing.assert_allclose(rows_many()["mlm_nats"], rows_alone["mlm_nats"], rtol=1e-4)
 
 
 def test_a_step_is_handed_its_sum_over_devices():
