@@ -153,7 +153,8 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     for point, own in experiment.sweep("quick").items():
         fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
                  "eval.max_rows": 16, "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2],
-                 "pack.length": 32, "data.cache": str(folder / "cache"), "workdir": str(folder / name / point)}
+                 "pack.length": 32, "model.unroll": 1, "data.cache": str(folder / "cache"),
+                 "workdir": str(folder / name / point)}
         if own.get("data.corpus", "language") == "language":
             fewer |= {"data.language.train_documents": 64, "data.language.validation_documents": 16}
         loop.train(recipe.resolve(fields.override(config.Config(), own | fewer)))
@@ -174,7 +175,10 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
     done = subprocess.run([sys.executable, "-m", "launch.sweep", "run", "experiments/dynamic_masking.py",
-                           "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1", *where],
+                           "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1",
+                           "--config.model.unroll=1", "--config.data.language.train_documents=1000",
+                           "--config.data.language.validation_documents=100",
+                           "--config.downstream.learning_rates=1e-3", *where],
                           cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:
