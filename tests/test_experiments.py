@@ -178,7 +178,7 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
                            "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1",
                            "--config.model.unroll=1", "--config.data.language.train_documents=1000",
                            "--config.data.language.validation_documents=100",
-                           "--config.downstream.learning_rates=1e-3", *where],
+                           "--config.downstream.learning_rates=1e-3", "--config.pack.length=32", *where],
                           cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:
