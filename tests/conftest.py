@@ -1,18 +1,13 @@
-"""Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly:
-what tests run is over before machine code that is optimised better would be worth the time to make it."""
+"""Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly."""
 import os
-from importlib import metadata
 
 import pytest
+import quickly
 
 from launch import environ
 
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if metadata.version("jaxlib").startswith("0.10."):  # later ones have no other way to write machine code, nor the flag
-    QUICKLY += " --xla_cpu_use_fusion_emitters=false"
-
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {QUICKLY}"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
 os.environ |= environ.compiled() | dict(os.environ)
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not

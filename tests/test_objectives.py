@@ -177,11 +177,11 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.slow
 class Killed(BaseException):
     """The end of a run that nothing is told of."""
 
 
+@pytest.mark.slow
 @runs
 def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(cache, tmp_path, monkeypatch, objective,
                                                                          family, cell):
