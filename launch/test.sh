@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
 .venv/bin/ruff check .
-exec .venv/bin/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"
