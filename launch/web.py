@@ -238,7 +238,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return "mlm"
 
     def log_message(self, *args):
-        pass
+        """Says nothing of each question, as http.server would."""
 
 
 def complain(error: BaseException) -> None:

@@ -64,3 +64,11 @@ def with_head(made: dict[str, Path], top: Path, case: str, drop=(), **settings) 
     save_file({name: theirs.drawn(name, shape) for name, shape in shapes.items() if name not in drop},
               folder / "model.safetensors")
     return folder
+
+
+def same_tensors(one: Path, other: Path) -> None:
+    """Asserts that two folders hold the same tensors by the same names, to the bit."""
+    had, has = (load((folder / "model.safetensors").read_bytes()) for folder in (one, other))
+    assert had.keys() == has.keys()
+    for name, value in had.items():
+        np.testing.assert_array_equal(has[name], value, name)

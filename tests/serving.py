@@ -80,11 +80,9 @@ def get(server, path):
 def exchanged(server, sent) -> list[tuple[int, bytes]]:
     """What all of it is answered with: statuses and bodies. AssertionError where that is no HTTP."""
     with socket.create_connection(server.server_address, timeout=20) as line:
-        try:
+        with contextlib.suppress(OSError):  # the answer is there already
             line.sendall(sent)
             line.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the answer is there already
         came = b"".join(iter(lambda: line.recv(2 ** 16), b""))
     found = []
     while came:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.report import palette
+from mlm.report.pages import template
 
 TITLE = 120  # characters of the text in the title of the window
 STEPS = 255  # of the root of a weight: a byte holds small weights and large ones to within a few per cent
@@ -38,8 +38,6 @@ def page(name: str, text: str, tokens: Sequence[str], attention_KxHxTxT: np.ndar
     answers: the likeliest entry at each token's place, with its probability, whose gradients saliency has. hidden:
     whether the token was hidden then; else the answer is the next token.
     """
-    import jinja2
-
     maps, answers = [], [*(answers or ())]
     if attention_KxHxTxT is not None:
         maps.append(made("Attention", "token", "attends to", "is attended to by", ATTENTION, attention_KxHxTxT))
@@ -51,13 +49,11 @@ def page(name: str, text: str, tokens: Sequence[str], attention_KxHxTxT: np.ndar
         where = "at" if hidden else "after"
         maps.append(made("Gradient saliency", f"answer {where}", "follows", f"is followed by answers {where}",
                          SALIENCY[hidden], share_TxT[None, None], answered=bool(answers)))
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
-                                     trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     data = {"tokens": [visible(token) for token in tokens], "maps": [one._asdict() for one in maps], "steps": STEPS,
             "answers": [[visible(token), f"{share:.0%}"] for token, share in answers]}
-    return environment.get_template("attention.html").render(
-        name=valid(name), text=valid(text), short=valid(text if len(text) <= TITLE else f"{text[:TITLE]}…"),
-        maps=maps, data=data, palette=palette)
+    short = text if len(text) <= TITLE else f"{text[:TITLE]}…"
+    return template.filled("attention.html", name=valid(name), text=valid(text), short=valid(short), maps=maps,
+                           data=data)
 
 
 ATTENTION = ("The weights with which each token (left) takes of the others (right), layer by layer and head by head. A "

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.report import palette
+from mlm.report.pages import template
 
 WHAT = {"fill": "Fills in", "predict": "Predicts", "similar": "Texts like this", "word": "Words like",
         "attend": "What it looks at"}
@@ -24,20 +24,12 @@ def html(shown: Sequence[Column], example: str, longest: int, texts: bool) -> st
     there = {name for name in WHAT if texts or name not in SEARCHES}
     if all("predict" in one.cannot for one in shown):
         there.remove("predict")
-    return _made("serve.html", shown=shown, example=example, longest=longest, there=there, what=WHAT)
+    return template.filled("serve.html", shown=shown, example=example, longest=longest, there=there, what=WHAT)
 
 
 def css() -> str:
-    return _made("sweep.css", palette=palette) + _made("serve.css")
+    return template.filled("sweep.css") + template.filled("serve.css")
 
 
 def js() -> str:
     return Path(__file__).with_suffix(".js").read_text()
-
-
-def _made(name, **given) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
-                                     trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template(name).render(**given)

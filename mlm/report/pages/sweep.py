@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mlm.base import config, fields
 from mlm.base.files import write_text
 from mlm.report import charts, compare, figures, palette, series, table
-from mlm.report.pages import origin, recipe, sheet
+from mlm.report.pages import origin, recipe, sheet, template
 from mlm.report.table import Column
 
 TOOK = (
@@ -76,23 +76,19 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
 
 def html(name: str, experiment, found: Findings, results: Sequence[dict], planned: int) -> str:
     """The page of the sweep of that name."""
-    import jinja2
-
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = settings(results)
     origins = origin.origins(results, getattr(experiment, "group", series.name_of))
     topics = by_topic(found.charts)
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
-                                     trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template("sweep.html").render(
-        question=" ".join(question.split()), recipe=rest.strip(), entries=recipe.entries(rest.strip()),
+    return template.filled(
+        "sweep.html", question=" ".join(question.split()), recipe=rest.strip(), entries=recipe.entries(rest.strip()),
         name=name, done=len(results), planned=planned, found=found, topics=topics, same=same, origins=origins,
         table=sheet.of(found.rows, found.columns), claims=sheet.of(found.claims, found.claim_columns),
         runs=scored(results, different), took=took(results, origins),
         intervals=[interval_plot(chart) for chart in found.charts if isinstance(chart, charts.Intervals)],
         heats=[chart for chart in found.charts if isinstance(chart, charts.Heat)],
         data=embedded({topic: [drawn(chart, stems(found.charts)) for chart in of] for topic, of in topics.items()}),
-        palette=palette, text=table.text, below=table.notes)
+        text=table.text, below=table.notes)
 
 
 def by_topic(found: Sequence) -> dict[str, list[charts.Lines]]:
