@@ -1,0 +1,4 @@
+"""Kinds of cluster by the name that --on gives them: adding one is a file and a row."""
+from launch.cluster import slurm
+
+CLUSTERS = {"slurm": slurm.CLUSTER}
