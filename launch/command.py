@@ -41,6 +41,12 @@ def base() -> config.Config:
     return recipe(config_flags.get_config_filename(flags.FLAGS["config"]))
 
 
+def given() -> str:
+    """The --config file, "" where the command line names none."""
+    path = config_flags.get_config_filename(flags.FLAGS["config"])
+    return "" if path == str(BASE) else path
+
+
 def recipe(path: str) -> config.Config:
     """What get_config() of a file returns. Raises ConfigError, naming file and line, where that is no Config."""
     file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
