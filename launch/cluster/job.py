@@ -34,6 +34,8 @@ class Cluster(NamedTuple):
     lost none.
     """
 
+    file: str          # what a job's file is called
+    ready: Callable    # () -> None; raises ConfigError where nothing can be submitted from here
     check: Callable    # (job) -> None; raises ConfigError for what it cannot start
     text: Callable     # (job) -> the file by which it is started, complete and readable
     submit: Callable   # (job, path of that file) -> the cluster's own word for what is queued, for a person

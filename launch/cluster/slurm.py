@@ -17,7 +17,8 @@ from mlm.base import errors
 WARNING = 120     # seconds before its time is up at which a command is told to save
 MOST = 10_000     # commands of an array, at most: fewer than SLURM's MaxArraySize may be on a large cluster
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
+           "COMPLETING")  # the last: it was told to end, and may still save
 
 HEAD = """\
 #!/bin/bash
@@ -45,11 +46,11 @@ esac
 # scancel's: they save, and the job ends.
 warned=
 tell() {{ {tell}; }}
-trap 'warned=1; tell' USR1
-trap tell TERM
 echo "$(date) $(hostname) $SLURM_JOB_NAME $SLURM_ARRAY_TASK_ID, start ${{SLURM_RESTART_COUNT:-0}}"
 {run}"$@" &
 child=$!
+trap 'warned=1; tell' USR1
+trap tell TERM
 while kill -0 "$child" 2>/dev/null; do wait "$child"; done
 wait "$child"
 code=$?
@@ -77,8 +78,8 @@ def text(job: Job) -> str:
     """The script that sbatch reads."""
     minutes = math.ceil(job.hours * 60)
     head = HEAD.format(
-        summary=f"{len(job.commands)} commands, {job.running} at a time; queued by: sbatch THIS_FILE", name=job.name,
-        last=len(job.commands) - 1, running=job.running, hosts=job.hosts, warning=WARNING,
+        summary=f"Commands: {len(job.commands)}, at most {job.running} at a time. To queue it: sbatch THIS_FILE",
+        name=job.name, last=len(job.commands) - 1, running=job.running, hosts=job.hosts, warning=WARNING,
         time=f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00",
         log=quoted(str(job.folder).replace("%", "%%") + "/%a.log"))
     if job.kind:
@@ -99,14 +100,19 @@ def quoted(word: str) -> str:
     return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
+def ready(command: str = "sbatch") -> None:
+    if shutil.which(command) is None:
+        raise errors.ConfigError(f"{command} is not on PATH: jobs are submitted on a machine of the cluster; --dry_run "
+                                 "shows their files here")
+
+
 def call(*words: str) -> str:
     """What a command of SLURM's prints. Raises ConfigError where it is not there, or fails."""
-    if shutil.which(words[0]) is None:
-        raise errors.ConfigError(f"{words[0]} is not on PATH: --on=slurm is submitted where SLURM is; --dry_run shows "
-                                 "the file")
+    ready(words[0])
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {errors.line(Exception(done.stderr or done.stdout))}")
+        said = errors.line(Exception(done.stderr or done.stdout))
+        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {said}")
     return done.stdout
 
 
@@ -145,4 +151,4 @@ def cancel(names: Sequence[str]) -> None:
         call("scancel", "--batch", "--signal=TERM", *there)
 
 
-CLUSTER = Cluster(check, text, submit, states, cancel)
+CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel)

@@ -1,6 +1,7 @@
 """A sweep: lists an experiment's points, says what they would cost, runs those not done, makes its table and report.
 
     python -m launch.sweep list|plan|run|table|report experiments/architectures.py --scale=quick|laptop|paper
+    python -m launch.sweep submit|status|cancel experiments/architectures.py --scale=paper --on=slurm
 
 --config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
 spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
@@ -15,6 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from launch import command
+from launch.sweep import submit as submitting
 
 _SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
 _BUDGET = flags.DEFINE_enum("budget", "steps", ["steps", "predictions", "flops", "seconds"], "What all points spend: "
@@ -31,7 +33,9 @@ _EXACT = flags.DEFINE_bool("exact", False, "plan: compile each program for its m
 _DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1, upper_bound=2**20)
 _UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense peak that training reaches.",
                                   lower_bound=0.01, upper_bound=1)
-VERBS = ("list", "plan", "run", "table", "report")
+_POINTS = flags.DEFINE_list("points", [], "Names of points, or patterns such as '*-seed0': of these alone. run then "
+                            "leaves the table to the verb table.")
+VERBS = ("list", "plan", "run", "table", "report", "submit", "status", "cancel")
 
 
 def load_experiment(path: str):
@@ -78,7 +82,14 @@ def points(experiment, argv, measure: bool) -> tuple[Path, list]:
                                      f"sweep varies ({', '.join(f'config.{field}' for field in asked)})")
         names[print_] = name
         configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{print_[:6]}")))
-    return root, configs
+    return root, checked.chosen(configs, _POINTS.value)
+
+
+def settings() -> list[str]:
+    """The flags of this command line that say which sweep this is and how its points are trained."""
+    said = [f"--{flag.name}={flag.value}" for flag in (_SCALE, _BUDGET, _WORKERS, _TOGETHER)
+            if flag.value != flag.default or flag is _SCALE]
+    return [*said, *(submitting.flag(name, value) for name, value in command.overrides(sys.argv).items())]
 
 
 def finished(configs) -> list[dict]:
@@ -153,7 +164,10 @@ def train(experiment, root: Path, configs) -> None:
         done = len(overview.finished(configs)[0])
         print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
         sys.exit(128 + call.signal)
-    show(experiment, root, configs)
+    if _POINTS.value:
+        print(f"{len(overview.finished(configs)[0])} of {len(configs)} points are done, of those selected")
+    else:
+        show(experiment, root, configs)
     if call.failed:
         print("\n".join([f"{len(call.failed)} failed; the same command tries again:",
                          *(f"{workdir}: {error}" for workdir, error in call.failed.items())]), file=sys.stderr)
@@ -161,7 +175,7 @@ def train(experiment, root: Path, configs) -> None:
 
 
 def main(argv):
-    from launch.sweep import elsewhere
+    from launch.sweep import elsewhere, status
     from mlm.base import errors
 
     if len(argv) != 3:
@@ -181,6 +195,12 @@ def main(argv):
             train(experiment, root, configs)
         elif verb == "report":
             report(experiment, root, configs)
+        elif verb == "submit":
+            submitting.submit(submitting.Sweep(path, root, configs, settings(), command.given()), _DEVICES.value)
+        elif verb == "status":
+            status.show(root, configs)
+        elif verb == "cancel":
+            status.cancel(root)
         else:
             show(experiment, root, configs)
     except (elsewhere.CannotStart, elsewhere.Ended) as error:

@@ -1,5 +1,8 @@
 """The points of a sweep as checked configs: what an experiment returns is a user's, and so is the command line."""
-from collections.abc import Mapping
+import difflib
+import fnmatch
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mlm.base import config, errors, fields
@@ -31,6 +34,27 @@ def resolved(base: config.Config, sweep: Mapping[str, Mapping], asked: Mapping[s
     for field, why in moot.items():
         raise ConfigError(f"config.{field} = {asked[field]!r}: no point reads it, since {why}; leave it out")
     return configs
+
+
+def name(cfg: config.Config) -> str:
+    """What the experiment calls a point, with which the name of its folder begins."""
+    return Path(cfg.workdir).name.rpartition("-")[0]
+
+
+def chosen(configs: Sequence[config.Config], wanted: Sequence[str]) -> list[config.Config]:
+    """The points of these names, or that match one as a pattern such as *-seed0; all, where nothing is wanted.
+
+    Raises ConfigError for a name that is no point's.
+    """
+    names = [name(cfg) for cfg in configs]
+    found = set()
+    for one in wanted:
+        matches = {one} & set(names) or set(fnmatch.filter(names, one))
+        near = difflib.get_close_matches(one[:100], names, n=1, cutoff=0.5)
+        errors.expect(bool(matches), "--points", one, "the name of a point, or a pattern such as '*-seed0'"
+                      + (f"; did you mean {near[0]!r}?" if near else ""))
+        found |= matches
+    return [cfg for cfg, name in zip(configs, names, strict=True) if not wanted or name in found]
 
 
 def check_name(name: Any) -> None:

@@ -1,0 +1,104 @@
+"""Where each point of a sweep stands, its directory and the clusters asked; and how what was submitted is cancelled."""
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launch.cluster import clusters, job
+from launch.sweep import overview, points, submitted
+from mlm.base import config, files
+from mlm.train.run import directory
+
+ENDED = ("done", "damaged", "failed")
+
+
+class Standing(NamedTuple):
+    """A line of the table."""
+
+    point: str
+    state: str        # queued | running | lost (it was submitted, is in no queue and not done), else as overview.State
+    step: str
+    left: str         # of its time, as long as it runs
+    where: str        # job and number of its command
+    more: str         # score, or last error
+
+
+def read(root: Path, configs: Sequence[config.Config]) -> list[Standing]:
+    """Asks the clusters for the jobs of points that are not done. Raises ConfigError where that cannot be."""
+    sent, at = submitted.read(root), {Path(cfg.workdir).name: overview.state(cfg) for cfg in configs}
+    open_ = [one for one in sent if any(at[name].name != "done" for names in one.members for name in names
+                                        if name in at)]
+    places = submitted.places(sent, submitted.asked(open_))
+    turns = taking(at, places)
+    return [standing(root, cfg, at[name := Path(cfg.workdir).name], places.get(name), name in turns)
+            for cfg in configs]
+
+
+def taking(at: dict, places: dict) -> set[str]:
+    """Of each command at work the point that it is at: one that is held, else the first that has not ended, since
+    some disks do not say on one host what is held on another."""
+    found: set[str] = set()
+    there = {(place.job, place.number) for place in places.values() if place.said == "running"}
+    for job_, number in there:
+        names = [name for name, place in places.items() if (place.job, place.number) == (job_, number) and name in at]
+        held = [name for name in names if at[name].name == "elsewhere"]
+        found |= set(held or [name for name in names if at[name].name not in ENDED][:1])
+    return found
+
+
+def standing(root: Path, cfg: config.Config, at: overview.State, place: submitted.Place | None, turn: bool) -> Standing:
+    where, state = (f"{place.job} {place.number}", at.name) if place else ("", at.name)
+    more = at.error
+    if at.name == "done":
+        more = overview.score(cfg)
+    elif turn:
+        state = "running"
+    elif place and place.said and at.name not in ("failed", "damaged", "elsewhere"):
+        state = "queued"
+    elif place and not place.said and at.name not in ("failed", "damaged", "elsewhere"):
+        state, more = "lost", last_line(job.log(submitted.folder(root, place.job), place.number))
+    step = f"{at.step:,}/{at.steps:,}" if at.steps else ""
+    return Standing(points.name(cfg), state, step, left(cfg, at) if turn else "", where, more)
+
+
+def left(cfg: config.Config, at: overview.State) -> str:
+    """The time that the steps to come take, as those did that are on record."""
+    timed = [record for record in files.whole_lines(directory.metrics(cfg.workdir))[0] if record.get("timed_seconds")]
+    if not timed:
+        return ""
+    seconds = int(timed[-1]["timed_seconds"] / timed[-1]["step"] * (at.steps - at.step))
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "it printed nothing"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")[:200]
+
+
+def show(root: Path, configs: Sequence[config.Config]) -> None:
+    from tabulate import tabulate
+
+    found = read(root, configs)
+    print(tabulate(found, headers=Standing._fields, tablefmt="plain", disable_numparse=True))
+    states = [one.state for one in found]
+    print("\n" + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    if submitted.read(root):
+        print(f"what commands print: {submitted.folder(root, 'JOB')}/NUMBER.log")
+
+
+def cancel(root: Path) -> None:
+    """Cancels all that was submitted of a sweep; returns at once, those at work save and end."""
+    with submitted.alone(root):
+        sent = submitted.read(root)
+        states = submitted.asked(sent)
+        live = [one for one in sent if states.get(one.name)]
+        for name in dict.fromkeys(one.cluster for one in live):
+            clusters.CLUSTERS[name].cancel([one.name for one in live if one.cluster == name])
+    said = [word for one in live for word in states[one.name].values()]
+    if not said:
+        print("nothing of this sweep is queued or running")
+    else:
+        print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and "
+              "end; submit goes on from there")

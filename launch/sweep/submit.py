@@ -1,0 +1,200 @@
+"""Hands the points of a sweep that are not done to a cluster: points of one program in one command, an array of those.
+
+Each command is `launch.sweep run --points=...` of the code as it is now, copied beside the runs (on several hosts
+`launch.run`, a point each). What kills it, or sends it back to the queue, costs the steps since the last checkpoint.
+What is queued or running, by the cluster's word, or held by a process, or done, is left out: called again, it adds
+what is missing. Once all has ended, one more job makes the table and the report.
+"""
+import csv
+import hashlib
+import io
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+
+_ON = flags.DEFINE_string("on", "", "submit: the kind of cluster, one of launch/cluster/clusters.py's.")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "submit: show the files that would be submitted, and write nothing.")
+_KIND = flags.DEFINE_string("kind", "", "submit: the kind of device, one of launch/cluster/kinds.py's; none: no "
+                            "accelerator. --devices says how many a host has.")
+_HOSTS = flags.DEFINE_integer("hosts", 1, "submit: hosts that train each point together.", lower_bound=1,
+                              upper_bound=2**16)
+_HOURS = flags.DEFINE_float("hours", 24.0, "submit: after which the cluster may end a command; it is queued again.")
+_RUNNING = flags.DEFINE_integer("running", 8, "submit: commands at work at the same time, at most.", lower_bound=1,
+                                upper_bound=10_000)
+_EACH = flags.DEFINE_integer("each", 0, "submit: points of a command at most; 0: all of a program, or fewer where "
+                             "--running allows as many commands.", lower_bound=0, upper_bound=10_000)
+_OPTION = flags.DEFINE_multi_string("option", [], "submit: an option in the cluster's own words, such as "
+                                    "--option=--partition=gpu; may be repeated.")
+
+
+def grouped(points: Sequence, running: int, each: int) -> list[list]:
+    """Points of one program together, in their order, as at most `each` (0: any number) and as many groups as may run.
+    """
+    from mlm.train.step import program
+
+    by_program: dict = {}
+    for cfg in points:
+        by_program.setdefault(program.blank(cfg), []).append(cfg)
+    found = [group[i:i + (each or len(group))] for group in by_program.values()
+             for i in range(0, len(group), each or len(group))]
+    while len(found) < running and len(largest := max(found, key=len, default=[])) > 1:
+        place, half = found.index(largest), (len(largest) + 1) // 2
+        found[place:place + 1] = [largest[:half], largest[half:]]
+    return found
+
+
+def flag(name: str, value) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"--config.{name}={text}"
+
+
+def sweep_command(verb: str, experiment: str, settings: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
+    """A command like the one that submits; points: those that it is to select."""
+    from launch.sweep import points as names
+
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(map(names.name, points))
+    return (sys.executable, "-m", "launch.sweep", verb, experiment, *settings,
+            *([f"--points={line.getvalue()}"] if points else []))
+
+
+def run_command(cfg, recipe: Sequence[str], devices: int) -> tuple[str, ...]:
+    """launch.run of a point: the fields that are not its recipe's. Raises ConfigError where that would be another run.
+    """
+    from launch import command
+    from mlm.base import errors, fields
+    from mlm.train.run import start
+
+    base = command.base()
+    there = fields.flatten(base)
+    differ = {name: value for name, value in fields.flatten(cfg).items() if value != there[name]}
+    errors.expect(start.resolve(base, differ) == cfg, "--hosts", _HOSTS.value,
+                  f"1 for {cfg.workdir}, of which flags cannot tell launch.run")
+    return (sys.executable, "-m", "launch.run", *(f"--config={path}" for path in recipe), "--distributed",
+            f"--expect_processes={_HOSTS.value}", f"--expect_devices={_HOSTS.value * devices}",
+            *(flag(name, value) for name, value in differ.items()))
+
+
+class Sweep(NamedTuple):
+    """A sweep as a command line asks for it."""
+
+    experiment: str            # the file
+    root: Path
+    configs: list              # of its points, those selected
+    settings: tuple[str, ...]  # flags of the command line that say which points these are
+    recipe: str                # the file of --config; "": none was given
+
+
+def submit(sweep: Sweep, devices: int) -> None:
+    """Submits the points that are nowhere, and says what it did. devices: of a host.
+
+    Raises ConfigError for what cannot be asked of the cluster, before anything is written.
+    """
+    from launch.cluster import clusters
+    from launch.sweep import copied, submitted
+    from mlm.base import errors
+
+    errors.one_of("--on", _ON.value, list(clusters.CLUSTERS))
+    unknown = [cfg for cfg in sweep.configs if not cfg.train.steps]
+    errors.expect(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
+                  "run one point (--points) on a machine of the kind")
+    own = (sweep.experiment, *([sweep.recipe] if sweep.recipe else []))
+    code = copied.code(sweep.root, own)
+    if _DRY_RUN.value:
+        for job, _ in jobs(sweep, code, devices):
+            print(f"\n==> {job.folder / cluster().file} <==\n{cluster().text(job)}", end="")
+        return
+    cluster().ready()
+    with submitted.alone(sweep.root):
+        for job, members in jobs(sweep, code, devices):
+            copied.write(code)
+            write(sweep.root, job, members)
+
+
+def cluster():
+    from launch.cluster import clusters
+
+    return clusters.CLUSTERS[_ON.value]
+
+
+def jobs(sweep: Sweep, code, devices: int) -> list[tuple]:
+    """What is to be submitted now, each job with the names of the points' folders of each of its commands."""
+    from launch.cluster.job import Job
+    from launch.sweep import copied, submitted
+
+    sent = submitted.read(sweep.root)
+    live = submitted.asked(sent)
+    left, told = unplaced(sweep.configs, submitted.places(sent, live))
+    print(f"{len(sweep.configs)} points: {told}", flush=True)
+    trains = [one.name for one in sent if one.cluster == _ON.value and live.get(one.name) and any(one.members)]
+    if not left and (not trains or any(live.get(one.name) for one in sent if not any(one.members))):
+        return []
+
+    experiment, *recipe = (str(code.folder / copied.within(path)) for path in (sweep.experiment, sweep.recipe) if path)
+    settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
+    if _HOSTS.value > 1:
+        groups = [[cfg] for cfg in left]
+        commands = [run_command(cfg, recipe, devices) for cfg in left]
+    else:
+        groups = grouped(left, _RUNNING.value, _EACH.value)
+        commands = [sweep_command("run", experiment, settings, group) for group in groups]
+    members = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
+    title = name(sweep.root, len(sent), members)
+    train = Job(title, tuple(commands), submitted.folder(sweep.root, title), code.folder, Path.cwd(), _KIND.value,
+                _HOSTS.value, devices, _HOURS.value, max(1, min(_RUNNING.value, len(commands))), (),
+                tuple(_OPTION.value))
+    last = f"{title}-table"
+    table = train._replace(name=last, commands=(sweep_command("report", experiment, settings),), kind="", hosts=1,
+                           folder=submitted.folder(sweep.root, last), hours=min(1.0, _HOURS.value), running=1,
+                           after=(*([title] if left else []), *trains))
+    found = [(train, members)] if left else []
+    found.append((table, ((),)))
+    for job, _ in found:
+        cluster().check(job)
+    return found
+
+
+def unplaced(configs: Sequence, places: dict) -> tuple[list, str]:
+    """The points that are neither done nor at work nor to be, and how many are what, in words."""
+    from launch.sweep import overview
+
+    left, out = [], {"done": 0, "queued or running": 0, "held by a process": 0}
+    for cfg in configs:
+        place, at = places.get(Path(cfg.workdir).name), overview.state(cfg).name
+        why = ("done" if at == "done" else "queued or running" if place and place.said else
+               "held by a process" if at == "elsewhere" else "")
+        if why:
+            out[why] += 1
+        else:
+            left.append(cfg)
+    return left, ", ".join([*(f"{count} {why}" for why, count in out.items() if count), f"{len(left)} to submit"])
+
+
+def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
+    """Submits a job that is written down before: whoever is killed in between finds it by its name, or not there."""
+    from launch.sweep import submitted
+    from mlm.base import files
+
+    job.folder.mkdir(parents=True, exist_ok=True)
+    path = job.folder / cluster().file
+    files.write_text(path, cluster().text(job))
+    sent = submitted.read(root)
+    new = submitted.Sent(job.name, _ON.value, members, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    submitted.write(root, [*sent, new])
+    said = cluster().submit(job, path)
+    submitted.write(root, [*sent, new._replace(said=said)])
+    what = (f"{sum(map(len, members))} points in {len(job.commands)} commands, at most {job.running} at a time"
+            if any(members) else "after them the table and the report")
+    print(f"{said}: {what}; what is printed: {job.folder}", flush=True)
+
+
+def name(root: Path, before: int, members) -> str:
+    """A job's name: this sweep's alone, and no other job's of it."""
+    digest = hashlib.sha256(repr((str(root.absolute()), before, members)).encode()).hexdigest()[:6]
+    words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
+    return f"{words}-{digest}"

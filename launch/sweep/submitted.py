@@ -1,0 +1,78 @@
+"""What of a sweep was submitted to clusters, as its folder keeps it, and what those say of it now."""
+import contextlib
+import fcntl
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launch.cluster import clusters
+from mlm.base import files
+
+
+class Sent(NamedTuple):
+    """A job that was written down to be submitted; whether it was, its cluster knows."""
+
+    name: str                            # the job's own
+    cluster: str                         # row of CLUSTERS
+    members: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none of the table's job
+    when: str
+    said: str = ""                       # the cluster's word for it
+
+
+class Place(NamedTuple):
+    """Where a point stands on a cluster."""
+
+    job: str
+    number: int       # of the command
+    said: str         # "queued", "running", or "" where it is in no queue any longer
+
+
+def path(root: Path) -> Path:
+    return root / "submitted.json"
+
+
+def folder(root: Path, job: str) -> Path:
+    return Path(root.absolute(), "jobs", job)
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """One process at a time submits or cancels; another waits."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".submitted.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read(root: Path) -> list[Sent]:
+    """In the order in which they were submitted. Raises Damaged where what is kept is."""
+    try:
+        kept = files.read_sealed(path(root)) or {"jobs": []}
+    except files.Damaged as damaged:
+        raise files.Damaged(f"{damaged}; it says what is queued: see for yourself, cancel that, and remove it"
+                            ) from None
+    return [Sent(**one | {"members": tuple(map(tuple, one["members"]))}) for one in kept["jobs"]]
+
+
+def write(root: Path, sent: Sequence[Sent]) -> None:
+    files.write_sealed(path(root), {"jobs": [one._asdict() for one in sent]})
+
+
+def asked(sent: Sequence[Sent]) -> dict[str, dict[int, str]]:
+    """What the clusters say now of each job: its commands that are "queued" or "running"."""
+    found: dict[str, dict[int, str]] = {}
+    for name in dict.fromkeys(one.cluster for one in sent):
+        found |= clusters.CLUSTERS[name].states([one.name for one in sent if one.cluster == name])
+    return found
+
+
+def places(sent: Sequence[Sent], states: dict[str, dict[int, str]]) -> dict[str, Place]:
+    """By the name of a point's folder, where it was submitted last; one that is in a queue counts before others."""
+    found: dict[str, Place] = {}
+    for one in sent:
+        for number, names in enumerate(one.members):
+            said = states.get(one.name, {}).get(number, "")
+            for name in names:
+                if said or name not in found or not found[name].said:
+                    found[name] = Place(one.name, number, said)
+    return found
