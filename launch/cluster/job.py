@@ -1,37 +1,46 @@
 """What is handed to a cluster, whatever kind of cluster it is, and what it is asked."""
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mlm.base import errors
 
+NONE = MappingProxyType({})
 NAME = re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]")
 
 
 class Job(NamedTuple):
     """Commands that a cluster starts, each on `hosts` hosts at once."""
 
-    name: str                            # its own, under which the cluster is asked for it: letters of a to z, digits
-                                         # and -, at most 40
-    commands: tuple[tuple[str, ...], ...]  # the words of each; the first is this machine's Python
-    folder: Path                         # which all hosts see: the job's file lies here, and what commands print
+    name: str                            # its own: letters of a to z, digits and -, at most 40
+    commands: tuple[tuple[str, ...], ...]  # the words of each, as here: see `elsewhere`
+    folder: Path                         # FOLDER/NAME of its own: its file lies here, and what its commands print
     code: Path                           # a copy of the project, which no later change reaches: see `environment`
-    place: Path                          # where commands are started: what was submitted there may name relative paths
+    place: Path                          # where it was submitted: commands start there where that folder is, since
+                                         # they may name relative paths, else in the copy
     kind: str                            # row of KINDS (kinds.py); "": no accelerator
     hosts: int = 1                       # of each command: its processes find each other by --distributed
-    devices: int = 1                     # of that kind, a host: the H200 in it; a TPU's slice is one
     hours: float = 24.0                  # after which the cluster may end a command
     running: int = 8                     # commands at work at the same time, at most
-    after: tuple[str, ...] = ()          # names of jobs that must have ended first, however they did
-    options: tuple[str, ...] = ()        # in the cluster's own words, such as --partition=gpu: see README
+    after: tuple[Path, ...] = ()         # files of jobs that must have ended first, however they did
+    runs: str = ""                       # where the commands keep their runs: a path on all hosts, gs://... or s3://...
+    options: Mapping[str, str] = NONE    # what its kind of cluster asks for besides, by name: all of Cluster.options
+
+
+class Option(NamedTuple):
+    """What a kind of cluster is told besides the Job, by --option=NAME=VALUE."""
+
+    meaning: str
+    default: str | None = None   # None: it must be given
 
 
 class Cluster(NamedTuple):
     """A kind of cluster: a row of CLUSTERS (clusters.py).
 
-    Jobs are known by their names, which are written down before they are submitted: who is killed while it submits has
-    lost none.
+    A job is known by the path of its file, FOLDER/NAME/`file`, which is written down before it is submitted: who is
+    killed while it submits has lost no job.
     """
 
     file: str          # what a job's file is called
@@ -39,9 +48,10 @@ class Cluster(NamedTuple):
     check: Callable    # (job) -> None; raises ConfigError for what it cannot start
     text: Callable     # (job) -> the file by which it is started, complete and readable
     submit: Callable   # (job, path of that file) -> the cluster's own word for what is queued, for a person
-    states: Callable   # (names) -> {name: {number of a command: "queued" | "running"}}; one that is in neither is not
+    states: Callable   # (paths) -> {path: {number of a command: "queued" | "running"}}; one that is in neither is not
                        # there any longer
-    cancel: Callable   # (names) -> None; runs are told by SIGTERM, and save. One that is not there is none to cancel
+    cancel: Callable   # (paths) -> None; runs are told by SIGTERM, and save. What is not there is none to cancel
+    options: Mapping[str, Option] = NONE
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -49,9 +59,14 @@ def environment(job: Job) -> dict[str, str]:
     return {"PYTHONPATH": str(job.code), "PYTHONSAFEPATH": "1"}
 
 
-def log(folder: Path, number: int) -> Path:
-    """The file of what a command of the job in a folder prints."""
-    return folder / f"{number}.log"
+def elsewhere(job: Job, python: str, code: str) -> list[list[str]]:
+    """The commands where Python and the copied code have other paths than here."""
+    return [[python, *(word.replace(str(job.code), code) for word in words[1:])] for words in job.commands]
+
+
+def log(path: Path, number: int) -> Path:
+    """What a command prints, of the job of a file."""
+    return path.with_name(f"{number}.log")
 
 
 def check(job: Job) -> None:
@@ -61,3 +76,18 @@ def check(job: Job) -> None:
     errors.number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code, job.place):
         errors.expect(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
+
+
+def options(known: Mapping[str, Option], asked: Sequence[str]) -> dict[str, str]:
+    """All options of a cluster by name, as asked ("zone=us-east5-a") or by default. Raises ConfigError for a name that
+    is not known, or is given twice, and for one that is missing."""
+    given: dict[str, str] = {}
+    for word in asked:
+        name, sign, value = word.partition("=")
+        errors.one_of("--option", name, list(known) or ["none"])
+        errors.expect(bool(sign) and name not in given, "--option", word, "NAME=VALUE, each name once")
+        given[name] = value
+    for name, option in known.items():
+        if given.setdefault(name, option.default) is None:
+            raise errors.ConfigError(f"--option={name}=... is missing: {option.meaning}")
+    return given

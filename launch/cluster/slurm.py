@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.cluster import job as jobs
-from launch.cluster.job import Cluster, Job
+from launch.cluster.job import Cluster, Job, Option
+from launch.cluster.kinds import GPUS, KINDS
 from mlm.base import errors
 
 WARNING = 120     # seconds before its time is up at which a command is told to save
-MOST = 10_000     # commands of an array, at most: fewer than SLURM's MaxArraySize may be on a large cluster
+MOST = 1000       # commands of an array: as SLURM has it where MaxArraySize is not set
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
            "COMPLETING")  # the last: it was told to end, and may still save
@@ -61,17 +62,29 @@ exit "$code"
 """
 
 
-def check(job: Job) -> None:
-    from launch.cluster.kinds import KINDS
+OPTIONS = {
+    "partition": Option("the partition, where it is not SLURM's default", ""),
+    "account": Option("who pays, where it is not SLURM's default", ""),
+    "cpus": Option("cores of each host for a command, where it is not SLURM's default", ""),
+    "sbatch": Option("more options of sbatch's, such as '--qos=long --mem=64G'", ""),
+}
 
+
+def check(job: Job) -> None:
     jobs.check(job)
-    gpus = [name for name in KINDS if re.fullmatch(r"[A-Z]+\d+\w*", name)]
     if job.kind:
-        errors.one_of("--kind", job.kind, gpus)
+        errors.one_of("--kind", job.kind, [name for name in KINDS if name.partition("-")[0] in GPUS])
     errors.expect(len(job.commands) <= MOST, "jobs", len(job.commands), f"at most {MOST:,} of one array")
-    for option in job.options:
-        errors.expect(re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", option) is not None and option.isprintable(), "--option",
-                      option, "an option of sbatch's, such as --partition=gpu")
+    cpus = job.options["cpus"]
+    errors.expect(not cpus or (cpus.isdecimal() and int(cpus) > 0), "--option=cpus", cpus, "a number of cores")
+    for name, value in job.options.items():
+        errors.expect(value.isprintable(), f"--option={name}", value, "text in one line")
+    try:
+        words = shlex.split(job.options["sbatch"])
+    except ValueError as error:
+        words = [str(error)]
+    errors.expect(all(word.startswith("-") for word in words), "--option=sbatch", job.options["sbatch"],
+                  "options of sbatch's, each as --name=value")
 
 
 def text(job: Job) -> str:
@@ -83,8 +96,11 @@ def text(job: Job) -> str:
         time=f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00",
         log=quoted(str(job.folder).replace("%", "%%") + "/%a.log"))
     if job.kind:
-        head += f"#SBATCH --gpus-per-node={job.kind.lower()}:{job.devices}\n"
-    head += "".join(f"#SBATCH {quoted(option)}\n" for option in job.options)
+        head += f"#SBATCH --gpus-per-node={job.kind.partition('-')[0].lower()}:{KINDS[job.kind].chips}\n"
+    own = job.options
+    more = [*(f"--{name}={own[name]}" for name in ("partition", "account") if own[name]),
+            *([f"--cpus-per-task={own['cpus']}"] if own["cpus"] else []), *shlex.split(own["sbatch"])]
+    head += "".join(f"#SBATCH {quoted(word)}\n" for word in more)
     several = job.hosts > 1
     return head + BODY.format(
         environment="\n".join(f"export {name}={shlex.quote(value)}" for name, value in
@@ -122,33 +138,32 @@ def submit(job: Job, path: Path) -> str:
     return f"SLURM job {word.strip().partition(';')[0]}"
 
 
-def numbers(names: Sequence[str]) -> list[str]:
-    """SLURM's numbers of the jobs of these names that are queued or running."""
-    return sorted({words[1] for words in queue(names)})
+def numbers(paths: Sequence[Path]) -> list[str]:
+    """SLURM's numbers of those of the jobs that are queued or running."""
+    return sorted({words[1] for words in queue(paths)})
 
 
-def queue(names: Sequence[str]) -> list[list[str]]:
+def queue(paths: Sequence[Path]) -> list[list[str]]:
     """Of each command that is in the queue: the job's name and number, its own number there, its state."""
-    if not names:
-        return []
+    names = [path.parent.name for path in paths]
     lines = call("squeue", "--noheader", "--array", f"--name={','.join(names)}", "--states=all",
-                 "--format=%j|%F|%K|%T").splitlines()
-    return [words for line in lines if (words := line.strip().split("|"))[0] in names]
+                 "--format=%j|%F|%K|%T").splitlines() if names else []
+    found = [line.strip().split("|") for line in lines]
+    return [words for words in found if words[0] in names and words[3] in (*QUEUED, *RUNNING)]
 
 
-def states(names: Sequence[str]) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {name: {} for name in names}
-    for name, _, number, said in queue(names):
-        if said in QUEUED or said in RUNNING:
-            found[name][int(number)] = "queued" if said in QUEUED else "running"
-    return found
+def states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    names: dict[str, dict[int, str]] = {path.parent.name: {} for path in paths}
+    for name, _, number, said in queue(paths):
+        names[name][int(number)] = "queued" if said in QUEUED else "running"
+    return {path: names[path.parent.name] for path in paths}
 
 
-def cancel(names: Sequence[str]) -> None:
+def cancel(paths: Sequence[Path]) -> None:
     """Those at work are told through their scripts, and so have as long as they need to save."""
-    if there := numbers(names):
+    if there := numbers(paths):
         call("scancel", "--state=PENDING", *there)
         call("scancel", "--batch", "--signal=TERM", *there)
 
 
-CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel)
+CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel, OPTIONS)

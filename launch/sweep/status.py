@@ -37,16 +37,16 @@ def taking(at: dict, places: dict) -> set[str]:
     """Of each command at work the point that it is at: one that is held, else the first that has not ended, since
     some disks do not say on one host what is held on another."""
     found: set[str] = set()
-    there = {(place.job, place.number) for place in places.values() if place.said == "running"}
-    for job_, number in there:
-        names = [name for name, place in places.items() if (place.job, place.number) == (job_, number) and name in at]
+    there = {(place.file, place.number) for place in places.values() if place.said == "running"}
+    for file, number in there:
+        names = [name for name, place in places.items() if (place.file, place.number) == (file, number) and name in at]
         held = [name for name in names if at[name].name == "elsewhere"]
         found |= set(held or [name for name in names if at[name].name not in ENDED][:1])
     return found
 
 
 def standing(root: Path, cfg: config.Config, at: overview.State, place: submitted.Place | None, turn: bool) -> Standing:
-    where, state = (f"{place.job} {place.number}", at.name) if place else ("", at.name)
+    where, state = (f"{place.file.parent.name} {place.number}", at.name) if place else ("", at.name)
     more = at.error
     if at.name == "done":
         more = overview.score(cfg)
@@ -55,7 +55,7 @@ def standing(root: Path, cfg: config.Config, at: overview.State, place: submitte
     elif place and place.said and at.name not in ("failed", "damaged", "elsewhere"):
         state = "queued"
     elif place and not place.said and at.name not in ("failed", "damaged", "elsewhere"):
-        state, more = "lost", last_line(job.log(submitted.folder(root, place.job), place.number))
+        state, more = "lost", last_line(job.log(place.file, place.number))
     step = f"{at.step:,}/{at.steps:,}" if at.steps else ""
     return Standing(points.name(cfg), state, step, left(cfg, at) if turn else "", where, more)
 
@@ -84,8 +84,8 @@ def show(root: Path, configs: Sequence[config.Config]) -> None:
     print(tabulate(found, headers=Standing._fields, tablefmt="plain", disable_numparse=True))
     states = [one.state for one in found]
     print("\n" + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    if submitted.read(root):
-        print(f"what commands print: {submitted.folder(root, 'JOB')}/NUMBER.log")
+    if sent := submitted.read(root):
+        print(f"what commands print: {Path(sent[-1].file).parents[1]}/JOB/NUMBER.log")
 
 
 def cancel(root: Path) -> None:
@@ -93,10 +93,10 @@ def cancel(root: Path) -> None:
     with submitted.alone(root):
         sent = submitted.read(root)
         states = submitted.asked(sent)
-        live = [one for one in sent if states.get(one.name)]
+        live = [one for one in sent if states.get(one.file)]
         for name in dict.fromkeys(one.cluster for one in live):
-            clusters.CLUSTERS[name].cancel([one.name for one in live if one.cluster == name])
-    said = [word for one in live for word in states[one.name].values()]
+            clusters.CLUSTERS[name].cancel([Path(one.file) for one in live if one.cluster == name])
+    said = [word for one in live for word in states[one.file].values()]
     if not said:
         print("nothing of this sweep is queued or running")
     else:

@@ -20,7 +20,7 @@ from absl import flags
 _ON = flags.DEFINE_string("on", "", "submit: the kind of cluster, one of launch/cluster/clusters.py's.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "submit: show the files that would be submitted, and write nothing.")
 _KIND = flags.DEFINE_string("kind", "", "submit: the kind of device, one of launch/cluster/kinds.py's; none: no "
-                            "accelerator. --devices says how many a host has.")
+                            "accelerator.")
 _HOSTS = flags.DEFINE_integer("hosts", 1, "submit: hosts that train each point together.", lower_bound=1,
                               upper_bound=2**16)
 _HOURS = flags.DEFINE_float("hours", 24.0, "submit: after which the cluster may end a command; it is queued again.")
@@ -28,8 +28,8 @@ _RUNNING = flags.DEFINE_integer("running", 8, "submit: commands at work at the s
                                 upper_bound=10_000)
 _EACH = flags.DEFINE_integer("each", 0, "submit: points of a command at most; 0: all of a program, or fewer where "
                              "--running allows as many commands.", lower_bound=0, upper_bound=10_000)
-_OPTION = flags.DEFINE_multi_string("option", [], "submit: an option in the cluster's own words, such as "
-                                    "--option=--partition=gpu; may be repeated.")
+_OPTION = flags.DEFINE_multi_string("option", [], "submit: what a kind of cluster is told besides, as NAME=VALUE; may "
+                                    "be repeated. A wrong name shows the right ones.")
 
 
 def grouped(points: Sequence, running: int, each: int) -> list[list]:
@@ -63,7 +63,7 @@ def sweep_command(verb: str, experiment: str, settings: Sequence[str], points: S
             *([f"--points={line.getvalue()}"] if points else []))
 
 
-def run_command(cfg, recipe: Sequence[str], devices: int) -> tuple[str, ...]:
+def run_command(cfg, recipe: Sequence[str]) -> tuple[str, ...]:
     """launch.run of a point: the fields that are not its recipe's. Raises ConfigError where that would be another run.
     """
     from launch import command
@@ -76,8 +76,18 @@ def run_command(cfg, recipe: Sequence[str], devices: int) -> tuple[str, ...]:
     errors.expect(start.resolve(base, differ) == cfg, "--hosts", _HOSTS.value,
                   f"1 for {cfg.workdir}, of which flags cannot tell launch.run")
     return (sys.executable, "-m", "launch.run", *(f"--config={path}" for path in recipe), "--distributed",
-            f"--expect_processes={_HOSTS.value}", f"--expect_devices={_HOSTS.value * devices}",
+            *expected(),
             *(flag(name, value) for name, value in differ.items()))
+
+
+def expected() -> list[str]:
+    """What launch.run compares with what it finds: hosts that do not see each other would train alone."""
+    from launch.cluster.kinds import KINDS
+
+    found = [f"--expect_processes={_HOSTS.value}"]
+    if kind := KINDS.get(_KIND.value):
+        found.append(f"--expect_devices={kind.chips * _HOSTS.value // kind.hosts}")
+    return found
 
 
 class Sweep(NamedTuple):
@@ -90,8 +100,8 @@ class Sweep(NamedTuple):
     recipe: str                # the file of --config; "": none was given
 
 
-def submit(sweep: Sweep, devices: int) -> None:
-    """Submits the points that are nowhere, and says what it did. devices: of a host.
+def submit(sweep: Sweep) -> None:
+    """Submits the points that are nowhere, and says what it did.
 
     Raises ConfigError for what cannot be asked of the cluster, before anything is written.
     """
@@ -106,12 +116,12 @@ def submit(sweep: Sweep, devices: int) -> None:
     own = (sweep.experiment, *([sweep.recipe] if sweep.recipe else []))
     code = copied.code(sweep.root, own)
     if _DRY_RUN.value:
-        for job, _ in jobs(sweep, code, devices):
+        for job, _ in jobs(sweep, code):
             print(f"\n==> {job.folder / cluster().file} <==\n{cluster().text(job)}", end="")
         return
     cluster().ready()
     with submitted.alone(sweep.root):
-        for job, members in jobs(sweep, code, devices):
+        for job, members in jobs(sweep, code):
             copied.write(code)
             write(sweep.root, job, members)
 
@@ -122,36 +132,37 @@ def cluster():
     return clusters.CLUSTERS[_ON.value]
 
 
-def jobs(sweep: Sweep, code, devices: int) -> list[tuple]:
+def jobs(sweep: Sweep, code) -> list[tuple]:
     """What is to be submitted now, each job with the names of the points' folders of each of its commands."""
-    from launch.cluster.job import Job
+    from launch.cluster.job import Job, options
     from launch.sweep import copied, submitted
 
     sent = submitted.read(sweep.root)
     live = submitted.asked(sent)
     left, told = unplaced(sweep.configs, submitted.places(sent, live))
     print(f"{len(sweep.configs)} points: {told}", flush=True)
-    trains = [one.name for one in sent if one.cluster == _ON.value and live.get(one.name) and any(one.members)]
-    if not left and (not trains or any(live.get(one.name) for one in sent if not any(one.members))):
+    trains = [Path(one.file) for one in sent if one.cluster == _ON.value and live.get(one.file) and any(one.members)]
+    if not left and (not trains or any(live.get(one.file) for one in sent if not any(one.members))):
         return []
 
     experiment, *recipe = (str(code.folder / copied.within(path)) for path in (sweep.experiment, sweep.recipe) if path)
     settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
     if _HOSTS.value > 1:
         groups = [[cfg] for cfg in left]
-        commands = [run_command(cfg, recipe, devices) for cfg in left]
+        commands = [run_command(cfg, recipe) for cfg in left]
     else:
         groups = grouped(left, _RUNNING.value, _EACH.value)
         commands = [sweep_command("run", experiment, settings, group) for group in groups]
     members = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     title = name(sweep.root, len(sent), members)
-    train = Job(title, tuple(commands), submitted.folder(sweep.root, title), code.folder, Path.cwd(), _KIND.value,
-                _HOSTS.value, devices, _HOURS.value, max(1, min(_RUNNING.value, len(commands))), (),
-                tuple(_OPTION.value))
+    folder = Path(sweep.root.absolute(), "jobs")
+    train = Job(title, tuple(commands), folder / title, code.folder, Path.cwd(), _KIND.value, _HOSTS.value,
+                _HOURS.value, max(1, min(_RUNNING.value, len(commands))), (), str(sweep.root),
+                options(cluster().options, _OPTION.value))
     last = f"{title}-table"
     table = train._replace(name=last, commands=(sweep_command("report", experiment, settings),), kind="", hosts=1,
-                           folder=submitted.folder(sweep.root, last), hours=min(1.0, _HOURS.value), running=1,
-                           after=(*([title] if left else []), *trains))
+                           folder=folder / last, hours=min(1.0, _HOURS.value), running=1,
+                           after=(*([train.folder / cluster().file] if left else []), *trains))
     found = [(train, members)] if left else []
     found.append((table, ((),)))
     for job, _ in found:
@@ -184,7 +195,7 @@ def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
     path = job.folder / cluster().file
     files.write_text(path, cluster().text(job))
     sent = submitted.read(root)
-    new = submitted.Sent(job.name, _ON.value, members, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    new = submitted.Sent(str(path), _ON.value, members, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     submitted.write(root, [*sent, new])
     said = cluster().submit(job, path)
     submitted.write(root, [*sent, new._replace(said=said)])

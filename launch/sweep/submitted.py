@@ -12,7 +12,7 @@ from mlm.base import files
 class Sent(NamedTuple):
     """A job that was written down to be submitted; whether it was, its cluster knows."""
 
-    name: str                            # the job's own
+    file: str                            # of the job, by which its cluster knows it
     cluster: str                         # row of CLUSTERS
     members: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none of the table's job
     when: str
@@ -22,17 +22,13 @@ class Sent(NamedTuple):
 class Place(NamedTuple):
     """Where a point stands on a cluster."""
 
-    job: str
+    file: Path        # of the job
     number: int       # of the command
     said: str         # "queued", "running", or "" where it is in no queue any longer
 
 
 def path(root: Path) -> Path:
     return root / "submitted.json"
-
-
-def folder(root: Path, job: str) -> Path:
-    return Path(root.absolute(), "jobs", job)
 
 
 @contextlib.contextmanager
@@ -59,10 +55,11 @@ def write(root: Path, sent: Sequence[Sent]) -> None:
 
 
 def asked(sent: Sequence[Sent]) -> dict[str, dict[int, str]]:
-    """What the clusters say now of each job: its commands that are "queued" or "running"."""
+    """What the clusters say now of each job, by its file: its commands that are "queued" or "running"."""
     found: dict[str, dict[int, str]] = {}
     for name in dict.fromkeys(one.cluster for one in sent):
-        found |= clusters.CLUSTERS[name].states([one.name for one in sent if one.cluster == name])
+        said = clusters.CLUSTERS[name].states([Path(one.file) for one in sent if one.cluster == name])
+        found |= {str(path): states for path, states in said.items()}
     return found
 
 
@@ -71,8 +68,8 @@ def places(sent: Sequence[Sent], states: dict[str, dict[int, str]]) -> dict[str,
     found: dict[str, Place] = {}
     for one in sent:
         for number, names in enumerate(one.members):
-            said = states.get(one.name, {}).get(number, "")
+            said = states.get(one.file, {}).get(number, "")
             for name in names:
                 if said or name not in found or not found[name].said:
-                    found[name] = Place(one.name, number, said)
+                    found[name] = Place(Path(one.file), number, said)
     return found
