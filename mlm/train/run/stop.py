@@ -1,8 +1,11 @@
 """How a run is asked to stop."""
 import signal
 import threading
+import time
 
 from mlm.train.step import parallel
+
+ONE = 1.0  # seconds within which SIGTERM counts once: a cluster tells every process, and who started one passes it on
 
 
 class Stopped(Exception):
@@ -21,7 +24,7 @@ class Asked:
     """
 
     def __init__(self):
-        self.signal = None
+        self.signal, self.when = None, 0.0
         self.before = {}
 
     def __enter__(self):
@@ -34,8 +37,11 @@ class Asked:
             signal.signal(number, handler)
 
     def note(self, number, frame):
-        self.signal = number
-        self.__exit__()
+        if self.signal is None:
+            self.signal, self.when = number, time.monotonic()
+        elif number != signal.SIGTERM or time.monotonic() - self.when > ONE:
+            self.__exit__()
+            signal.raise_signal(number)
 
     def now(self, checkpoints, number: int) -> bool:
         if parallel.several() and checkpoints.reached_preemption(number):
