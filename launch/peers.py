@@ -69,6 +69,27 @@ def agree(subject: str, facts: Mapping) -> None:
         raise errors.ConfigError(f"the processes of this run differ: {'; '.join(differing)}")
 
 
+def count(processes: int, devices: int) -> None:
+    """Says what a run of several processes, or one that something is expected of, has to compute on.
+
+    Raises ConfigError where it has another number of processes, or of devices in all, than these; 0: any will do.
+    """
+    from mlm.train.step import parallel
+
+    found, here = parallel.describe(), parallel.local()["the number of devices"]
+    there = (f"{many(found['processes'], 'process', 'processes')}, {many(here, 'device')} here, {found['devices']:,} in "
+             f"all ({found['device']})")
+    if parallel.writes() and (parallel.several() or processes or devices):
+        print(there, flush=True)
+    for flag, expected, has in (("--expect_processes", processes, found["processes"]),
+                                ("--expect_devices", devices, found["devices"])):
+        errors.expect(expected in (0, has), flag, expected, f"{has}, as there are: {there}")
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def hear(key: str) -> str:
     """The value of a key, waited for as long as all processes live."""
     while True:

@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from launch import command, peers, supervise
+from launch import command, local, peers, supervise
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
@@ -24,22 +24,40 @@ _PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coo
                                 upper_bound=2**20)
 _JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for the other processes at the start.",
                                      lower_bound=1, upper_bound=86_400)
+_LOCAL = flags.DEFINE_integer("local_processes", 0, "Start so many processes of this command on this host, each with "
+                              "its part of the devices, and all again when one dies or hangs; 0: this one alone.",
+                              lower_bound=0, upper_bound=2**10)
+_RESTARTS = flags.DEFINE_integer("restarts", 3, "With --local_processes: how often to start again without coming "
+                                 "further.", lower_bound=0, upper_bound=2**20)
+_HANG = flags.DEFINE_integer("hang_after", 300, "With --local_processes: seconds for a step after which a process "
+                             "hangs; ten times as many where none is made.", lower_bound=1, upper_bound=86_400)
+_EXPECT_PROCESSES = flags.DEFINE_integer("expect_processes", 0, "Stop before compiling where the run has another "
+                                         "number of processes; 0: not checked.", lower_bound=0, upper_bound=2**20)
+_EXPECT_DEVICES = flags.DEFINE_integer("expect_devices", 0, "The same of devices, in all processes together.",
+                                       lower_bound=0, upper_bound=2**20)
 _LONGER = flags.DEFINE_bool("longer", False, "Train the run of this config further, which config.workdir holds with "
                             "fewer config.train.steps: bit for bit the longer run, for schedules that allow it.")
 
 
 def main(argv):
     from mlm.base import errors
-    from mlm.train import recipe
 
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
     from launch import join
+
+    if _LOCAL.value:
+        errors.expect(not (_COORDINATOR.value or _DISTRIBUTED.value), "--local_processes", _LOCAL.value,
+                      "none beside --coordinator or --distributed")
+        here = local.Asked(_LOCAL.value, _RESTARTS.value, _HANG.value, command.CONFIG.value.workdir)
+        local.check(here)
+        sys.exit(local.run(here, sys.orig_argv[1:]))  # without JAX: devices belong to who touches them first
     from mlm.base import fields
     from mlm.base.estimates import scores_of
     from mlm.data.rows import pack
     from mlm.judge import questions
-    from mlm.train.run import directory, log, loop, start
+    from mlm.train import recipe
+    from mlm.train.run import beat, directory, log, loop, start
     from mlm.train.run.stop import Stopped
     from mlm.train.step import optim, parallel
 
@@ -59,6 +77,7 @@ def main(argv):
         peers.agree("config", {f"config.{name}": value for name, value in fields.flatten(cfg).items()
                                if name not in own} | peers.program())
         peers.agree("devices", parallel.local())
+        peers.count(_EXPECT_PROCESSES.value, _EXPECT_DEVICES.value)
         loop.check(cfg)
         questions.due(cfg)  # raises, before any training, for what could not be asked after it
         packed = pack.load(cfg)
@@ -82,7 +101,8 @@ def main(argv):
                 raise
             raise errors.ConfigError(f"{error}, or give --longer, which trains the run there further") from None
         except log.Diverged as diverged:
-            print(f"error: {diverged}", file=sys.stderr)
+            print(f"error: {diverged}", file=sys.stderr, flush=True)
+            beat.say(beat.OVER, 0)
             sys.exit(1)
     print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 LIFELINE = "MLM_LIFELINE"  # the environment's name for a pipe of which the parent holds the other end
 NATIVE = re.compile(r"[IWE]\d{4} [\d:.]+ +\d+ \S+\.(?:cc|h):\d+\]|Additional GRPC error information |:\{|:UN[A-Z]+:")
@@ -35,24 +37,45 @@ def follow(lifeline: int) -> None:
 
 def watch() -> int:
     theirs, ours = os.pipe()
-    with subprocess.Popen([sys.executable, *sys.orig_argv[1:]], pass_fds=[theirs], stderr=subprocess.PIPE,
-                          env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {LIFELINE: str(theirs)}) as child:
+    with start(sys.orig_argv[1:], theirs, stderr=subprocess.PIPE) as child:
         os.close(theirs)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the child, too
         signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
-        fatal = b""
-        for line in child.stderr:
-            if fatal or FATAL.match(line.decode("utf-8", "replace")):
-                fatal += line
-            elif not NATIVE.match(line.decode("utf-8", "replace")):
-                sys.stderr.buffer.write(line)
-                sys.stderr.flush()
+
+        def write(line):
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+
+        fatal = tell(child.stderr, write)
         code = child.wait()
     os.close(ours)
     if code >= 0:
         return code
-    gone = UNHEALTHY.search(fatal.decode("utf-8", "replace"))
-    who = f"process {gone[1]}" if gone else "process 0"
-    why = f"{who} of this run ended" if fatal else f"this process was ended by {signal.Signals(-code).name}"
-    print(f"error: {why}; start all again, they continue", file=sys.stderr)
+    print(f"error: {why(code, fatal)}; start all again, they continue", file=sys.stderr)
     return 1
+
+
+def start(words: Sequence[str], lifeline: int, environment: Mapping[str, str] = MappingProxyType({}),
+          pass_fds: Sequence[int] = (), **options) -> subprocess.Popen:
+    """Python with these words as a child that ends when the other end of the pipe `lifeline` is closed."""
+    told = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | environment | {LIFELINE: str(lifeline)}
+    return subprocess.Popen([sys.executable, *words], pass_fds=[lifeline, *pass_fds], env=told, **options)
+
+
+def tell(said: Iterable[bytes], write: Callable[[bytes], None]) -> bytes:
+    """Hands on what a child says on stderr, but for native pages; returns that with which native code ended it."""
+    fatal = b""
+    for line in said:
+        if fatal or FATAL.match(line.decode("utf-8", "replace")):
+            fatal += line
+        elif not NATIVE.match(line.decode("utf-8", "replace")):
+            write(line)
+    return fatal
+
+
+def why(code: int, fatal: bytes, me: str = "this process") -> str:
+    """How a child ended that a signal ended, in a few words."""
+    if not fatal:
+        return f"{me} was ended by {signal.Signals(-code).name}"
+    gone = UNHEALTHY.search(fatal.decode("utf-8", "replace"))
+    return f"{f'process {gone[1]}' if gone else 'process 0'} of this run ended"

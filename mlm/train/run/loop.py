@@ -8,7 +8,7 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.train import recipe, tuning
-from mlm.train.run import checkpoint, directory, longer, start
+from mlm.train.run import beat, checkpoint, directory, longer, start
 from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
 from mlm.train.step import cost, evaluation, parallel, references
@@ -212,11 +212,13 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
             if not moving:  # those behind have diverged, and those ahead wait
                 continue
             read = steps.take({m: next(runs[m].batches) for m in moving})
+            beat.say(beat.STEP, number)
             stop = asked.now(runs[0].checkpoints, number)
             for m in moving:
                 try:
                     runs[m].took(number, functools.partial(read, m))
                     if runs[m].rests(number, stop):
+                        beat.say(beat.REST, number)
                         runs[m].rest(number, steps.state(m), stop)
                 except Diverged as diverged:
                     outcomes[runs[m].cfg.workdir] = diverged
@@ -224,6 +226,7 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
                 saved = f"saved in {runs[0].cfg.workdir}" if len(runs) == 1 else f"{len(runs)} runs saved"
                 raise Stopped(f"stopped at step {number:,} of {last:,}, {saved}; the same command continues",
                               asked.signal)
+        beat.say(beat.TRAINED, last)
         for m, run in enumerate(runs):
             if run.cfg.workdir not in outcomes:
                 outcomes[run.cfg.workdir] = run.finish(steps.state(m))
