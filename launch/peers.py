@@ -77,13 +77,14 @@ def count(processes: int, devices: int) -> None:
     from mlm.train.step import parallel
 
     found, here = parallel.describe(), parallel.local()["the number of devices"]
-    there = (f"{many(found['processes'], 'process', 'processes')}, {many(here, 'device')} here, {found['devices']:,} in "
-             f"all ({found['device']})")
+    there = (f"{many(found['processes'], 'process', 'processes')}, {many(here, 'device')} here, "
+             f"{found['devices']:,} in all ({found['device']})")
     if parallel.writes() and (parallel.several() or processes or devices):
         print(there, flush=True)
     for flag, expected, has in (("--expect_processes", processes, found["processes"]),
                                 ("--expect_devices", devices, found["devices"])):
-        errors.expect(expected in (0, has), flag, expected, f"{has}, as there are: {there}")
+        if expected not in (0, has):
+            raise errors.ConfigError(f"{flag} = {expected:,}, and there are {has:,}: {there}")
 
 
 def many(count: int, one: str, more: str = "") -> str:
