@@ -196,7 +196,7 @@ def main(argv):
         elif verb == "report":
             report(experiment, root, configs)
         elif verb == "submit":
-            submitting.submit(submitting.Sweep(path, root, configs, tuple(settings()), command.given()))
+            submitting.submit(submitting.Sweep(path, root, configs, tuple(settings()), command.base(), command.given()))
         elif verb == "status":
             status.show(root, configs)
         elif verb == "cancel":

@@ -29,8 +29,7 @@ def read(root: Path, configs: Sequence[config.Config]) -> list[Standing]:
                                         if name in at)]
     places = submitted.places(sent, submitted.asked(open_))
     turns = taking(at, places)
-    return [standing(root, cfg, at[name := Path(cfg.workdir).name], places.get(name), name in turns)
-            for cfg in configs]
+    return [standing(cfg, at[name := Path(cfg.workdir).name], places.get(name), name in turns) for cfg in configs]
 
 
 def taking(at: dict, places: dict) -> set[str]:
@@ -45,16 +44,16 @@ def taking(at: dict, places: dict) -> set[str]:
     return found
 
 
-def standing(root: Path, cfg: config.Config, at: overview.State, place: submitted.Place | None, turn: bool) -> Standing:
-    where, state = (f"{place.file.parent.name} {place.number}", at.name) if place else ("", at.name)
-    more = at.error
-    if at.name == "done":
+def standing(cfg: config.Config, at: overview.State, place: submitted.Place | None, turn: bool) -> Standing:
+    where = f"{place.file.parent.name} {place.number}" if place else ""
+    ended, state, more = at.name in (*ENDED, "elsewhere"), at.name, at.error
+    if state == "done":
         more = overview.score(cfg)
     elif turn:
         state = "running"
-    elif place and place.said and at.name not in ("failed", "damaged", "elsewhere"):
+    elif place and (place.said == "queued" or (place.said == "running" and not ended)):  # behind others of its command
         state = "queued"
-    elif place and not place.said and at.name not in ("failed", "damaged", "elsewhere"):
+    elif place and not place.said and not ended:
         state, more = "lost", last_line(job.log(place.file, place.number))
     step = f"{at.step:,}/{at.steps:,}" if at.steps else ""
     return Standing(points.name(cfg), state, step, left(cfg, at) if turn else "", where, more)

@@ -63,14 +63,12 @@ def sweep_command(verb: str, experiment: str, settings: Sequence[str], points: S
             *([f"--points={line.getvalue()}"] if points else []))
 
 
-def run_command(cfg, recipe: Sequence[str]) -> tuple[str, ...]:
-    """launch.run of a point: the fields that are not its recipe's. Raises ConfigError where that would be another run.
+def run_command(cfg, base, recipe: Sequence[str]) -> tuple[str, ...]:
+    """launch.run of a point: the fields that are not the base's. Raises ConfigError where that would be another run.
     """
-    from launch import command
     from mlm.base import errors, fields
     from mlm.train.run import start
 
-    base = command.base()
     there = fields.flatten(base)
     differ = {name: value for name, value in fields.flatten(cfg).items() if value != there[name]}
     errors.expect(start.resolve(base, differ) == cfg, "--hosts", _HOSTS.value,
@@ -97,7 +95,8 @@ class Sweep(NamedTuple):
     root: Path
     configs: list              # of its points, those selected
     settings: tuple[str, ...]  # flags of the command line that say which points these are
-    recipe: str                # the file of --config; "": none was given
+    base: object               # the config that --config's file makes
+    recipe: str                # that file; "": none was given
 
 
 def submit(sweep: Sweep) -> None:
@@ -149,7 +148,7 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
     settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
     if _HOSTS.value > 1:
         groups = [[cfg] for cfg in left]
-        commands = [run_command(cfg, recipe) for cfg in left]
+        commands = [run_command(cfg, sweep.base, recipe) for cfg in left]
     else:
         groups = grouped(left, _RUNNING.value, _EACH.value)
         commands = [sweep_command("run", experiment, settings, group) for group in groups]

@@ -1,0 +1,188 @@
+"""Sweeps on a real SLURM of this machine's own: whatever befalls their jobs, each point is done once, as it is alone.
+
+    MLM_SLURM=1 python -m pytest tests/test_slurm.py
+
+It takes minutes, and Debian's slurm-wlm and munge (apt-get install; no service needs to run).
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import own_slurm
+import pytest
+from small import environment
+
+from mlm.base import files
+from mlm.train.run import directory
+
+pytestmark = pytest.mark.skipif(
+    "MLM_SLURM" not in os.environ or bool(own_slurm.missing()),
+    reason=f"takes minutes: MLM_SLURM=1 asks for it; not here: {', '.join(own_slurm.missing()) or 'nothing'}")
+
+ROOT = Path(__file__).parents[1]
+STEPS = 1500
+EXPERIMENT = f'''
+from launch.sweep.grid import axis, named, product
+from mlm.report import summary
+from mlm.report.table import Column
+
+FIELDS = {{"model.family": "feedforward", "model.layers": 2, "model.width": 32, "model.hidden": 64, "pack.length": 32,
+          "data.language.train_documents": 1000, "data.language.validation_documents": 100,
+          "tokenizer.kind": "words", "train.steps": {STEPS}, "train.batch_size": 16, "train.checkpoint_every": 200,
+          "train.log_every": 10, "eval.max_rows": 64}}
+SCALES = {{"quick": FIELDS}}
+
+
+def sweep(scale):
+    """Twelve points of two programs."""
+    points = product(axis("model.window", 1, 2, name="window{{}}"),
+                     axis("optim.learning_rate", 1e-3, 4e-3, name="lr{{}}"), axis("seed", 0, 1, 2, name="seed{{}}"))
+    return {{name: SCALES[scale] | point for name, point in named(points).items()}}
+
+
+def about(seeds):
+    return {{name: seeds[0]["config"][name] for name in ("model.window", "optim.learning_rate")}}
+
+
+def table(results):
+    return summary.table(results, [Column(name, name, "g") for name in ("model.window", "optim.learning_rate")], about)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweeps")
+    (folder / "experiment.py").write_text(EXPERIMENT)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["linuxproc", "pgid"])
+def slurm(request, tmp_path_factory):
+    with own_slurm.Slurm(tmp_path_factory.mktemp("slurm") / "own", track=request.param) as slurm:
+        yield slurm
+
+
+def sweep(slurm, folder, verb, root, *more, code=0):
+    command = [sys.executable, "-m", "launch.sweep", verb, str(folder / "experiment.py"),
+               f"--config.workdir={folder / root}", f"--config.data.cache={folder / 'cache'}", *more]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
+                          env=(slurm.env if slurm else os.environ) | {"XLA_FLAGS": environment()["XLA_FLAGS"]})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """The table of the sweep on this machine, without a cluster."""
+    sweep(None, folder, "run", "alone")
+    return (folder / "alone" / "table.csv").read_bytes()
+
+
+def step(run: Path) -> int:
+    return max((record["step"] for record in files.whole_lines(directory.metrics(run))[0]), default=0)
+
+
+def starts(root: Path) -> dict[str, list[int]]:
+    """The steps at which each run was started, by the point's name."""
+    return {path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.provenance(path.parent)]
+            for path in root.glob("*/provenance.json")}
+
+
+class Watched:
+    """A sweep that was submitted."""
+
+    def __init__(self, slurm, root: Path, said: str):
+        self.slurm, self.root = slurm, root
+        self.number = re.search(r"SLURM job (\d+): \d+ points", said)[1]
+
+    def member(self, most: int = STEPS) -> tuple[str, str]:
+        """A command that is at work, in the middle of a run: its number, and the name of its point."""
+        found = []
+
+        def look():
+            for task in self.slurm.say("squeue", "--noheader", "--states=RUNNING", f"--jobs={self.number}",
+                                       "--format=%K").split():
+                for path in (self.root / "jobs").glob("*/job.sh"):
+                    if match := re.search(rf"^ +{task}\) .*--points=(\S+)", path.read_text(), re.MULTILINE):
+                        at = [step(run) for run in self.root.glob(f"{match[1]}-??????")]
+                        if at and 100 < at[0] < most - 500:
+                            found.append((f"{self.number}_{task}", match[1]))
+            return bool(found)
+
+        self.slurm.wait(look, 120)
+        return found[0]
+
+    def ended(self, task: str) -> bool:
+        return not self.slurm.say("squeue", "--noheader", "--array", f"--jobs={task}", "--format=%T").strip()
+
+    def process(self, point: str) -> int:
+        """The id of the command that trains a point: not of its worker, nor of the shell around it."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = path.read_bytes().split(b"\0") if path.exists() else []
+            if f"--points={point}".encode() in words and b"launch.sweep" in words:
+                return int(path.parent.name)
+        raise AssertionError(point)
+
+
+def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_done_once(slurm, folder, alone):
+    root = folder / f"submitted-{slurm.track}"
+    began = time.monotonic()
+    said = sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=2", "--each=1")
+    assert "12 points: 12 to submit" in said
+    watched = Watched(slurm, root, said)
+
+    task, requeued = watched.member()
+    slurm.say("scontrol", "requeue", task)
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", "--array", f"--jobs={task}", "--format=%T"), 60)
+    task, cancelled = watched.member()
+    slurm.say("scancel", task)
+    slurm.wait(lambda: watched.ended(task), 60)
+    slurm.restart_controller()
+    task, killed = watched.member()
+    os.kill(watched.process(killed), signal.SIGKILL)
+    slurm.wait(lambda: watched.ended(task), 60)
+    task, warned = watched.member()
+    slurm.say("scancel", "--batch", "--signal=USR1", task)  # as SLURM does before the time is up
+    assert len({requeued, cancelled, killed, warned}) >= 3
+
+    states = sweep(slurm, folder, "status", root.name)
+    lost = sorted(re.findall(r"^(\S+) +lost", states, re.MULTILINE))
+    assert lost == sorted({cancelled, killed})
+    again = ("submit", root.name, "--on=slurm", "--running=2", "--each=1")
+    assert f"{len(lost)} to submit" in sweep(slurm, folder, *again)
+    said = sweep(slurm, folder, *again)
+    assert "0 to submit" in said and "SLURM job" not in said
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 900)
+    assert "12 of 12 points are done" in (root / "jobs" / said_last(root) / "0.log").read_text()
+    assert (root / "table.csv").read_bytes() == alone
+    found = starts(root)
+    print(f"\n{slurm.track}: {time.monotonic() - began:.0f} s; requeued {requeued}, cancelled {cancelled}, killed "
+          f"{killed}, warned {warned}; started at steps {found}")
+    for name, steps in found.items():
+        assert (len(steps) > 1) == (name in {requeued, cancelled, killed, warned}), (name, steps)
+        assert all(later > 0 for later in steps[1:]), (name, steps)
+    assert all(at % 200 for at in (found[cancelled][1], found[warned][1]))  # saved when told
+    assert "12 done" in sweep(slurm, folder, "status", root.name)
+
+
+def said_last(root: Path) -> str:
+    return Path(files.read_sealed(root / "submitted.json")["jobs"][-1]["file"]).parent.name
+
+
+def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder, alone):
+    root = folder / f"cancelled-{slurm.track}"
+    points = "--points=window1-lr0.001-*"
+    watched = Watched(slurm, root, sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points))
+    slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 120)
+    assert "1 at work, which save and end" in sweep(slurm, folder, "cancel", root.name)
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 60)
+    assert "3 lost" in sweep(slurm, folder, "status", root.name, points)
+    assert len([1 for path in root.glob("*/checkpoints/*") if path.name.isdigit() and int(path.name) % 200]) == 1
+    assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 200)
+    assert "3 done" in sweep(slurm, folder, "status", root.name, points)
+    assert watched.number

@@ -1,0 +1,245 @@
+"""Sweeps handed to a cluster: its commands are recorded, no cluster is there. What a real one does: test_slurm.py."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import own_slurm
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from launch.cluster import job as jobs
+from launch.sweep import __main__ as command
+from launch.sweep import copied, overview, points, status, submit, submitted
+from mlm.base import config, errors, fields, files
+from mlm.train.run import began, directory, start
+
+EXPERIMENT = """SCALES = {"quick": {}}
+
+def sweep(scale):
+    return {}
+
+def table(results):
+    return [], []
+"""
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    return own_slurm.recorded(tmp_path / "tools", monkeypatch)
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Four points, two of each of two programs."""
+    (tmp_path / "experiment.py").write_text(EXPERIMENT)
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "runs" / "some sweep"
+    fields_ = {f"width{width}-seed{seed}": {"model.width": width, "model.heads": 1, "model.layers": 1, "seed": seed}
+               for width in (8, 16) for seed in (0, 1)}
+    configs = [fields.override(cfg, {"workdir": str(root / f"{name}-{fields.fingerprint(cfg)[:6]}")})
+               for name, cfg in points.resolved(config.Config(), fields_, {}).items()]
+    return submit.Sweep(str(tmp_path / "experiment.py"), root, configs, ("--scale=quick",), config.Config(), "")
+
+
+@pytest.fixture
+def go(sweep):
+    """submit with flags."""
+    def call(sweep=sweep, on="slurm", **given):
+        defaults = {"on": on, "dry_run": False, "kind": "", "hosts": 1, "hours": 24.0, "running": 8, "each": 0,
+                    "option": []}
+        flags.FLAGS.mark_as_parsed()
+        with flagsaver.flagsaver(**defaults | given):
+            submit.submit(sweep)
+    return call
+
+
+def queued(tools, sweep, *numbers, state="PENDING"):
+    """The queue holds these commands of the first job."""
+    name = Path(submitted.read(sweep.root)[0].file).parent.name
+    (tools / "squeue").write_text("".join(f"{name}|4711|{number}|{state}\n" for number in numbers))
+
+
+def members(sweep) -> list:
+    return [[name.rpartition("-")[0] for name in names] for one in submitted.read(sweep.root) for names in one.members]
+
+
+def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(sweep):
+    a, b, c, d = sweep.configs
+    assert submit.grouped([a, c, b, d], 1, 0) == [[a, b], [c, d]]
+    assert submit.grouped([a, b, c], 3, 0) == [[a], [b], [c]]
+    assert submit.grouped([a, b, c, d], 3, 0) == [[a], [b], [c, d]]
+    assert submit.grouped([a, b, c, d], 8, 0) == [[a], [b], [c], [d]]
+    assert submit.grouped([a, b, c, d], 1, 1) == [[a], [b], [c], [d]]
+    assert submit.grouped([], 8, 0) == []
+
+
+def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    go(dry_run=True, running=2, kind="H200-8", hours=1.5, option=["partition=gpu", "sbatch=--qos=long --mem=64G"])
+    assert sorted(tmp_path.rglob("*")) == before
+    told = capsys.readouterr().out
+    train, table = re.split(r"^==> .* <==\n", told, flags=re.MULTILINE)[1:]
+    for text in (train, table):
+        assert text.startswith("#!/bin/bash\n")
+        assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    for line in ("--array=0-1%2", "--gpus-per-node=h200:8", "--time=0-01:30:00", "--partition=gpu", "--qos=long",
+                 "--mem=64G", "--requeue", "--nodes=1", f'--output="{sweep.root}/jobs/'):
+        assert f"#SBATCH {line}" in train, line
+    assert train.count("--points=") == 2 and "'--points=width8-seed0,width8-seed1'" not in train
+    assert "--points=width8-seed0,width8-seed1 ;;" in train and "--points=width16-seed0,width16-seed1 ;;" in train
+    assert " report " in table and "gpus" not in table and "--points" not in table
+
+
+def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):
+    go(running=4)
+    train, table = own_slurm.called(tools, "sbatch")
+    assert "--dependency" not in train and train.endswith("job.sh") and table.endswith("-table/job.sh")
+    assert members(sweep) == [["width8-seed0"], ["width8-seed1"], ["width16-seed0"], ["width16-seed1"], []]
+    queued(tools, sweep, 0, 1, state="RUNNING")
+    (tools / "squeue").open("a").write((tools / "squeue").read_text().replace("0|", "2|").replace("RUNNING", "PENDING"))
+    at = overview.state(sweep.configs[0])
+    monkeypatch.setattr(overview, "state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at)
+    go(running=4)
+    assert members(sweep)[5:] == [[]]  # the table's job, which is in no queue
+    assert "--dependency=afterany:4711" in own_slurm.called(tools, "sbatch")[-1]
+    (tools / "squeue").write_text("")
+    with directory.claim(sweep.configs[1]):
+        monkeypatch.setattr(overview, "state", lambda cfg: at._replace(name="elsewhere") if directory.held(cfg) else at)
+        go(running=1)
+    assert members(sweep)[6:] == [["width8-seed0"], ["width16-seed0", "width16-seed1"], []]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tools, reached):
+    (tools / "sbatch.code").write_text("1")
+    (tools / "sbatch").write_text("")
+    with pytest.raises(errors.ConfigError, match="sbatch --parsable failed"):
+        go(running=1)
+    (tools / "sbatch.code").unlink()
+    if reached:
+        queued(tools, sweep, 0, 1)
+    (tools / "calls").unlink()
+    go(running=1)
+    assert len(own_slurm.called(tools, "sbatch")) == (1 if reached else 2)  # the table's job alone, or all
+    assert (members(sweep)[2:] == [[]]) == reached
+
+
+def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
+    go(running=1, each=2)
+    first = Path(submitted.read(sweep.root)[0].file)
+    jobs.log(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
+    queued(tools, sweep, 0, state="RUNNING")
+    a, b, c, d = sweep.configs
+    directory.fail(d.workdir, "Diverged: step 3")
+    directory.metrics(a.workdir).parent.mkdir()
+    files.write_lines(directory.metrics(a.workdir), [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
+    with directory.claim(a):
+        found = {one.point: one for one in status.read(sweep.root, sweep.configs)}
+    assert [found[points.name(cfg)].state for cfg in (a, b, c, d)] == ["running", "queued", "lost", "failed"]
+    seconds = (a.train.steps - 100) // 2
+    assert found[points.name(a)].left == f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    assert found[points.name(a)].step == f"100/{a.train.steps:,}"
+    assert found[points.name(c)].more == "slurmstepd: error: *** NODE FAILURE ***"
+    assert found[points.name(d)].more == "Diverged: step 3"
+    states = [one.state for one in status.read(sweep.root, sweep.configs)]
+    assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
+    queued(tools, sweep, 0, 1)
+    assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "queued", "queued", "queued"]
+    status.show(sweep.root, sweep.configs)
+    assert "4 queued" in capsys.readouterr().out
+
+
+def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
+    go(running=1)
+    queued(tools, sweep, 1)
+    with (tools / "squeue").open("a") as file:
+        file.write((tools / "squeue").read_text().replace("|1|PENDING", "|0|RUNNING"))
+    status.cancel(sweep.root)
+    assert own_slurm.called(tools, "scancel") == ["scancel --state=PENDING 4711", "scancel --batch --signal=TERM 4711"]
+    assert "1 queued commands, and 1 at work" in capsys.readouterr().out
+    (tools / "squeue").write_text("")
+    status.cancel(sweep.root)
+    assert len(own_slurm.called(tools, "scancel")) == 2
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"on": "slrum"}, "--on = 'slrum': expected one of .*did you mean 'slurm'"),
+    ({"kind": "h200"}, "--kind = 'h200': expected one of A100, "),
+    ({"kind": "v4-8"}, "--kind = 'v4-8': expected one of A100, "),
+    ({"hours": 0.0}, "--hours = 0.0: expected 0.05 <= value"),
+    ({"hours": float("nan")}, "--hours = nan: expected 0.05 <= value"),
+    ({"option": ["partitoin=gpu"]}, "--option = 'partitoin': .*did you mean 'partition'"),
+    ({"option": ["cpus=many"]}, "--option=cpus = 'many': expected a number of cores"),
+    ({"option": ["sbatch=rm -rf"]}, "--option=sbatch = 'rm -rf': expected options of sbatch's"),
+], ids=lambda given: str(given)[:30])
+def test_what_no_cluster_could_be_asked_is_refused_in_a_line(sweep, go, tools, given, said):
+    with pytest.raises(errors.ConfigError, match=said) as refused:
+        go(**given)
+    assert "\n" not in str(refused.value) and not own_slurm.called(tools, "sbatch")
+
+
+def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(errors.ConfigError, match=r"sbatch is not on PATH: .* --dry_run shows"):
+        go()
+    assert not sweep.root.exists()
+
+
+def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep, go, capsys):
+    go(dry_run=True, hosts=2, kind="H200-8")
+    train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=1 "$@" &' in train
+    assert "#SBATCH --nodes=1" in table and "srun" not in table
+    found = re.findall(r"-m launch.run --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
+    for words, cfg in zip(found, sweep.configs, strict=True):
+        given = dict(re.findall(r"--config\.([\w.]+)='?([^' ]*(?: sweep[^']*)?)", words))
+        typed = {name: type(fields.DEFAULT[name])(value) for name, value in given.items()}
+        assert start.resolve(config.Config(), typed) == cfg
+        assert given["workdir"] == cfg.workdir
+
+
+def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monkeypatch):
+    go(running=1)
+    (folder,) = (sweep.root / "code").iterdir()
+    assert (folder / "elsewhere" / "experiment.py").read_text() == EXPERIMENT
+    assert {"mlm", "launch", "configs", "experiments"} <= {path.name for path in folder.iterdir()}
+    assert not [path for path in folder.rglob("*") if path.name == "__pycache__" or path.name.startswith(".git")]
+    source = began.source()
+    monkeypatch.setattr(began, "__file__", str(folder / "mlm/train/run/began.py"))
+    assert began.source() == source
+    go(running=1)
+    assert len(list((sweep.root / "code").iterdir())) == 1
+    (tmp_path / "experiment.py").write_text(f"{EXPERIMENT}# changed\n")
+    go(running=1)
+    assert len(list((sweep.root / "code").iterdir())) == 2
+    (tmp_path / "experiment.py").write_text(EXPERIMENT)
+    (folder / "launch" / "run.py").write_text("changed")
+    with pytest.raises(errors.ConfigError, match="something changed it"):
+        go(running=1)
+
+
+def test_a_file_of_the_packages_is_known_by_its_own_path_in_the_copy():
+    assert copied.within(str(copied.ROOT / "experiments" / "masking_rate.py")) == "experiments/masking_rate.py"
+    assert copied.within("/somewhere/masking_rate.py") == "elsewhere/masking_rate.py"
+
+
+def test_points_are_chosen_by_name_and_by_pattern(sweep):
+    names = lambda *wanted: [points.name(cfg) for cfg in points.chosen(sweep.configs, wanted)]  # noqa: E731
+    assert names() == ["width8-seed0", "width8-seed1", "width16-seed0", "width16-seed1"]
+    assert names("width16-seed0", "*-seed1") == ["width8-seed1", "width16-seed0", "width16-seed1"]
+    with pytest.raises(errors.ConfigError, match=r"--points = 'width8-seed': .*did you mean 'width8-seed"):
+        names("width8-seed")
+
+
+def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
+    """By the command itself, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.sweep", "submit", "experiments/masking_rate.py", "--on=slurm", "--dry_run",
+         "--config.eval.rates=(0.15,0.4)", "--config.train.steps=7", "--points=*-0.15-*,*-0.8-*", "--workers=2",
+         f"--config.workdir={tmp_path / 'sweep'}"], cwd=copied.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*'--config.eval.rates="
+                     r"\(0.15, 0.4\)'.* --config.train.steps=7 .*--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
+                     done.stdout)
+    assert not (tmp_path / "sweep").exists() and set(command.VERBS) >= {"submit", "status", "cancel"}
