@@ -209,6 +209,12 @@ class Train:
     steps: int = 1000                   # updates
     batch_size: int = 32                # rows an update, over all devices
     accumulate: int = 1                 # parts the batch is computed in, one after the other
+    spike: float = 0.0                  # a loss of more than so many times its running mean, or one that is not finite,
+                                        #       sends the run back to the last multiple of spike_back steps before it;
+                                        #       the batches from there up to it are left out. 0: the run ends where the
+                                        #       loss is not finite, and never goes back
+    spike_back: int = 100               # steps
+    spike_limit: int = 10               # how often a run goes back; one spike more ends it
     eval_every: int = setting(0)        # steps; 0: at the end only
     checkpoint_every: int = setting(500)  # steps
     log_every: int = setting(50)        # steps

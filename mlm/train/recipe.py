@@ -9,10 +9,11 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.train import downstream
+from mlm.train.run import spikes
 from mlm.train.step import finetune, optim, parallel
 
 READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ,
-        *downstream.READ)
+        *downstream.READ, *spikes.READ)
 
 
 def resolve(cfg: Config, *above: Mapping[str, Any]) -> Config:
@@ -69,6 +70,7 @@ def check(cfg: Config) -> None:
     for name in ("steps", "batch_size", "accumulate", "checkpoint_every", "log_every"):
         errors.at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.at_least(0, "config.train.eval_every", cfg.train.eval_every)
+    spikes.check(cfg)
     errors.expect(cfg.train.batch_size % cfg.train.accumulate == 0, "config.train.accumulate", cfg.train.accumulate,
                   f"a divisor of config.train.batch_size = {cfg.train.batch_size}")
     errors.at_least(1, "config.eval.batch_size", cfg.eval.batch_size)

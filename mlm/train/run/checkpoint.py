@@ -27,13 +27,14 @@ class Saved(NamedTuple):
     totals: Mapping[str, float]      # what the run has counted up to there
 
 
-def manager(workdir: Path | str, *steps: int, alone: bool = True) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory: the newest, and those of `steps`.
+def manager(workdir: Path | str, *steps: int, every: int = 0, alone: bool = True) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory: the newest, those of `steps`, and the newest at multiples of `every`.
 
     alone: False where a trainer may be writing one, which is else swept away as unfinished.
     """
     policies = ocp.checkpoint_managers
-    policy = policies.AnyPreservationPolicy([policies.LatestN(KEPT), policies.CustomSteps(steps)])
+    policy = policies.AnyPreservationPolicy([policies.LatestN(KEPT), policies.CustomSteps(steps),
+                                            *([policies.EveryNSteps(every, max_to_keep=KEPT)] if every else [])])
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=alone)
     return ocp.CheckpointManager(directory.checkpoints(workdir).absolute(), options=options)
 

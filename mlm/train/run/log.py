@@ -3,7 +3,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from absl import logging
@@ -15,6 +15,7 @@ from mlm.train.run.progress import Progress
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import named
 
+SIZES = ("loss", "gradient_norm", "parameter_norm")  # metrics of a step that are finite, or the run has diverged
 TIMED = ("timed_tokens", "timed_seconds")
 
 
@@ -64,7 +65,7 @@ class Log:
 
     def add(self, number: int, values: dict, checkpoints, flush: bool = False) -> None:
         """Takes the metrics of a step. Raises Diverged, naming the last good checkpoint, where they are not finite."""
-        size = {name: float(values[name]) for name in ("loss", "gradient_norm", "parameter_norm")}
+        size = {name: float(values[name]) for name in SIZES}
         if not all(map(math.isfinite, size.values())):
             checkpoints.wait_until_finished()
             good = checkpoints.latest_step()
@@ -86,6 +87,11 @@ class Log:
         if flush or number % self.cfg.train.log_every == 0:
             self.record(number)
 
+    def note(self, number: int, records: Iterable[dict]) -> None:
+        """Writes what else is to be known of a step, before what is recorded of it."""
+        for record in records if self.writer is not None else ():
+            self.writer.write(number, record)
+
     def record(self, number: int) -> None:
         since, last = Counter(), self.pending[-1][0]
         for _, sums in self.pending:
@@ -106,6 +112,10 @@ class Log:
             self.writer.write(number, {f"eval_{name}": value for name, value in values.items()})
             self.progress.say(f"step {number:,}: {brief(values, scores)}")
         self.pause()
+
+    def say(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.say(text)
 
     def pause(self) -> None:
         """What comes next is not training and is not timed."""

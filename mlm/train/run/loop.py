@@ -8,7 +8,7 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.train import recipe, tuning
-from mlm.train.run import beat, checkpoint, directory, longer, start
+from mlm.train.run import beat, checkpoint, directory, longer, spikes, start
 from mlm.train.run.log import Diverged, Log
 from mlm.train.run.stop import Asked, Stopped
 from mlm.train.step import cost, evaluation, parallel, references
@@ -29,7 +29,7 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
 
     packed: its rows, where they are at hand. Of runs one after the other that differ in traced values alone, only the
     first compiles (step/program.py). Raises ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT,
-    Diverged for a loss that is not finite.
+    Diverged for a loss that is not finite, unless config.train.spike answers it.
     """
     check(cfg)
     packed = packed or pack.load(cfg)
@@ -41,8 +41,10 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
         done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
         if done is not None:
             return done
-        with opened(cfg, packed) as (run, state):
-            outcome = drive([run], Alone(run, state))[cfg.workdir]
+        outcome = None
+        while outcome is None or isinstance(outcome, spikes.Spike):
+            with opened(cfg, packed, outcome) as (run, state):
+                outcome = drive([run], Alone(run, state))[cfg.workdir]
     if isinstance(outcome, Diverged):
         raise outcome
     return outcome
@@ -94,15 +96,26 @@ def settle(cfg: config.Config, checkpoints) -> None:
 
 
 @contextlib.contextmanager
-def opened(cfg: config.Config, packed: pack.Packed):
-    """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first."""
+def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None = None):
+    """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first.
+
+    spike: one that it goes back from.
+    """
     made = programs.build(cfg, packed.about)
-    with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg))) as checkpoints:
+    with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg), every=spikes.every(cfg))
+                            ) as checkpoints:
         settle(cfg, checkpoints)
+        for step in checkpoints.all_steps() if spike else ():
+            if step > spike.back_to:
+                checkpoints.delete(step)
         saved = checkpoint.first(checkpoints, cfg, packed.manifest["inputs"], made, programs.knobs(cfg))
+        if spike:
+            saved = saved._replace(totals={**saved.totals, "spikes": spike.found})
         if saved.state.step == 0:
             saved = saved._replace(state=start.begin(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
+            if spike:
+                run.log.say(str(spike))
             yield run, saved.state
 
 
@@ -118,17 +131,26 @@ class Run:
             directory.describe(cfg, self.data, packed.tokenizer, self.start)
         self.references = references.measure(cfg, made, packed)
         self.scores = (*made.objective.scores, *self.references.scores)
+        self.spikes = spikes.Spikes(cfg, saved.totals)
         self.log = Log(cfg, made.objective, self.start, saved.totals)
-        self.batches = loader.train_batches(packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size,
-                                            start_step=self.start, **parallel.share())
+        self.batches = self.spikes.batches(lambda first: loader.train_batches(
+            packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first, **parallel.share()),
+            self.start)
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
 
     def took(self, number: int, read: Callable) -> None:
         """Step `number` is under way; read() waits for its metrics."""
         if self.late:
-            self.log.add(number - 1, self.late.pop()(), self.checkpoints)
+            self.read(number - 1)
         self.late.append(read)
+
+    def read(self, number: int, flush: bool = False) -> None:
+        """Takes the metrics of step `number`, for which it waits."""
+        values = self.late.pop()()
+        self.spikes.see(number, values)
+        self.log.note(number, self.spikes.records(number))
+        self.log.add(number, values, self.checkpoints, flush=flush)
 
     def rests(self, number: int, stop: bool) -> bool:
         """Whether more than the next step follows step `number`: an evaluation, a checkpoint or the end."""
@@ -140,17 +162,18 @@ class Run:
 
     def saves(self, number: int) -> bool:
         train = self.cfg.train
-        return number in (train.steps, longer.stable(self.cfg)) or number % train.checkpoint_every == 0
+        often = (train.checkpoint_every, spikes.every(self.cfg) or train.checkpoint_every)
+        return number in (train.steps, longer.stable(self.cfg)) or any(number % steps == 0 for steps in often)
 
     def rest(self, number: int, state, stop: bool) -> None:
         """Evaluates and saves what is due after step `number`; where the run is to stop there, waits for the disk."""
-        self.log.add(number, self.late.pop()(), self.checkpoints, flush=True)
+        self.read(number, flush=True)
         last = number == self.cfg.train.steps
         if self.due(number):  # before the checkpoint, so that a run continued from it lacks no evaluation
             self.evaluations = {number: self.evaluate(state)}
             self.log.evaluation(number, self.evaluations[number][1], self.scores)
         if stop or self.saves(number):
-            saved = checkpoint.Saved(self.made.run.get_state(state), self.log.totals)
+            saved = checkpoint.Saved(self.made.run.get_state(state), self.log.totals | self.spikes.totals())
             checkpoint.save(self.checkpoints, self.cfg, self.data, saved)
         if stop and not last:
             self.checkpoints.wait_until_finished()
@@ -172,7 +195,8 @@ class Run:
                   "steps": cfg.train.steps, "vocab_size": vocab_size,
                   **lm.count(cost.abstract(programs.blank(cfg), vocab_size).params["model"]),
                   "flops": flops and flops * cfg.train.steps, "evaluation": found,
-                  "scores": [score._asdict() for score in self.scores], **self.log.summary()}
+                  "scores": [score._asdict() for score in self.scores], **self.log.summary(),
+                  **self.spikes.result()}
         self.checkpoints.wait_until_finished()
         if parallel.writes():
             directory.finish(Path(cfg.workdir), result, columns)

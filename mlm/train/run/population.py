@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.data.rows import pack
-from mlm.train.run import directory, log, loop
+from mlm.train.run import directory, log, loop, spikes
 from mlm.train.step import parallel, program
 
 
@@ -21,8 +21,9 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
 
     Returns by workdir each one's result, or how it diverged, which stops no other. A run is what it would be alone: its
     own rows, masks, checkpoints and directory, its numbers equal to rounding. One that is ahead of the others waits,
-    its state kept, until they are where it is. One that another process is at work on is left out. Raises ConfigError
-    as loop.train does, and Stopped once all are saved.
+    its state kept, until they are where it is. One that a spike sends back goes on alone, when the others are done. One
+    that another process is at work on is left out. Raises ConfigError as loop.train does, and Stopped once all are
+    saved.
     """
     for cfg in configs:
         loop.check(cfg)
@@ -43,7 +44,19 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
                     run, state = held.enter_context(loop.opened(cfg, packed))
                     runs.append(run)
                     states.append(state)
-        return outcomes | (loop.drive(runs, Together(runs, states)) if runs else {})
+        outcomes |= loop.drive(runs, Together(runs, states)) if runs else {}
+    for cfg in configs:
+        if isinstance(outcomes.get(cfg.workdir), spikes.Spike):
+            outcomes[cfg.workdir] = alone(cfg, packed)
+    return outcomes
+
+
+def alone(cfg: config.Config, packed: pack.Packed) -> dict | log.Diverged:
+    """The result of a run, from where it stands to its end, or how it diverged."""
+    try:
+        return loop.train(cfg, packed)
+    except log.Diverged as diverged:
+        return diverged
 
 
 class Together:

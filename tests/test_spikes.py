@@ -1,0 +1,189 @@
+"""A loss that jumps sends a run back to before it, without the batches that led there, whenever it is killed."""
+import itertools
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+from small import small_config
+
+from mlm.base import config, errors, fields, files
+from mlm.data.rows import pack
+from mlm.train import recipe
+from mlm.train.run import checkpoint, directory, log, loop, population, spikes
+
+STEPS, BACK = 26, 8
+JUMPS = {20}  # batches whose loss is ten times what it is
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spikes")
+    rng = random.Random(0)
+    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
+    return folder
+
+
+def made(folder, name, **changes):
+    base = {"model__layers": 1, "train__steps": STEPS, "train__batch_size": 4, "train__log_every": 1,
+            "train__checkpoint_every": 5, "eval__batch_size": 8, "eval__max_rows": 8, "train__spike": 2.0,
+            "train__spike_back": BACK, "workdir": str(folder / name), "data__path": str(folder / "text.txt"),
+            "data__boundary": "line", "data__cache": str(folder / "cache"), "tokenizer__kind": "words",
+            "tokenizer__vocab_size": 12}
+    return small_config(**base | changes)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The number of the batch of each step that is taken, which jumps where it is one of JUMPS."""
+    numbers, feed, take = [], loop.loader.train_batches, loop.Alone.take
+
+    def batches(*rows, start_step, **how):
+        for number, batch in enumerate(feed(*rows, start_step=start_step, **how), start_step):
+            numbers.append(number)
+            yield batch
+
+    def taking(self, batch):
+        read, number = take(self, batch), numbers[-1]
+        return lambda m: (lambda values: values | {"loss": values["loss"] * 10} if number in JUMPS else values)(read(m))
+
+    monkeypatch.setattr(loop.loader, "train_batches", batches)
+    monkeypatch.setattr(loop.Alone, "take", taking)
+    return numbers
+
+
+def killed(monkeypatch, cfg, *counts):
+    """Trains, killed when so many batches were taken since the last kill."""
+    for count in counts:
+        left, take = itertools.count(count, -1), loop.Alone.take
+        with monkeypatch.context() as patch:
+            def taking(self, batch, left=left, take=take):
+                if not next(left):
+                    raise Killed
+                return take(self, batch)
+
+            patch.setattr(loop.Alone, "take", taking)
+            with pytest.raises(Killed):
+                loop.train(cfg)
+    return loop.train(cfg)
+
+
+def final(cfg):
+    """What a run ended with: its parameters, and what it logged but for the times."""
+    with checkpoint.manager(cfg.workdir) as checkpoints:
+        kept = checkpoint._origin(checkpoints, STEPS)
+    records = [{name: value for name, value in record.items() if name not in (*log.TIMED, "tokens_per_second")}
+               for record in files.read_lines(directory.metrics(cfg.workdir))]
+    return kept["state"], kept["totals"]["spikes"], kept["totals"]["loss_mean"], records
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        numbers = taken.__wrapped__(patch)
+        cfg = made(folder, "undisturbed")
+        return loop.train(cfg), final(cfg), list(numbers)
+
+
+def test_it_goes_back_and_leaves_out_the_batches_up_to_the_one_that_jumped(undisturbed):
+    result, (_, found, mean, records), numbers = undisturbed
+    assert numbers == [*range(22), *range(21, 31)]  # step 21 is read one step late; from 16 on without 16 to 20
+    assert result["spikes"] == found and len(found) == 1
+    assert found[0] | {"loss": 0, "mean": 0} == {"step": 21, "loss": 0, "mean": 0, "back_to": 16, "first_batch": 16,
+                                                 "last_batch": 20}
+    assert found[0]["loss"] > 8 * found[0]["mean"]
+    assert [record["step"] for record in records if "loss" in record] == list(range(1, STEPS + 1))
+    assert [record["step"] for record in records if "spike_step" in record] == [17]
+    assert mean == pytest.approx(np.mean([record["loss"] for record in records if "loss" in record]), rel=1e-6)
+
+
+@pytest.mark.parametrize("counts", [(22, 1), (24,), (3, 12, 10)])
+def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_same(folder, taken, monkeypatch, counts,
+                                                                                   undisturbed):
+    cfg = made(folder, f"killed{counts}", train__checkpoint_every=3)
+    result = killed(monkeypatch, cfg, *counts)
+    ours, theirs = final(cfg), undisturbed[1]
+    assert ours == theirs and result["spikes"] == theirs[1]
+
+
+def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, taken, monkeypatch, undisturbed):
+    cfg = made(folder, "gone")
+    settle = loop.settle
+    monkeypatch.setattr(loop, "settle", lambda cfg, checkpoints: (
+        shutil.rmtree(directory.checkpoints(cfg.workdir) / "16", ignore_errors=True), checkpoints.reload(),
+        settle(cfg, checkpoints)))
+    loop.train(cfg)
+    assert min(taken[22:]) < 16  # it came to step 16 again
+    assert final(cfg) == undisturbed[1]
+
+
+def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
+    cfg = made(folder, "off", train__spike=0.0, train__spike_back=100)
+    result = loop.train(cfg)
+    assert taken == list(range(STEPS)) and "spikes" not in result
+    with checkpoint.manager(cfg.workdir) as checkpoints:
+        assert not {"spikes", "loss_mean"} & checkpoint._origin(checkpoints, STEPS)["totals"].keys()
+    assert "train.spike" not in {name for name, value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]}
+    assert fields.fingerprint(cfg) != fields.fingerprint(fields.override(cfg, {"train.spike": 2.0}))
+
+
+def seen(losses, knobs=(), totals=()):
+    """Spikes that saw these losses, and what they raised at the last."""
+    cfg = fields.override(config.Config(), {"train.spike": 2.0, "train.spike_back": 10, **dict(knobs)})
+    found = spikes.Spikes(cfg, dict(totals))
+    for number, loss in enumerate(losses, 1):
+        try:
+            found.see(number, {"loss": np.float32(loss), "gradient_norm": 1.0, "parameter_norm": 1.0})
+        except log.Diverged as diverged:
+            assert number == len(losses)
+            return found, diverged
+    return found, None
+
+
+def test_what_a_spike_is():
+    assert seen([2.0] * 30 + [3.9])[1] is None
+    assert seen([2.0] * 30 + [4.1])[1].back_to == 30
+    assert seen([2.0] * 29 + [4.1])[1].back_to == 20
+    assert seen([2.0] * 5 + [9.0])[1] is None  # the first steps may be anything,
+    nan = seen([2.0] * 5 + [math.nan])[1]      # but a number
+    assert nan.back_to == 0 and nan.found[0]["loss"] is None
+    assert seen([8.0] * 300 + [2.0] * 500 + [4.1])[1].back_to == 800  # of the last hundred steps or so
+    before = [{"step": 24, "back_to": 20, "first_batch": 20, "last_batch": 23}]
+    again = seen([2.0] * 30 + [5.0], totals={"spikes": before})[1]
+    assert (again.found[-1]["first_batch"], again.found[-1]["last_batch"]) == (34, 34)
+    ended = seen([2.0] * 30 + [5.0], {"train.spike_limit": 1}, {"spikes": before})[1]
+    assert not isinstance(ended, spikes.Spike) and "step 31" in str(ended) and "config.train.spike_limit" in str(ended)
+    assert seen([2.0] * 30 + [5.0], {"train.spike": 0.0})[1] is None
+
+
+def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
+    cfg = fields.override(config.Config(), {"train.spike": 2.0})
+    found = spikes.Spikes(cfg, {"spikes": [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10},
+                                           {"step": 26, "back_to": 20}]})
+    every = [*range(10), *range(15, 25), *range(31, 40)]
+    for step in range(25):
+        assert list(itertools.islice(found.batches(itertools.count, step), 29 - step)) == every[step:]
+
+
+def test_knobs_that_no_run_could_use(folder):
+    with pytest.raises(errors.ConfigError, match=r"config.train.spike = 0.5: expected 0, or more than 1"):
+        recipe.check(made(folder, "a", train__spike=0.5))
+    with pytest.raises(errors.ConfigError, match=r"config.train.spike_back = 50: nothing reads it"):
+        recipe.resolve(config.Config(), {"train.spike_back": 50})
+
+
+def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monkeypatch):
+    a, b = (made(folder, name) for name in "ab")
+    spike = spikes.Spike("step 21: ...", [{"back_to": 16}])
+    monkeypatch.setattr(population, "Together", lambda *runs: None)
+    monkeypatch.setattr(loop, "opened", lambda cfg, packed: population.contextlib.nullcontext((cfg, None)))
+    monkeypatch.setattr(loop, "drive", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
+    monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.held(cfg) or cfg.workdir})
+    monkeypatch.setattr(pack, "load", lambda cfg: pack.Packed(*[{"inputs": {}}] * len(pack.Packed._fields)))
+    monkeypatch.setattr(directory, "finished", lambda *which: None)
+    assert population.train([a, b]) == {a.workdir: {"steps": STEPS}, b.workdir: {"alone": b.workdir}}
