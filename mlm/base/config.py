@@ -141,6 +141,8 @@ class Model:
                                         #       parameters stay float32
     unroll: int = 0                     # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
     time_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
+    remat: bool = setting(False)        # the backward pass computes each layer again instead of keeping what it was:
+                                        #       less memory for a third more work
     fast: bool = setting(True)          # hand-written backward passes where mlm/models/fast.py has one for the device
 
 
@@ -233,7 +235,8 @@ class Eval:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Parallel:
-    mode: str = setting("jit")          # jit (over a mesh) | pmap
+    mode: str = setting("jit")          # jit (over a mesh) | pmap | sharded: each device keeps its part of the
+                                        #       parameters and moments alone
 
 
 @dataclasses.dataclass(unsafe_hash=True)

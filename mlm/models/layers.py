@@ -1,6 +1,9 @@
 """What every encoder shares: embeddings, dropout by row, layers run by one scan, and the output layer."""
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +12,21 @@ import jax.numpy as jnp
 
 from mlm.base import config
 from mlm.models import fast
+
+_reader: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("reader", default=None)
+
+
+@contextlib.contextmanager
+def read_through(reader: Callable):
+    """While this block is traced, each layer of a Stack has reader(path, parameters) for its parameters.
+
+    path: the names that lead to those of all layers.
+    """
+    before = _reader.set(reader)
+    try:
+        yield
+    finally:
+        _reader.reset(before)
 
 
 def fold(key_B, number):
@@ -64,7 +82,9 @@ class Stack(nn.Module):
     """model.layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
 
     layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer. What stands after
-    each is kept in the collection "intermediates", for those who make it mutable.
+    each is kept in the collection "intermediates", for those who make it mutable. With model.remat the backward pass
+    computes each layer again from its input, all that the forward pass then keeps of it (Chen et al. 2016, arXiv
+    1604.06174).
     """
 
     model: config.Model
@@ -82,8 +102,17 @@ class Stack(nn.Module):
                 self.sow("intermediates", "after", x_BxLxD)
                 return x_BxLxD, None
 
-        layers = self.model.layers
-        steps = nn.scan(Step, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True},
-                        in_axes=(0, nn.broadcast, nn.broadcast), length=layers, unroll=self.model.unroll or layers)
-        x_BxLxD, _ = steps(self.model, self.layer, name="layers")(x_BxLxD, jnp.arange(1, layers + 1), shared, key_B)
+        layers, each, layer = self.model.layers, Step, self.layer
+        unroll = self.model.unroll or layers
+        if (reader := _reader.get()) is not None:
+            layer = nn.map_variables(layer, "params", functools.partial(_read, reader, (*self.path, "layers", "layer")))
+        if self.model.remat:  # in a loop of its own, the backward pass shares nothing with the forward pass anyway
+            each = nn.remat(Step, prevent_cse=unroll == layers)
+        steps = nn.scan(each, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True},
+                        in_axes=(0, nn.broadcast, nn.broadcast), length=layers, unroll=unroll)
+        x_BxLxD, _ = steps(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, layers + 1), shared, key_B)
         return x_BxLxD
+
+
+def _read(reader, path, variables):
+    return variables | {"params": reader(path, variables["params"])}

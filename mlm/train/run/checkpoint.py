@@ -15,6 +15,7 @@ from absl import logging
 
 from mlm.base import config, errors, fields, files, types
 from mlm.train.run import directory, longer
+from mlm.train.step import parallel
 from mlm.train.step.program import Program
 
 KEPT = 2  # the newest, and one to go back to where that is damaged
@@ -23,7 +24,7 @@ KEPT = 2  # the newest, and one to go back to where that is damaged
 class Saved(NamedTuple):
     """Where a run stands."""
 
-    state: types.TrainState          # numpy
+    state: types.TrainState          # numpy; where it is split over devices, as it lies there
     totals: Mapping[str, float]      # what the run has counted up to there
 
 
@@ -45,7 +46,7 @@ def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, ma
 
     Raises ConfigError as `read` does, and Damaged where no checkpoint is whole.
     """
-    like, faults = jax.eval_shape(made.initial, knobs), {}
+    like, faults = _like(made, knobs), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:
             found = read(checkpoints, step, cfg, data, like)
@@ -59,7 +60,8 @@ def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, ma
     if faults:
         raise files.Damaged(f"{'; '.join(map(str, faults.values()))}; none is whole: remove "
                             f"{checkpoints.directory} to start again")
-    return Saved(jax.device_get(made.initial(knobs)), {})
+    return Saved(jax.tree.map(lambda want, x: np.asarray(x) if isinstance(want, np.ndarray) else x,
+                              like, made.initial(knobs)), {})
 
 
 def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
@@ -67,7 +69,7 @@ def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, m
     """The newest checkpoint, or None where there is none. Raises as `read` does, with what to do about damage."""
     step = checkpoints.latest_step()
     try:
-        return None if step is None else read(checkpoints, step, cfg, data, jax.eval_shape(made.initial, knobs))
+        return None if step is None else read(checkpoints, step, cfg, data, _like(made, knobs))
     except files.Damaged as damaged:
         end = directory.end(checkpoints.directory.parent)
         first = f"remove {end} and " if end.exists() else ""
@@ -105,7 +107,7 @@ def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int
 def check_shared(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
                  ) -> None:
     """Raises ConfigError where there are checkpoints, but none that is whole and that a run of cfg goes through."""
-    like, steps, faults = jax.eval_shape(made.initial, knobs), sorted(checkpoints.all_steps(), reverse=True), []
+    like, steps, faults = _like(made, knobs), sorted(checkpoints.all_steps(), reverse=True), []
     for step in steps:
         try:
             read(checkpoints, step, cfg, data, like)
@@ -132,7 +134,8 @@ def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, sav
 
 def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict,
          like: types.TrainState) -> Saved:
-    """The checkpoint of a step. `like` gives the shapes and types of its state.
+    """The checkpoint of a step. `like` gives the shapes and types of its state: as numpy arrays, or with the sharding
+    in which it is to lie, each process then reading what its devices hold, however it was split when it was saved.
 
     Raises Damaged where it is not what was saved, and ConfigError where the run differs in what can change results
     up to there, where it was trained on other rows, or where an array has another type.
@@ -141,7 +144,7 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
     origin = _origin(checkpoints, step)
     try:
         fields.check_same(longer.behind(cfg, origin, step), data, origin, name)
-        abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like._asdict())
+        abstract = like._asdict()
         restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
         state = types.TrainState(**restored["state"])
         # Orbax casts silently to the type asked for; what is on disk says what was saved.
@@ -170,6 +173,10 @@ def _heard(unraisable) -> None:
         sys.__unraisablehook__(unraisable)
 
 
+def _like(made, knobs):
+    return made.run.like(jax.eval_shape(made.initial, knobs))
+
+
 def _name(checkpoints, step):
     return f"{checkpoints.directory.parent}: checkpoint {step}"
 
@@ -184,9 +191,12 @@ def _origin(checkpoints, step):
 
 
 def digest(state: types.TrainState) -> str:
-    """The SHA-256 of a state of numpy arrays, with their names and types."""
+    """The SHA-256 of a state's arrays, with their names and types: the same however it is split over devices.
+
+    No host holds more than one whole array at a time.
+    """
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        found.update(np.ascontiguousarray(leaf))
+        found.update(np.ascontiguousarray(parallel.gather(leaf) if isinstance(leaf, jax.Array) else leaf))
     return found.hexdigest()

@@ -173,7 +173,7 @@ class Run:
             self.evaluations = {number: self.evaluate(state)}
             self.log.evaluation(number, self.evaluations[number][1], self.scores)
         if stop or self.saves(number):
-            saved = checkpoint.Saved(self.made.run.get_state(state), self.log.totals | self.spikes.totals())
+            saved = checkpoint.Saved(self.made.run.kept(state), self.log.totals | self.spikes.totals())
             checkpoint.save(self.checkpoints, self.cfg, self.data, saved)
         if stop and not last:
             self.checkpoints.wait_until_finished()

@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm.base import config, errors
+from mlm.train.step import sharded
 
 
 class Parallel(NamedTuple):
     """The compiled steps and the way of values to and from the devices."""
 
-    put_state: Callable    # state on this host -> state on all devices
+    initial: Callable      # a function (knobs) -> state, compiled
+    put_state: Callable    # state as `initial` or this host has it -> state on all devices
     get_state: Callable    # and back: numpy copies, which stay as they are when the next step reuses the memory
+    kept: Callable         # state on all devices -> what a checkpoint is to keep, which stays as it is too
+    like: Callable         # shapes of a state -> what a checkpoint is to be read as
     put_batch: Callable    # this process's rows -> the global batch
     train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
     per_row: Callable      # (function, *fixed), compiled once: function(*fixed, params, batch, knobs) gives values by
@@ -118,7 +123,7 @@ def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> P
     value of it has a leading axis of members, on every device, before that of rows.
     """
     devices = devices or jax.devices()
-    mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    mesh = mesh_of(devices)
     same, rows = jax.P(), jax.P(None, "data") if members else jax.P("data")
     step = functools.partial(train_step, total_over(len(devices)))
 
@@ -131,8 +136,11 @@ def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> P
         return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
 
     return Parallel(
+        initial=jax.jit,
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, same)),
-        get_state=lambda state: jax.tree.map(np.array, state),
+        get_state=copied,
+        kept=copied,
+        like=on_host,
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, rows), x), batch),
         train_step=jax.jit(mapped(step, (same, rows, same), (same, same)), donate_argnums=0),
@@ -157,13 +165,75 @@ def over_pmap(train_step: Callable, devices=None) -> Parallel:
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
     return Parallel(
+        initial=jax.jit,
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), state),
         get_state=first,
+        kept=first,
+        like=on_host,
         put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch),
         train_step=jax.pmap(step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0, devices=devices),
         per_row=per_row,
         get_metrics=first,
     )
+
+
+def over_shards(train_step: Callable, devices=None) -> Parallel:
+    """As over_mesh, with each device's part of the state alone (step/sharded.py).
+
+    train_step: (total, state, batch, knobs, spread), as update.train_step.
+    """
+    devices = devices or jax.devices()
+    mesh = mesh_of(devices)
+    rows, total = jax.NamedSharding(mesh, jax.P("data")), total_over(len(devices))
+
+    def laid(tree):
+        return jax.lax.with_sharding_constraint(tree, sharded.shardings(tree, mesh))
+
+    def step(state, batch, knobs):
+        spread = functools.partial(sharded.summed, mesh)
+        state, metrics = train_step(total, state, batch, knobs, spread)
+        return laid(state), metrics
+
+    @functools.cache
+    def per_row(function, *fixed):
+        def of_rows(params, batch, knobs):
+            inputs = sharded.specs(params, mesh.size), jax.P("data"), jax.P()
+            read = lambda whole, params, *more: function(*fixed, whole(params), *more)  # noqa: E731
+            return sharded.local(mesh, read, params, inputs, jax.P("data"))(params, batch, knobs)
+
+        compiled = jax.jit(of_rows)
+        return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
+
+    def put(x, sharding):
+        if isinstance(x, jax.Array):
+            return jax.device_put(x, sharding)
+        return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
+
+    on_cpu = devices[0].platform == "cpu"  # where a checkpoint is written from the state's own memory
+    return Parallel(
+        initial=lambda function: jax.jit(lambda knobs: laid(function(knobs))),
+        put_state=lambda state: jax.tree.map(put, state, sharded.shardings(state, mesh)),
+        get_state=lambda state: jax.tree.map(lambda x: np.array(gather(x)), state),
+        kept=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
+        like=lambda state: jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+                                        state, sharded.shardings(state, mesh)),
+        put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), batch),
+        train_step=jax.jit(step, donate_argnums=0),
+        per_row=per_row,
+        get_metrics=jax.device_get,
+    )
+
+
+def mesh_of(devices):
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+
+
+def copied(state):
+    return jax.tree.map(np.array, state)
+
+
+def on_host(state):
+    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
 
 
 def gather(tree):
@@ -173,4 +243,4 @@ def gather(tree):
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-MODES = {"jit": over_mesh, "pmap": over_pmap}
+MODES = {"jit": over_mesh, "pmap": over_pmap, "sharded": over_shards}

@@ -3,7 +3,6 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from mlm.base import config, fields, types
@@ -64,5 +63,6 @@ def build(cfg: config.Config, about: types.About, devices=None) -> Program:
 def _build(cfg, about, devices) -> Program:
     model, objective = parts(cfg, about)
     train_step = functools.partial(update.train_step, cfg, model, objective)
-    initial = jax.jit(functools.partial(update.init_state, cfg, model, objective))
-    return Program(model, objective, initial, train_step, parallel.MODES[cfg.parallel.mode](train_step, devices))
+    run = parallel.MODES[cfg.parallel.mode](train_step, devices)
+    initial = run.initial(functools.partial(update.init_state, cfg, model, objective))
+    return Program(model, objective, initial, train_step, run)

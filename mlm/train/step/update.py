@@ -42,20 +42,51 @@ def transform(cfg: config.Config, part: types.Params, knobs: types.Knobs) -> opt
 
 
 def train_step(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable,
-               state: types.TrainState, batch: types.Batch, knobs: types.Knobs) -> tuple[types.TrainState, dict]:
+               state: types.TrainState, batch: types.Batch, knobs: types.Knobs, spread: Callable | None = None
+               ) -> tuple[types.TrainState, dict]:
     """One update from this device's rows of the batch; metrics are those of the global batch.
 
-    total: a tree of this device's sums -> the global batch's.
+    total: a tree of this device's sums -> the global batch's. spread: `summed`, or what stands in its place where
+    parameters are split over devices; state and batch are then all devices'.
     """
-    key_B = row_keys(knobs.seed, state.step, batch.index_B)
     knobs = objective.now(knobs, state.step / cfg.train.steps)
-
     holds = frozen(cfg, objective)
     part = finetune.moving(state.params, holds)
+    gradient, sums, weight = (spread or summed)(total, functools.partial(gradients, cfg, model, objective),
+                                                state.params, part, state.step, batch, knobs)
+
+    updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
+    params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
+    metrics = {
+        "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
+        "gradient_norm": optax.tree.norm(gradient),
+        "parameter_norm": optax.tree.norm(params),
+        "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
+        "sums": sums,
+    }
+    return types.TrainState(state.step + 1, params, opt_state), metrics
+
+
+def summed(total: Callable, own: Callable, *values) -> tuple[types.Params, types.Losses, dict]:
+    """What `gradients`, own, gives of the values, summed over devices."""
+    gradient, sums, weight = own(total, lambda params: params, *values)
+    return *total((gradient, sums)), weight
+
+
+def gradients(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable, whole: Callable,
+              params: types.Params, part: types.Params, step, batch: types.Batch, knobs: types.Knobs
+              ) -> tuple[types.Params, types.Losses, dict]:
+    """The gradient by `part` of the parameters, and the sums of the losses, both of this device's rows alone, under the
+    weights of the global batch, which stand beside them.
+
+    whole: parameters as this device has them -> as the objective reads them.
+    """
+    key_B = row_keys(knobs.seed, step, batch.index_B)
+    holds = frozen(cfg, objective)
 
     def losses(part, batch, key_B, view):
-        params = finetune.joined(state.params, part, holds)
-        per_row = objective.loss(params, model, batch, key_B, knobs, train=True, view=view)
+        per_row = objective.loss(whole(finetune.joined(params, part, holds)), model, batch, key_B, knobs, train=True,
+                                 view=view)
         return jax.tree.map(jnp.sum, per_row)
 
     # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
@@ -80,18 +111,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
         gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, part),
                                       jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
-    gradient, sums = total((gradient, sums))
-
-    updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
-    params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
-    metrics = {
-        "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
-        "gradient_norm": optax.tree.norm(gradient),
-        "parameter_norm": optax.tree.norm(params),
-        "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
-        "sums": sums,
-    }
-    return types.TrainState(state.step + 1, params, opt_state), metrics
+    return gradient, sums, weight
 
 
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
