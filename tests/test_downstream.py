@@ -10,7 +10,7 @@ import pytest
 from small import small_config
 
 from launch.sweep import overview, points
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, lease
 from mlm.judge import questions
 from mlm.train import recipe, tuning
 from mlm.train.run import directory, log, loop
@@ -94,7 +94,7 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
         questions.finish(stopped)
     assert stop.value.signal == signal.SIGTERM and "the same command continues" in str(stop.value)
     assert all(held) and not directory.held(stopped) and len(starts(stopped)) == 1
-    with directory.claim(stopped), pytest.raises(directory.Taken):
+    with directory.claim(stopped), pytest.raises(lease.Taken):
         questions.finish(stopped)
     for cfg in (stopped, whole):
         questions.finish(cfg)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
-from mlm.base import config, errors
+from mlm.base import config, errors, lease
 
 
 def main(orders: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
@@ -58,7 +58,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
     Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
     """
     from mlm.judge import questions
-    from mlm.train.run import directory, log, loop, population
+    from mlm.train.run import log, loop, population
     from mlm.train.run.stop import Stopped
 
     if len(given) > 1:
@@ -81,7 +81,7 @@ def work(given: Sequence[config.Config]) -> dict[str, str]:
             outcomes[cfg.workdir] = ""
         except Stopped:
             raise
-        except directory.Taken:
+        except lease.Taken:
             continue  # another process is at it, which the runner is told by its absence
         except Exception as error:
             account()

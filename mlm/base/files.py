@@ -1,17 +1,26 @@
-"""Files that are whole or not there, and say so when they are no longer what was written: text, JSON, JSON lines."""
+"""Files that are whole or not there, and say so when they are no longer what was written: text, JSON, JSON lines.
+
+They lie on a disk or on a bucket (buckets.py). What a disk does by renaming, appending and locking, a bucket does thus:
+a file is written aside on the disk and put whole in one request; its name is changed by a copy, then a removal; lines
+are kept here and put together, all of them, every now and then; a folder is held by a lease (lease.py). What is read
+or listed there is what was put last. What cannot be reached is not taken to be damaged: buckets.Unreachable is raised.
+"""
 import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from mlm.base import errors
+from mlm.base import buckets, errors, lease
 
 SEAL = "sha256_of_the_rest"  # in a JSON object: of all that stands beside it
 CHECK = "crc32"              # the same in a line
+EVERY, SHARE = 10.0, 0.02    # lines are put on a bucket every so many seconds at most, in that share of the time
 
 
 class Damaged(errors.ConfigError):
@@ -22,12 +31,27 @@ class Older(Damaged):
     """A file may be whole, but was written by a version that gave it no digest."""
 
 
-def check_folder(field: str, path: str, *, writing: bool = True) -> None:
+def path(*parts: PurePath | str) -> Path:
+    """A pathlib.Path of what is on a disk, an etils.epath.Path, which is used alike, of what is on a bucket."""
+    return buckets.path(*parts) if buckets.is_one(parts[0]) else Path(*parts)
+
+
+def absolute(path: Path) -> Path:
+    return path if buckets.is_one(path) else path.absolute()
+
+
+def check_folder(field: str, path: str, *, writing: bool = True, bucket: bool = False) -> None:
     """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing.
 
-    writing: False where it may be that nothing has to be written.
+    writing: False where it may be that nothing has to be written. bucket: whether it may be on one.
     """
     errors.expect(path.strip() != "", field, path, "the path of a folder")
+    if buckets.is_one(path):
+        errors.expect(bucket, field, path, "a folder on a disk of this machine")
+        buckets.check(field, path, writing=writing)
+        return
+    errors.expect(not path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)), field, path,
+                  buckets.EXPECTED if bucket else "a folder on a disk of this machine")
     long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
     errors.expect(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
                   "a path of less than 4000 bytes, each name in it of at most 255")
@@ -49,8 +73,15 @@ def check_empty(field: str, path: str) -> None:
 def whole(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to, renamed to it when the block ends well and removed when it does not.
 
-    The place has path's ending, by which libraries know a format.
+    The place has path's ending, by which libraries know a format; it is always on a disk.
     """
+    if buckets.is_one(path):
+        with tempfile.TemporaryDirectory() as above:
+            aside = Path(above, PurePath(path).name)
+            yield aside
+            lease.check(path)
+            buckets.put(aside, path)
+        return
     path = Path(path)
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
@@ -63,7 +94,7 @@ def whole(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def whole_folder(path: Path | str) -> Iterator[Path]:
     """A folder beside `path` to write into, which takes its place when the block ends well and is removed when it does
-    not. What lies at `path` is empty, or nothing."""
+    not. What lies at `path` is empty, or nothing. On a disk alone."""
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as above:
@@ -75,8 +106,33 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
 
 def set_aside(path: Path, mark: str) -> None:
     """Renames a file, where it is there: result.json by the mark "1000" to result-1000.json."""
+    other = path.with_stem(f"{path.stem}-{mark}")
     with contextlib.suppress(FileNotFoundError):
-        Path(path).rename(path.with_stem(f"{path.stem}-{mark}"))
+        if buckets.is_one(path):
+            lease.check(path)
+            buckets.rename(path, other)
+        else:
+            path.rename(other)
+
+
+def make_folder(path: Path) -> None:
+    """Where there is none; on a bucket a folder is nothing but the beginning of names."""
+    if not buckets.is_one(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """With all that it holds; what cannot be removed stays."""
+    if buckets.is_one(path):
+        lease.check(path)
+        buckets.remove(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def content(path: Path | str) -> bytes:
+    """Raises OSError, and Unreachable of a bucket."""
+    return buckets.read(path) if buckets.is_one(path) else Path(path).read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -117,7 +173,7 @@ def write_sealed(path: Path, value: dict) -> None:
 def read_sealed(path: Path) -> dict | None:
     """The object that `write_sealed` wrote, or None where there is no file. Raises Damaged where it is another."""
     try:
-        value = json.loads(Path(path).read_bytes())
+        value = json.loads(content(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -150,7 +206,7 @@ def whole_lines(path: Path) -> tuple[list[dict], list[str]]:
     No file: none. A last line without its end, torn by a kill, is left out without a word.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")[:-1]
+        lines = content(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return [], []
     except OSError as error:
@@ -174,3 +230,58 @@ def read_lines(path: Path) -> list[dict]:
     if faults:
         raise Damaged(faults[0])
     return records
+
+
+class Lines:
+    """A file of records that grows, a line each.
+
+    On a disk a line is there at once, on a bucket with the next that are put: when one asks for it, and by time.
+    """
+
+    def __init__(self, path: Path, records: Iterable[dict]):
+        """records: those that the file is to hold at first."""
+        self.path, self.remote = path, buckets.is_one(path)
+        self.kept = [line(record) for record in records]
+        write_text(path, "".join(self.kept))
+        self.last, self.took = time.monotonic(), 0.0
+        self.file = None if self.remote else path.open("a", encoding="utf-8")
+
+    def add(self, record: dict, now: bool = False) -> bool:
+        """Returns whether they were put on a bucket."""
+        if self.file is not None:
+            self.file.write(line(record))
+            self.file.flush()
+            return False
+        self.kept.append(line(record))
+        if not now and time.monotonic() - self.last < max(EVERY, self.took / SHARE):
+            return False
+        self.put()
+        return True
+
+    def put(self) -> None:
+        began = time.monotonic()
+        write_text(self.path, "".join(self.kept))
+        self.last = time.monotonic()
+        self.took = self.last - began
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class Mirror:
+    """A folder that a library writes to, which must be on a disk: it is `here`, and on a bucket what `put` copies."""
+
+    def __init__(self, path: Path):
+        self.path, self.remote = path, buckets.is_one(path)
+        self.here = Path(tempfile.mkdtemp()) if self.remote else path
+
+    def put(self) -> None:
+        if self.remote:
+            lease.check(self.path)
+            for file in sorted(self.here.iterdir()):
+                buckets.put(file, self.path / file.name)
+
+    def close(self) -> None:
+        if self.remote:
+            shutil.rmtree(self.here, ignore_errors=True)

@@ -5,7 +5,6 @@ A fine-tuning is a run of its own (mlm/train/tuning.py) in a directory below tha
 """
 import hashlib
 import json
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -82,7 +81,7 @@ def ask(run: Trained, part: Part, told) -> dict:
         return {"diverged": str(diverged), "run": name}
     judged.finish(PREDICTIONS, cfg, predictions.parts(cfg), packed)
     if parallel.writes():
-        shutil.rmtree(directory.checkpoints(cfg.workdir), ignore_errors=True)
+        files.remove_folder(directory.checkpoints(cfg.workdir))
     told()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL
 from mlm.data.tokenizers import bpe, hub, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
@@ -16,17 +16,18 @@ def load(path: Path | str) -> Tokenizer:
     """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
     kind = Path(path).stem
     errors.one_of("kind of tokenizer", kind, list(RESTORE))
-    return RESTORE[kind](Path(path).read_bytes())
+    return RESTORE[kind](files.content(path))
 
 
 def given(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
-    errors.expect(Path(folder).is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(path for path in Path(folder).iterdir() if path.stem in RESTORE
+    at = files.path(folder)
+    errors.expect(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
+    there = sorted(path for path in at.iterdir() if path.stem in RESTORE
                    and path.suffix in (".model", ".txt", ".json"))
     if not there and hub.is_one(folder):
         return hub.read(folder)
-    inside = f"; did you mean {str(Path(folder, 'tokenizer'))!r}?" if Path(folder, "tokenizer").is_dir() else ""
+    inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
     errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
                   f"wordpiece.txt, bpe.json, words.txt or hub.json); it holds {len(there)}{inside}")
     try:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import errors
+from mlm.base import errors, files
 from mlm.base.special import MASK, SPECIAL
 
 ENDINGS = {"unigram": "model", "bpe": "json", "hub": "json"}  # of a kind's file; the others': txt
@@ -38,7 +38,7 @@ class Tokenizer(NamedTuple):
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, which exists, and returns the file's path."""
-        path = Path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
+        path = files.path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
         path.write_bytes(self.model)
         return path
 

@@ -37,7 +37,7 @@ def manager(workdir: Path | str, *steps: int, every: int = 0, alone: bool = True
     policy = policies.AnyPreservationPolicy([policies.LatestN(KEPT), policies.CustomSteps(steps),
                                             *([policies.EveryNSteps(every, max_to_keep=KEPT)] if every else [])])
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=alone)
-    return ocp.CheckpointManager(directory.checkpoints(workdir).absolute(), options=options)
+    return ocp.CheckpointManager(files.absolute(directory.checkpoints(workdir)), options=options)
 
 
 def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
@@ -82,7 +82,7 @@ def newest_digest(workdir: Path | str) -> str:
 
     By its JSON alone: orbax's manager would ask JAX for its devices, before processes have joined each other.
     """
-    steps = ocp.utils.checkpoint_steps(directory.checkpoints(workdir).absolute())
+    steps = ocp.utils.checkpoint_steps(files.absolute(directory.checkpoints(workdir)))
     if not steps:
         return ""
     name = f"{workdir}: checkpoint {max(steps)}"

@@ -9,7 +9,6 @@ What a run gave that was made longer since stands beside them: held_out-1000.npz
 Each carries a digest, or another file has it: what is read is what was written, or files.Damaged is raised.
 """
 import contextlib
-import fcntl
 import functools
 import hashlib
 import io
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, fields, files, lease
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.train.run import began, longer
@@ -29,30 +28,26 @@ from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
 
 
-class Taken(errors.ConfigError):
-    """Another process is at work in the directory."""
-
-
 def checkpoints(workdir: Path | str) -> Path:
-    return Path(workdir, "checkpoints")
+    return files.path(workdir, "checkpoints")
 
 
 def metrics(workdir: Path | str) -> Path:
-    return Path(workdir, "metrics.jsonl")
+    return files.path(workdir, "metrics.jsonl")
 
 
 def events(workdir: Path | str) -> Path:
     """The folder of TensorBoard's events."""
-    return Path(workdir, "tensorboard")
+    return files.path(workdir, "tensorboard")
 
 
 def failure(workdir: Path | str) -> Path:
-    return Path(workdir, "error.txt")
+    return files.path(workdir, "error.txt")
 
 
 def fine_tuning(workdir: Path | str, name: str) -> Path:
     """The directory of a fine-tuning that a run was asked for."""
-    return Path(workdir, "tasks", name)
+    return files.path(workdir, "tasks", name)
 
 
 def origin(workdir: Path | str) -> dict | None:
@@ -60,17 +55,17 @@ def origin(workdir: Path | str) -> dict | None:
 
     Where the run was made longer, beside it as "begun" what it was first begun with (longer.py).
     """
-    return files.read_sealed(Path(workdir, "config.json"))
+    return files.read_sealed(files.path(workdir, "config.json"))
 
 
 def beside(workdir: Path | str) -> list[str]:
     """The runs in the folder that holds a directory."""
-    return [str(found.parent) for found in Path(workdir).parent.glob("*/config.json")]
+    return [str(found.parent) for found in files.path(workdir).parent.glob("*/config.json")]
 
 
 def end(workdir: Path | str) -> Path:
     """The file that says that a run is done."""
-    return Path(workdir, "result.json")
+    return files.path(workdir, "result.json")
 
 
 def result(workdir: Path | str) -> dict | None:
@@ -80,17 +75,17 @@ def result(workdir: Path | str) -> dict | None:
 
 def judged(workdir: Path | str) -> dict:
     """What a run's model was asked, with the "fingerprint" and "step" that it had then; {} where it was not."""
-    return files.read_sealed(Path(workdir, "judged.json")) or {}
+    return files.read_sealed(files.path(workdir, "judged.json")) or {}
 
 
 def provenance(workdir: Path | str) -> list[dict]:
     """A record of each start of a run."""
-    return (files.read_sealed(Path(workdir, "provenance.json")) or {"starts": []})["starts"]
+    return (files.read_sealed(files.path(workdir, "provenance.json")) or {"starts": []})["starts"]
 
 
 def held_out(workdir: Path | str, found: dict) -> Columns:
     """The columns of the evaluation that a result is of."""
-    path = Path(workdir, "held_out.npz")
+    path = files.path(workdir, "held_out.npz")
     content = _content(path, found["held_out"])
     with np.load(io.BytesIO(content)) as file:
         return dict(file)
@@ -109,7 +104,7 @@ def history(workdir: Path | str, found: dict) -> list[dict]:
 
 def tokenizer_folder(workdir: Path | str) -> Path:
     """The folder of a run's tokenizer."""
-    return Path(workdir, "tokenizer")
+    return files.path(workdir, "tokenizer")
 
 
 def tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
@@ -122,7 +117,7 @@ def tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
 
 def _content(path: Path, sha256: str) -> bytes:
     try:
-        content = path.read_bytes()
+        content = files.content(path)
     except OSError as error:
         raise files.Damaged(f"{path} is damaged: {files.brief(error)}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
@@ -199,39 +194,27 @@ def outgrown(cfg: config.Config, saved: dict | None) -> int | None:
 def set_aside(cfg: config.Config, steps: int) -> None:
     """Gives what a run said when it had so many steps names with their number; the result goes last."""
     for name in ("held_out.npz", "judged.json", "result.json"):
-        files.set_aside(Path(cfg.workdir, name), str(steps))
+        files.set_aside(files.path(cfg.workdir, name), str(steps))
 
 
 def lengthen(cfg: config.Config, data: dict, saved: dict) -> None:
     """Makes the run of an identity that of cfg, which is longer: in one write, before which it is wholly the old."""
-    files.write_sealed(Path(cfg.workdir, "config.json"), fields.identity(cfg, data) | {"begun": longer.begun(saved)})
+    made = fields.identity(cfg, data) | {"begun": longer.begun(saved)}
+    files.write_sealed(files.path(cfg.workdir, "config.json"), made)
 
 
 def claim(cfg: config.Config):
-    """Makes the directory and holds it until the returned file is closed.
+    """Makes the directory and holds it until what is returned is closed.
 
-    Raises Taken where another process is at work in it.
+    Raises lease.Taken where another process is at work in it.
     """
-    workdir = Path(cfg.workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
-    lock = (workdir / ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Taken(f"config.workdir = {cfg.workdir!r}: another process is training there now") from None
-    return lock
+    told = f"config.workdir = {cfg.workdir!r}: another process is training there now"
+    return lease.hold(files.path(cfg.workdir), told)
 
 
 def held(cfg: config.Config) -> bool:
     """Whether some process has claimed the directory."""
-    try:
-        with Path(cfg.workdir, ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or nothing that can be held
-        return False
-    return False
+    return lease.held(files.path(cfg.workdir))
 
 
 def finish(workdir: Path, found: dict, columns: Columns) -> None:
@@ -247,7 +230,7 @@ def finish(workdir: Path, found: dict, columns: Columns) -> None:
 
 
 def keep_judged(workdir: Path | str, found: dict) -> None:
-    files.write_sealed(Path(workdir, "judged.json"), found)
+    files.write_sealed(files.path(workdir, "judged.json"), found)
 
 
 def write_predictions(workdir: Path | str, split: str, records: Iterable[dict]) -> None:
@@ -257,17 +240,16 @@ def write_predictions(workdir: Path | str, split: str, records: Iterable[dict]) 
 
 
 def predictions(workdir: Path | str, split: str) -> list[dict]:
-    with _predictions(workdir, split).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in files.content(_predictions(workdir, split)).split(b"\n")[:-1]]
 
 
 def _predictions(workdir, split):
-    return Path(workdir, f"predictions-{split}.jsonl")
+    return files.path(workdir, f"predictions-{split}.jsonl")
 
 
 def fail(workdir: Path | str, error: str) -> None:
     """Keeps how a point of a sweep failed."""
-    Path(workdir).mkdir(parents=True, exist_ok=True)
+    files.make_folder(files.path(workdir))
     files.write_text(failure(workdir), error + "\n")
 
 
@@ -280,11 +262,11 @@ def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     except files.Damaged as damaged:
         if folder.exists():
             tell(f"{damaged}; it is made again")
-        folder.mkdir(exist_ok=True)
+        files.make_folder(folder)
         vocabulary.save(folder)
     wanted = fields.identity(cfg, data) | {name: saved[name] for name in ("begun",) if name in (saved or {})}
     if saved is None or files.sha256(saved) != files.sha256(wanted):
-        files.write_sealed(Path(cfg.workdir, "config.json"), wanted)
+        files.write_sealed(files.path(cfg.workdir, "config.json"), wanted)
 
 
 def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -> None:
@@ -293,4 +275,4 @@ def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -
     starts = []
     with mended():
         starts = provenance(cfg.workdir)
-    files.write_sealed(Path(cfg.workdir, "provenance.json"), {"starts": [*starts, began.record(step)]})
+    files.write_sealed(files.path(cfg.workdir, "provenance.json"), {"starts": [*starts, began.record(step)]})

@@ -51,7 +51,7 @@ class Log:
     """
 
     def __init__(self, cfg: config.Config, objective: types.Objective, step_now: int, totals: Mapping[str, float]):
-        self.cfg, self.objective, self.workdir = cfg, objective, Path(cfg.workdir)
+        self.cfg, self.objective, self.workdir = cfg, objective, files.path(cfg.workdir)
         self.weight = objective.scores[0].columns[-1]
         first = parallel.writes()
         self.writer = Writer(self.workdir, step_now) if first else None
@@ -85,14 +85,14 @@ class Log:
         self.clock = now
         self.progress.advance(number)
         if flush or number % self.cfg.train.log_every == 0:
-            self.record(number)
+            self.record(number, flush)
 
     def note(self, number: int, records: Iterable[dict]) -> None:
         """Writes what else is to be known of a step, before what is recorded of it."""
         for record in records if self.writer is not None else ():
             self.writer.write(number, record)
 
-    def record(self, number: int) -> None:
+    def record(self, number: int, flush: bool) -> None:
         since, last = Counter(), self.pending[-1][0]
         for _, sums in self.pending:
             since.update(sums)
@@ -104,12 +104,12 @@ class Log:
         if len(terms := last["sums"].loss_B) > 1:
             record |= {f"{term}_loss": since[f"{term}_nats"] / max(since[f"{term}_weight"], 1) for term in terms}
         self.recorded, self.pending = dict(self.totals), []
-        self.writer.write(number, record)
+        self.writer.write(number, record, flush)
         self.progress.log(record)
 
     def evaluation(self, number: int, values: dict, scores: Sequence[Score]) -> None:
         if self.progress is not None:
-            self.writer.write(number, {f"eval_{name}": value for name, value in values.items()})
+            self.writer.write(number, {f"eval_{name}": value for name, value in values.items()}, True)
             self.progress.say(f"step {number:,}: {brief(values, scores)}")
         self.pause()
 
@@ -145,17 +145,20 @@ class Writer:
         records, faults = files.whole_lines(path)
         for fault in faults:
             logging.warning("%s; it is left out", fault)
-        files.write_lines(path, [record for record in records if record["step"] <= step])
-        self.file = path.open("a")
-        self.events = SummaryWriter(str(directory.events(workdir)), purge_step=step + 1)
+        self.lines = files.Lines(path, [record for record in records if record["step"] <= step])
+        self.mirror = files.Mirror(directory.events(workdir))
+        self.events = SummaryWriter(str(self.mirror.here), purge_step=step + 1)
 
-    def write(self, step: int, values: dict) -> None:
-        self.file.write(files.line({"step": step, **values}))
-        self.file.flush()
+    def write(self, step: int, values: dict, flush: bool = False) -> None:
+        """flush: whether others are to see at once what was written, wherever that is."""
         for name, value in values.items():
             if isinstance(value, int | float):
                 self.events.add_scalar(name, value, step)
+        if self.lines.add({"step": step, **values}, flush):
+            self.events.flush()
+            self.mirror.put()
 
     def close(self) -> None:
-        self.file.close()
+        self.lines.close()
         self.events.close()
+        self.mirror.close()

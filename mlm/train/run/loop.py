@@ -2,7 +2,6 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
@@ -20,7 +19,7 @@ def check(cfg: config.Config) -> None:
     recipe.check(cfg)
     tuning.check(cfg)
     parallel.check(cfg)
-    files.check_folder("config.workdir", cfg.workdir)
+    files.check_folder("config.workdir", cfg.workdir, bucket=True)
     cost.check_room(cfg)
 
 
@@ -199,7 +198,7 @@ class Run:
                   **self.spikes.result()}
         self.checkpoints.wait_until_finished()
         if parallel.writes():
-            directory.finish(Path(cfg.workdir), result, columns)
+            directory.finish(files.path(cfg.workdir), result, columns)
         return result
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, errors, types
+from mlm.base import config, errors, lease, types
 from mlm.data.rows import pack
 from mlm.train.run import directory, log, loop, spikes
 from mlm.train.step import parallel, program
@@ -35,7 +35,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
     with contextlib.ExitStack() as held:
         runs, states = [], []
         for cfg in configs:
-            with contextlib.suppress(directory.Taken):
+            with contextlib.suppress(lease.Taken):
                 held.enter_context(directory.claim(cfg))
                 done = directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
                 if done is not None:

@@ -43,7 +43,7 @@ def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
     place = run or hub_folder
     fields.check_values(cfg)
     if not place.startswith(folder.NAMED):
-        files.check_folder(f"config.start.{'run' if run else 'hub'}", place, writing=False)
+        files.check_folder(f"config.start.{'run' if run else 'hub'}", place, writing=False, bucket=bool(run))
     taken = of(place, cfg, kind="run" if run else "hub")
     data, row = cfg.data, cfg.data.corpus
     corpus = row if row != "auto" else "task" if data.task else "text" if data.path else "language"
@@ -68,7 +68,7 @@ def of(place: str, cfg: config.Config, *, kind: str = "", drawn: bool = False) -
     try:
         return of_run(place, drawn=drawn) if kind == "run" else of_hub(place, cfg, drawn=drawn)
     except errors.ConfigError:
-        if Path(place).exists():
+        if files.path(place).exists():
             raise
         saved = directory.origin(cfg.workdir) or {"config": {}}
         began = {name: value for name, value in saved["config"].items() if name.startswith("start.")}
@@ -186,6 +186,6 @@ def _model(cfg: config.Config) -> Mapping[str, Any]:
 def directory_of(place: str, name: str) -> Path:
     """Where a fine-tuning of a run, or of a Hugging Face folder, by this name is kept: nothing is written into theirs.
     """
-    theirs = folder.is_one(place) or not Path(place).exists()
+    theirs = folder.is_one(place) or not files.path(place).exists()
     called = Path(os.path.abspath(place)).name.partition("@")[0]
     return directory.fine_tuning(Path("runs", called) if theirs else place, name)

@@ -2,10 +2,9 @@
 import contextlib
 import difflib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.train import recipe
@@ -38,7 +37,7 @@ def origin(workdir: str) -> dict:
     """The identity of the run in a directory. Raises ConfigError, with the nearest one's name, where there is none."""
     saved = directory.origin(workdir)
     if saved is None:
-        near = difflib.get_close_matches(str(Path(workdir)), directory.beside(workdir), n=1)
+        near = difflib.get_close_matches(str(files.path(workdir)), directory.beside(workdir), n=1)
         raise errors.ConfigError(f"run {workdir!r}: expected the directory of a run"
                                  + (f"; did you mean {near[0]!r}?" if near else ""))
     return saved
@@ -61,7 +60,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
         raise errors.ConfigError(f"run {workdir!r}: made by another version, whose config has "
                                  f"{', '.join(sorted(unknown))}")
     kept = {name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()}
-    if kept.get("tokenizer.path") and not Path(kept["tokenizer.path"]).is_dir():
+    if kept.get("tokenizer.path") and not files.path(kept["tokenizer.path"]).is_dir():
         kept["tokenizer.path"] = str(directory.tokenizer_folder(workdir))  # the same, wherever it was taken from
     cfg = fields.override(config.Config(), kept | dict(settings) | {"workdir": workdir})
     recipe.check(cfg)
