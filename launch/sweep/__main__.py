@@ -60,13 +60,14 @@ def points(experiment, argv, measure: bool) -> tuple[Path, list]:
     from launch import loaded
     from launch.sweep import points as checked
     from mlm.base import errors, fields, files
+    from mlm.train.run import directory
 
     errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
     asked = command.overrides(argv)
     own_steps = _BUDGET.value == "steps"
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
-    root = Path(asked.pop("workdir", f"runs/{name}"))
-    files.check_folder("config.workdir", str(root))
+    root = files.path(asked.pop("workdir", f"runs/{name}"))
+    files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
     with loaded.blamed("experiment", experiment.__file__):
         sweep = experiment.sweep(_SCALE.value)
     resolved = list(checked.resolved(command.base(), sweep, asked).values())

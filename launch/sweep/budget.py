@@ -2,7 +2,6 @@
 
 A budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
 """
-import fcntl
 import statistics
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 
 from launch.sweep import elsewhere, plan
 from mlm import objectives
-from mlm.base import config, fields, files
+from mlm.base import config, fields, files, lease
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import loader, pack
 from mlm.train.step import cost, program
@@ -65,9 +64,7 @@ def seconds(points, folder, measure) -> list[float | None]:
     path = folder / "step_seconds.json"
     kept = times(path)
     if measure and any(name(cfg) not in kept for cfg in points):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".step_seconds.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with lease.alone(folder):
             kept = times(path)
             unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
             if unknown:

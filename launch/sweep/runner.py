@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.sweep import worker
 from launch.sweep.elsewhere import CannotStart, apart
 from launch.sweep.overview import Overview, state
-from mlm.base import config, errors
+from mlm.base import config, errors, files
 from mlm.train.run import directory
 from mlm.train.step import program
 
@@ -106,7 +106,7 @@ class Runner:
     def staff(self) -> None:
         """Starts workers in the places that are free, as long as there are points for them."""
         while self.free and sum(not member.given for member in self.team) < len(self.waiting):
-            log = self.root / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.started}.log"
+            log = files.here(self.root) / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.started}.log"
             try:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 log.touch()

@@ -1,18 +1,18 @@
 """Places on a bucket, gs://BUCKET/NAME or s3://BUCKET/NAME, by fsspec's file systems: what is asked of them and how
 they fail. To try again is theirs."""
 import contextlib
+import difflib
 import functools
 import importlib.util
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
 
 from mlm.base import errors
 
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs"}  # by scheme, which is also the name of the extra that installs it
-EXPECTED = "gs://BUCKET/FOLDER, s3://BUCKET/FOLDER or a folder on a disk"
 
 
 class Unreachable(Exception):
@@ -34,14 +34,16 @@ def path(*parts: PurePath | str):
     return epath.Path(*parts)
 
 
-def check(field: str, place: str, *, writing: bool) -> None:
-    """Raises ConfigError for a scheme that is unknown, a library that is missing, and a bucket that cannot be read, or
-    written to. A written object is taken away at once."""
-    scheme, _, rest = place.partition("://")
-    if scheme not in LIBRARIES:
-        errors.one_of(f"{field} = {place!r}: scheme", scheme, list(LIBRARIES))
+def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> None:
+    """Raises ConfigError for a scheme that is none of these, a library that is missing, and a bucket that cannot be
+    read, or written to. A written object is taken away at once."""
+    scheme, _, rest = place.partition(":")
+    rest = rest.lstrip("/")
+    near = difflib.get_close_matches(scheme.lower(), schemes, n=1)
+    right = f"{near[0]}://{rest}" if near and rest else ""
+    errors.expect(place == right, field, place, " or ".join(["a folder on a disk", *(f"{one}://BUCKET/FOLDER"
+                  for one in schemes)]) + (f"; did you mean {right!r}?" if right else ""))
     bucket = rest.partition("/")[0]
-    errors.expect(bool(bucket), field, place, EXPECTED)
     errors.expect(importlib.util.find_spec(LIBRARIES[scheme]) is not None, field, place,
                   f"the library {LIBRARIES[scheme]} to reach it by (pip install -e .[{scheme}])")
     try:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from mlm.base import buckets, errors, lease
@@ -40,18 +40,23 @@ def absolute(path: Path) -> Path:
     return path if buckets.is_one(path) else path.absolute()
 
 
-def check_folder(field: str, path: str, *, writing: bool = True, bucket: bool = False) -> None:
+def here(path: Path) -> Path:
+    """The folder on this machine for what belongs to one but must be on a disk: itself, or in the user's cache."""
+    if not buckets.is_one(path):
+        return path
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "mlm", *path.parts[1:])
+
+
+def check_folder(field: str, path: str, *, writing: bool = True, schemes: Sequence[str] = ()) -> None:
     """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing.
 
-    writing: False where it may be that nothing has to be written. bucket: whether it may be on one.
+    writing: False where it may be that nothing has to be written. schemes: of the buckets that it may be on.
     """
     errors.expect(path.strip() != "", field, path, "the path of a folder")
-    if buckets.is_one(path):
-        errors.expect(bucket, field, path, "a folder on a disk of this machine")
-        buckets.check(field, path, writing=writing)
+    if buckets.is_one(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
+        buckets.check(field, path, schemes, writing=writing)
         return
-    errors.expect(not path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)), field, path,
-                  buckets.EXPECTED if bucket else "a folder on a disk of this machine")
     long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
     errors.expect(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
                   "a path of less than 4000 bytes, each name in it of at most 255")

@@ -46,6 +46,24 @@ def hold(folder, told: str):
     return lock
 
 
+@contextlib.contextmanager
+def alone(folder):
+    """Makes a folder and holds it in this block, once nobody else does."""
+    if buckets.is_one(folder):
+        while True:
+            with contextlib.suppress(Taken):
+                mine = Lease(folder, "")
+                break
+            time.sleep(LOOK)
+        with mine:
+            yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def held(folder) -> bool:
     """Whether some process holds a folder; on a bucket as far as this machine's clock is right."""
     if buckets.is_one(folder):

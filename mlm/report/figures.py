@@ -20,8 +20,8 @@ def draw(folder: Path, chart: charts.Lines | charts.Panels | charts.Heat | chart
     """
     figure, data = {charts.Lines: lines, charts.Panels: panels, charts.Heat: heat,
                     charts.Intervals: intervals}[type(chart)](chart)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = files.path(folder)
+    files.make_folder(folder)
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "mlm"}):

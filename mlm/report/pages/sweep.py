@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, fields
-from mlm.base.files import write_text
+from mlm.base.files import make_folder, write_text
 from mlm.report import charts, compare, figures, palette, series, table
 from mlm.report.pages import origin, recipe, sheet, template
 from mlm.report.table import Column
@@ -69,7 +69,7 @@ def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path
     planned: how many points the sweep has. With no results yet the page holds the experiment's question alone.
     """
     found = files(root, experiment, results) if results else Findings([], [], [], [], "", [])
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     write_text(root / "report.html", html(root.name, experiment, found, results, planned))
     return root / "report.html"
 

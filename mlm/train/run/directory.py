@@ -27,6 +27,8 @@ from mlm.train.run import began, longer
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
 
+SCHEMES = ("gs",)  # of the buckets that orbax keeps checkpoints on
+
 
 def checkpoints(workdir: Path | str) -> Path:
     return files.path(workdir, "checkpoints")

@@ -19,7 +19,7 @@ def check(cfg: config.Config) -> None:
     recipe.check(cfg)
     tuning.check(cfg)
     parallel.check(cfg)
-    files.check_folder("config.workdir", cfg.workdir, bucket=True)
+    files.check_folder("config.workdir", cfg.workdir, schemes=directory.SCHEMES)
     cost.check_room(cfg)
 
 

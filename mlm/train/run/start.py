@@ -43,7 +43,8 @@ def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
     place = run or hub_folder
     fields.check_values(cfg)
     if not place.startswith(folder.NAMED):
-        files.check_folder(f"config.start.{'run' if run else 'hub'}", place, writing=False, bucket=bool(run))
+        files.check_folder(f"config.start.{'run' if run else 'hub'}", place, writing=False,
+                           schemes=directory.SCHEMES if run else ())
     taken = of(place, cfg, kind="run" if run else "hub")
     data, row = cfg.data, cfg.data.corpus
     corpus = row if row != "auto" else "task" if data.task else "text" if data.path else "language"
