@@ -13,19 +13,19 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 WHERE = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"])
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000"
 CONF = """\
 ClusterName=own
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/{track}
 TaskPlugin=task/none
 SlurmdParameters=config_overrides
@@ -37,7 +37,7 @@ SchedulerParameters=batch_sched_delay=1,sched_interval=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MinJobAge=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000
+{nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -71,10 +71,12 @@ def missing() -> list[str]:
 
 class Slurm:
     """track: how SLURM knows a job's processes, by their group ("pgid") or by who started whom ("linuxproc"), as it
-    also does by cgroups: then a signal for the job reaches each of them."""
+    also does by cgroups: then a signal for the job reaches each of them. nodes: 2 are this machine under two names."""
 
-    def __init__(self, folder: Path, cpus: int = 4, track: str = "linuxproc"):
+    def __init__(self, folder: Path, cpus: int = 4, track: str = "linuxproc", nodes: int = 1):
         self.folder, self.track, self.daemons = folder, track, {}
+        host = socket.gethostname().partition(".")[0]
+        self.nodes = [host, "localhost"][:nodes]
         self.env = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": WHERE}
         for name in ("state", "spool"):
             (folder / name).mkdir(parents=True)
@@ -82,14 +84,17 @@ class Slurm:
         (folder / "key").write_bytes(secrets.token_bytes(128))
         (folder / "key").chmod(0o600)
         with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-            ports = [one.getsockname()[1] for one in sockets]
-        (folder / "slurm.conf").write_text(CONF.format(host=socket.gethostname().partition(".")[0], ports=ports,
-                                                       folder=folder, user=getpass.getuser(), track=track, cpus=cpus))
+            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes + 1)]
+            port, *ports = (one.getsockname()[1] for one in sockets)
+        lines = [NODE.format(name=name, host=host, port=own, cpus=cpus)
+                 for name, own in zip(self.nodes, ports, strict=True)]
+        (folder / "slurm.conf").write_text(CONF.format(host=host, port=port, folder=folder, user=getpass.getuser(),
+                                                       track=track, nodes="\n".join(lines)))
 
-    def start(self, name: str, *words: str) -> None:
+    def start(self, *words: str) -> None:
+        name = "-".join(words[::2][:2]) if words[0] == "slurmd" else words[0]
         with (self.folder / f"{name}.log").open("a") as log:
-            self.daemons[name] = subprocess.Popen([name, *words], env=self.env, stdout=log, stderr=log)
+            self.daemons[name] = subprocess.Popen(words, env=self.env, stdout=log, stderr=log)
 
     def __enter__(self):
         at = self.folder
@@ -98,8 +103,9 @@ class Slurm:
         self.wait(lambda: (at / "munge.socket").exists(), 20)
         self.start("slurmctld", "-D", "-i")
         self.wait(lambda: self.say("scontrol", "ping").find("UP") > 0, 30)
-        self.start("slurmd", "-D")
-        self.wait(lambda: "idle" in self.say("sinfo", "--noheader", "--format=%T"), 30)
+        for name in self.nodes:
+            self.start("slurmd", "-N", name, "-D")
+        self.wait(lambda: self.say("sinfo", "--noheader", "--Node", "--format=%T").count("idle") == len(self.nodes), 30)
         return self
 
     def restart_controller(self) -> None:
@@ -121,12 +127,11 @@ class Slurm:
     def __exit__(self, *failure):
         """Ends the jobs, then the daemons, then whatever else still runs with this SLURM's configuration."""
         self.say("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
-        for name in ("slurmctld", "slurmd", "munged"):
-            if name in self.daemons:
-                self.daemons[name].terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.daemons[name].wait(20)
-                self.daemons[name].kill()
+        for daemon in reversed(self.daemons.values()):
+            daemon.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(20)
+            daemon.kill()
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):

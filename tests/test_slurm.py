@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     reason=f"takes minutes: MLM_SLURM=1 asks for it; not here: {', '.join(own_slurm.missing()) or 'nothing'}")
 
 ROOT = Path(__file__).parents[1]
-STEPS = 1500
+STEPS = 800
 EXPERIMENT = f'''
 from launch.sweep.grid import axis, named, product
 from mlm.report import summary
@@ -99,7 +99,7 @@ class Watched:
         self.slurm, self.root = slurm, root
         self.number = re.search(r"SLURM job (\d+): \d+ points", said)[1]
 
-    def member(self, most: int = STEPS) -> tuple[str, str]:
+    def member(self) -> tuple[str, str]:
         """A command that is at work, in the middle of a run: its number, and the name of its point."""
         found = []
 
@@ -109,7 +109,7 @@ class Watched:
                 for path in (self.root / "jobs").glob("*/job.sh"):
                     if match := re.search(rf"^ +{task}\) .*--points=(\S+)", path.read_text(), re.MULTILINE):
                         at = [step(run) for run in self.root.glob(f"{match[1]}-??????")]
-                        if at and 100 < at[0] < most - 500:
+                        if at and 50 < at[0] < STEPS / 2:
                             found.append((f"{self.number}_{task}", match[1]))
             return bool(found)
 
@@ -150,7 +150,7 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     assert len({requeued, cancelled, killed, warned}) >= 3
 
     states = sweep(slurm, folder, "status", root.name)
-    lost = sorted(re.findall(r"^(\S+) +lost", states, re.MULTILINE))
+    lost = sorted(re.findall(r"^(\S+-seed\d) +lost", states, re.MULTILINE))
     assert lost == sorted({cancelled, killed})
     again = ("submit", root.name, "--on=slurm", "--running=2", "--each=1")
     assert f"{len(lost)} to submit" in sweep(slurm, folder, *again)
@@ -186,3 +186,27 @@ def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder, alone):
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 200)
     assert "3 done" in sweep(slurm, folder, "status", root.name, points)
     assert watched.number
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with own_slurm.Slurm(tmp_path_factory.mktemp("hosts") / "own", nodes=2) as slurm:
+        yield slurm
+
+
+def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder, alone):
+    root, points = folder / "hosts", "--points=window1-lr0.001-seed0"
+    sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
+    hosts.wait(lambda: any(step(run) > 50 for run in root.glob("window1-*")), 200)
+    assert "1 running" in sweep(hosts, folder, "status", root.name, points)
+    sweep(hosts, folder, "cancel", root.name)
+    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 100)
+    assert "1 lost" in sweep(hosts, folder, "status", root.name, points)
+    sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
+    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 300)
+    assert "1 done" in sweep(hosts, folder, "status", root.name, points)
+    (run,) = root.glob("window1-*")
+    first, second = directory.provenance(run)
+    assert first["step"] == 0 and second["step"] % 200 and first["processes"] == second["processes"] == 2
+    ours, theirs = (directory.result(one)["evaluation"]["loss"] for one in (run, folder / "alone" / run.name))
+    assert ours == pytest.approx(theirs, rel=1e-4)

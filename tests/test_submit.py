@@ -190,6 +190,7 @@ def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep,
     go(dry_run=True, hosts=2, kind="H200-8")
     train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
     assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=1 "$@" &' in train
+    assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7\n" in train
     assert "#SBATCH --nodes=1" in table and "srun" not in table
     found = re.findall(r"-m launch.run --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
     for words, cfg in zip(found, sweep.configs, strict=True):

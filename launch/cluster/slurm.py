@@ -101,10 +101,11 @@ def text(job: Job) -> str:
     more = [*(f"--{name}={own[name]}" for name in ("partition", "account") if own[name]),
             *([f"--cpus-per-task={own['cpus']}"] if own["cpus"] else []), *shlex.split(own["sbatch"])]
     head += "".join(f"#SBATCH {quoted(word)}\n" for word in more)
-    several = job.hosts > 1
+    several, environment = job.hosts > 1, jobs.environment(job)
+    if several and job.kind:  # else JAX, told by SLURM who it is, takes one device a process
+        environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(KINDS[job.kind].chips)))
     return head + BODY.format(
-        environment="\n".join(f"export {name}={shlex.quote(value)}" for name, value in
-                              jobs.environment(job).items()),
+        environment="\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
         place=shlex.quote(str(job.place)), warning=WARNING,
         cases="\n".join(f"    {number}) set -- {shlex.join(words)} ;;" for number, words in enumerate(job.commands)),
         tell='scancel --signal=TERM "$SLURM_JOB_ID"' if several else 'kill -TERM "$child"',
