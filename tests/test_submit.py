@@ -46,7 +46,7 @@ def sweep(tmp_path, monkeypatch):
 def go(sweep):
     """submit with flags."""
     def call(sweep=sweep, on="slurm", **given):
-        defaults = {"on": on, "dry_run": False, "kind": "", "hosts": 1, "hours": 24.0, "running": 8, "each": 0,
+        defaults = {"on": on, "dry_run": False, "kind": "", "hosts": 0, "hours": 24.0, "running": 8, "each": 0,
                     "option": []}
         flags.FLAGS.mark_as_parsed()
         with flagsaver.flagsaver(**defaults | given):
@@ -198,6 +198,16 @@ def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep,
         typed = {name: type(fields.DEFAULT[name])(value) for name, value in given.items()}
         assert start.resolve(config.Config(), typed) == cfg
         assert given["workdir"] == cfg.workdir
+
+
+@pytest.mark.parametrize(("kind", "asked", "hosts", "devices"), [
+    ("", 0, 1, None), ("H200-8", 0, 1, 8), ("H200-8", 4, 4, 32), ("v4-16", 0, 2, 8), ("v4-16", 4, 4, 16)])
+def test_a_command_is_for_as_many_hosts_as_its_kind_of_device_has(kind, asked, hosts, devices):
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(kind=kind, hosts=asked):
+        assert submit.hosts() == hosts
+        assert submit.expected() == [f"--expect_processes={hosts}",
+                                     *([f"--expect_devices={devices}"] if devices else [])]
 
 
 def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def code(root: Path, own: tuple[str, ...]) -> Code:
              if path.is_file() and not any(part.startswith(".") or part == "__pycache__"
                                            for part in path.relative_to(ROOT).parts)}
     found |= {within(path): Path(path) for path in own}
-    return Code(Path(root.absolute(), "code", digest(found)), found)
+    return Code(Path(files.here(root).absolute(), "code", digest(found)), found)
 
 
 def within(path: str) -> str:

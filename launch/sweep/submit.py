@@ -21,8 +21,8 @@ _ON = flags.DEFINE_string("on", "", "submit: the kind of cluster, one of launch/
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "submit: show the files that would be submitted, and write nothing.")
 _KIND = flags.DEFINE_string("kind", "", "submit: the kind of device, one of launch/cluster/kinds.py's; none: no "
                             "accelerator.")
-_HOSTS = flags.DEFINE_integer("hosts", 1, "submit: hosts that train each point together.", lower_bound=1,
-                              upper_bound=2**16)
+_HOSTS = flags.DEFINE_integer("hosts", 0, "submit: hosts that train each point together; 0: as many as the kind of "
+                              "device has.", lower_bound=0, upper_bound=2**16)
 _HOURS = flags.DEFINE_float("hours", 24.0, "submit: after which the cluster may end a command; it is queued again.")
 _RUNNING = flags.DEFINE_integer("running", 8, "submit: commands at work at the same time, at most.", lower_bound=1,
                                 upper_bound=10_000)
@@ -71,20 +71,27 @@ def run_command(cfg, base, recipe: Sequence[str]) -> tuple[str, ...]:
 
     there = fields.flatten(base)
     differ = {name: value for name, value in fields.flatten(cfg).items() if value != there[name]}
-    errors.expect(start.resolve(base, differ) == cfg, "--hosts", _HOSTS.value,
+    errors.expect(start.resolve(base, differ) == cfg, "--hosts", hosts(),
                   f"1 for {cfg.workdir}, of which flags cannot tell launch.run")
     return (sys.executable, "-m", "launch.run", *(f"--config={path}" for path in recipe), "--distributed",
             *expected(),
             *(flag(name, value) for name, value in differ.items()))
 
 
+def hosts() -> int:
+    """Of each command."""
+    from launch.cluster.kinds import KINDS
+
+    return _HOSTS.value or (KINDS[_KIND.value].hosts if _KIND.value in KINDS else 1)
+
+
 def expected() -> list[str]:
     """What launch.run compares with what it finds: hosts that do not see each other would train alone."""
     from launch.cluster.kinds import KINDS
 
-    found = [f"--expect_processes={_HOSTS.value}"]
+    found = [f"--expect_processes={hosts()}"]
     if kind := KINDS.get(_KIND.value):
-        found.append(f"--expect_devices={kind.chips * _HOSTS.value // kind.hosts}")
+        found.append(f"--expect_devices={kind.chips * hosts() // kind.hosts}")
     return found
 
 
@@ -135,6 +142,7 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
     """What is to be submitted now, each job with the names of the points' folders of each of its commands."""
     from launch.cluster.job import Job, options
     from launch.sweep import copied, submitted
+    from mlm.base import files
 
     sent = submitted.read(sweep.root)
     live = submitted.asked(sent)
@@ -146,7 +154,7 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
 
     experiment, *recipe = (str(code.folder / copied.within(path)) for path in (sweep.experiment, sweep.recipe) if path)
     settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
-    if _HOSTS.value > 1:
+    if hosts() > 1:
         groups = [[cfg] for cfg in left]
         commands = [run_command(cfg, sweep.base, recipe) for cfg in left]
     else:
@@ -154,8 +162,8 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
         commands = [sweep_command("run", experiment, settings, group) for group in groups]
     members = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     title = name(sweep.root, len(sent), members)
-    folder = Path(sweep.root.absolute(), "jobs")
-    train = Job(title, tuple(commands), folder / title, code.folder, Path.cwd(), _KIND.value, _HOSTS.value,
+    folder = Path(files.here(sweep.root).absolute(), "jobs")
+    train = Job(title, tuple(commands), folder / title, code.folder, Path.cwd(), _KIND.value, hosts(),
                 _HOURS.value, max(1, min(_RUNNING.value, len(commands))), (), str(sweep.root),
                 options(cluster().options, _OPTION.value))
     last = f"{title}-table"
@@ -205,6 +213,8 @@ def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
 
 def name(root: Path, before: int, members) -> str:
     """A job's name: this sweep's alone, and no other job's of it."""
-    digest = hashlib.sha256(repr((str(root.absolute()), before, members)).encode()).hexdigest()[:6]
+    from mlm.base import files
+
+    digest = hashlib.sha256(repr((str(files.absolute(root)), before, members)).encode()).hexdigest()[:6]
     words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
     return f"{words}-{digest}"

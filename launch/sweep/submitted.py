@@ -1,12 +1,10 @@
-"""What of a sweep was submitted to clusters, as its folder keeps it, and what those say of it now."""
-import contextlib
-import fcntl
-from collections.abc import Iterator, Sequence
+"""What of a sweep was submitted to clusters, as its folder on this machine keeps it, and what those say of it now."""
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launch.cluster import clusters
-from mlm.base import files
+from mlm.base import files, lease
 
 
 class Sent(NamedTuple):
@@ -28,16 +26,12 @@ class Place(NamedTuple):
 
 
 def path(root: Path) -> Path:
-    return root / "submitted.json"
+    return files.here(root) / "submitted.json"
 
 
-@contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """One process at a time submits or cancels; another waits."""
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / ".submitted.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def alone(root: Path):
+    """A context in which no other process submits or cancels; waits for one that does."""
+    return lease.alone(files.here(root))
 
 
 def read(root: Path) -> list[Sent]:
