@@ -180,7 +180,7 @@ def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder, alone):
     slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 120)
     assert "1 at work, which save and end" in sweep(slurm, folder, "cancel", root.name)
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 60)
-    assert "3 lost" in sweep(slurm, folder, "status", root.name, points)
+    assert "1 stopped, 2 not started" in sweep(slurm, folder, "status", root.name, points)
     assert len([1 for path in root.glob("*/checkpoints/*") if path.name.isdigit() and int(path.name) % 200]) == 1
     assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 200)
@@ -201,7 +201,7 @@ def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder
     assert "1 running" in sweep(hosts, folder, "status", root.name, points)
     sweep(hosts, folder, "cancel", root.name)
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 100)
-    assert "1 lost" in sweep(hosts, folder, "status", root.name, points)
+    assert "1 stopped" in sweep(hosts, folder, "status", root.name, points)
     sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 300)
     assert "1 done" in sweep(hosts, folder, "status", root.name, points)

@@ -156,9 +156,11 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
     with (tools / "squeue").open("a") as file:
         file.write((tools / "squeue").read_text().replace("|1|PENDING", "|0|RUNNING"))
     status.cancel(sweep.root)
-    assert own_slurm.called(tools, "scancel") == ["scancel --state=PENDING 4711", "scancel --batch --signal=TERM 4711"]
+    assert own_slurm.called(tools, "scancel") == ["scancel --quiet --state=PENDING 4711",
+                                                  "scancel --quiet --batch --signal=TERM 4711"]
     assert "1 queued commands, and 1 at work" in capsys.readouterr().out
     (tools / "squeue").write_text("")
+    assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["not started"] * 4  # and none is lost
     status.cancel(sweep.root)
     assert len(own_slurm.called(tools, "scancel")) == 2
 
@@ -189,7 +191,7 @@ def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypa
 def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep, go, capsys):
     go(dry_run=True, hosts=2, kind="H200-8")
     train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
-    assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=1 "$@" &' in train
+    assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=0 ' in train
     assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7\n" in train
     assert "#SBATCH --nodes=1" in table and "srun" not in table
     found = re.findall(r"-m launch.run --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)

@@ -69,6 +69,9 @@ OPTIONS = {
     "sbatch": Option("more options of sbatch's, such as '--qos=long --mem=64G'", ""),
 }
 
+# A process that has saved and ends first is no reason to kill the others, which JAX tells; cores are not inherited.
+SRUN = "srun --label --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} "
+
 
 def check(job: Job) -> None:
     jobs.check(job)
@@ -109,7 +112,7 @@ def text(job: Job) -> str:
         place=shlex.quote(str(job.place)), warning=WARNING,
         cases="\n".join(f"    {number}) set -- {shlex.join(words)} ;;" for number, words in enumerate(job.commands)),
         tell='scancel --signal=TERM "$SLURM_JOB_ID"' if several else 'kill -TERM "$child"',
-        run="srun --label --kill-on-bad-exit=1 " if several else "")
+        run=SRUN if several else "")
 
 
 def quoted(word: str) -> str:
@@ -163,8 +166,8 @@ def states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
 def cancel(paths: Sequence[Path]) -> None:
     """Those at work are told through their scripts, and so have as long as they need to save."""
     if there := numbers(paths):
-        call("scancel", "--state=PENDING", *there)
-        call("scancel", "--batch", "--signal=TERM", *there)
+        call("scancel", "--quiet", "--state=PENDING", *there)
+        call("scancel", "--quiet", "--batch", "--signal=TERM", *there)
 
 
 CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel, OPTIONS)

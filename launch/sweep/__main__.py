@@ -185,6 +185,8 @@ def main(argv):
     verb, path = argv[1:]
     errors.one_of("verb", verb, VERBS)
     errors.number("--utilisation", _UTILISATION.value, 0.01, 1)  # which the flag's own bounds let pass where it is nan
+    errors.expect(not _POINTS.value or verb not in ("table", "report", "cancel"), "--points", ",".join(_POINTS.value),
+                  f"none beside {verb}, which is of all points")
     experiment = load_experiment(path)
     try:
         root, configs = points(experiment, sys.argv, measure=verb == "run")

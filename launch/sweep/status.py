@@ -89,15 +89,18 @@ def show(root: Path, configs: Sequence[config.Config]) -> None:
 
 def cancel(root: Path) -> None:
     """Cancels all that was submitted of a sweep; returns at once, those at work save and end."""
-    with submitted.alone(root):
-        sent = submitted.read(root)
-        states = submitted.asked(sent)
-        live = [one for one in sent if states.get(one.file)]
-        for name in dict.fromkeys(one.cluster for one in live):
-            clusters.CLUSTERS[name].cancel([Path(one.file) for one in live if one.cluster == name])
-    said = [word for one in live for word in states[one.file].values()]
+    said: list[str] = []
+    if submitted.read(root):
+        with submitted.alone(root):
+            sent = submitted.read(root)
+            states = submitted.asked(sent)
+            live = [one for one in sent if states.get(one.file)]
+            said = [word for one in live for word in states[one.file].values()]
+            for name in dict.fromkeys(one.cluster for one in live):
+                clusters.CLUSTERS[name].cancel([Path(one.file) for one in live if one.cluster == name])
+            submitted.write(root, [one._replace(cancelled=one.cancelled or one in live) for one in sent])
     if not said:
         print("nothing of this sweep is queued or running")
-    else:
-        print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and "
-              "end; submit goes on from there")
+        return
+    print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and end; "
+          "submit goes on from there")

@@ -15,6 +15,7 @@ class Sent(NamedTuple):
     members: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none of the table's job
     when: str
     said: str = ""                       # the cluster's word for it
+    cancelled: bool = False              # by `cancel`, whatever became of it then
 
 
 class Place(NamedTuple):
@@ -63,6 +64,8 @@ def places(sent: Sequence[Sent], states: dict[str, dict[int, str]]) -> dict[str,
     for one in sent:
         for number, names in enumerate(one.members):
             said = states.get(one.file, {}).get(number, "")
+            if one.cancelled and not said:
+                continue
             for name in names:
                 if said or name not in found or not found[name].said:
                     found[name] = Place(Path(one.file), number, said)
