@@ -21,10 +21,18 @@ def tools(tmp_path, monkeypatch):
 @pytest.fixture
 def script(tmp_path, tools):
     """Starts the second of a job's commands as SLURM does: it says where it is, and waits to be told to end."""
-    code = "import os, signal, sys, time\n" \
-           "signal.signal(signal.SIGTERM, lambda *_: (print('told', flush=True), time.sleep(0.2), sys.exit(143)))\n" \
-           "print(sys.argv[1], os.getcwd(), os.environ['PYTHONPATH'], flush=True)\n" \
-           "time.sleep(float(sys.argv[2]))"
+    code = """import os, signal, sys, time
+
+def told(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("told", flush=True)
+    time.sleep(0.3)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, told)
+print(sys.argv[1], os.getcwd(), os.environ["PYTHONPATH"], flush=True)
+time.sleep(float(sys.argv[2]))
+"""
     place = tmp_path / "some place"
     place.mkdir()
 
@@ -47,7 +55,9 @@ def test_a_command_that_is_warned_saves_and_is_queued_again_and_one_that_is_canc
     (tools / "scontrol.code").write_text("1")  # it does not end the script, as the true one does
     started = script()
     time.sleep(0.2)
-    started.send_signal(number)
+    for _ in range(2):
+        started.send_signal(number)
+        time.sleep(0.05)
     out, _ = started.communicate(timeout=30)
     assert (started.returncode, out) == (143, "told\n")
     assert own_slurm.called(tools, "scontrol") == ["scontrol requeue 4711_1"] * (number == signal.SIGUSR1)

@@ -54,10 +54,11 @@ def go(sweep):
     return call
 
 
-def queued(tools, sweep, *numbers, state="PENDING"):
-    """The queue holds these commands of the first job."""
-    name = Path(submitted.read(sweep.root)[0].file).parent.name
-    (tools / "squeue").write_text("".join(f"{name}|4711|{number}|{state}\n" for number in numbers))
+def queued(tools, sweep, *commands, job=0):
+    """The queue holds these commands, "NUMBER|STATE", of a job."""
+    name = Path(submitted.read(sweep.root)[job].file).parent.name
+    with (tools / "squeue").open("a") as file:
+        file.writelines(f"{name}|{4711 + job}|{command}\n" for command in commands)
 
 
 def members(sweep) -> list:
@@ -76,15 +77,16 @@ def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(swe
 
 def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
-    go(dry_run=True, running=2, kind="H200-8", hours=1.5, option=["partition=gpu", "sbatch=--qos=long --mem=64G"])
+    site = ["partition=gpu", "cpus=8", "sbatch=--qos=long --mem=64G"]
+    go(dry_run=True, running=2, kind="H200-8", hours=1.5, option=site)
     assert sorted(tmp_path.rglob("*")) == before
     told = capsys.readouterr().out
     train, table = re.split(r"^==> .* <==\n", told, flags=re.MULTILINE)[1:]
     for text in (train, table):
         assert text.startswith("#!/bin/bash\n")
         assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    for line in ("--array=0-1%2", "--gpus-per-node=h200:8", "--time=0-01:30:00", "--partition=gpu", "--qos=long",
-                 "--mem=64G", "--requeue", "--nodes=1", f'--output="{sweep.root}/jobs/'):
+    for line in ("--array=0-1%2", "--gpus-per-node=h200:8", "--time=0-01:30:00", "--partition=gpu", "--cpus-per-task=8",
+                 "--qos=long", "--mem=64G", "--requeue", "--nodes=1", f'--output="{sweep.root}/jobs/'):
         assert f"#SBATCH {line}" in train, line
     assert train.count("--points=") == 2 and "'--points=width8-seed0,width8-seed1'" not in train
     assert "--points=width8-seed0,width8-seed1 ;;" in train and "--points=width16-seed0,width16-seed1 ;;" in train
@@ -96,8 +98,7 @@ def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tool
     train, table = own_slurm.called(tools, "sbatch")
     assert "--dependency" not in train and train.endswith("job.sh") and table.endswith("-table/job.sh")
     assert members(sweep) == [["width8-seed0"], ["width8-seed1"], ["width16-seed0"], ["width16-seed1"], []]
-    queued(tools, sweep, 0, 1, state="RUNNING")
-    (tools / "squeue").open("a").write((tools / "squeue").read_text().replace("0|", "2|").replace("RUNNING", "PENDING"))
+    queued(tools, sweep, "0|RUNNING", "1|RUNNING", "2|PENDING")
     at = overview.state(sweep.configs[0])
     monkeypatch.setattr(overview, "state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at)
     go(running=4)
@@ -118,7 +119,7 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
         go(running=1)
     (tools / "sbatch.code").unlink()
     if reached:
-        queued(tools, sweep, 0, 1)
+        queued(tools, sweep, "0|PENDING", "1|PENDING")
     (tools / "calls").unlink()
     go(running=1)
     assert len(own_slurm.called(tools, "sbatch")) == (1 if reached else 2)  # the table's job alone, or all
@@ -129,7 +130,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     go(running=1, each=2)
     first = Path(submitted.read(sweep.root)[0].file)
     jobs.log(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
-    queued(tools, sweep, 0, state="RUNNING")
+    queued(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
     directory.fail(d.workdir, "Diverged: step 3")
     directory.metrics(a.workdir).parent.mkdir()
@@ -138,13 +139,16 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
         found = {one.point: one for one in status.read(sweep.root, sweep.configs)}
     assert [found[points.name(cfg)].state for cfg in (a, b, c, d)] == ["running", "queued", "lost", "failed"]
     seconds = (a.train.steps - 100) // 2
+    with directory.claim(b):
+        assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "running", "lost", "failed"]
     assert found[points.name(a)].left == f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     assert found[points.name(a)].step == f"100/{a.train.steps:,}"
     assert found[points.name(c)].more == "slurmstepd: error: *** NODE FAILURE ***"
     assert found[points.name(d)].more == "Diverged: step 3"
     states = [one.state for one in status.read(sweep.root, sweep.configs)]
     assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
-    queued(tools, sweep, 0, 1)
+    (tools / "squeue").unlink()
+    queued(tools, sweep, "0|PENDING", "1|PENDING")
     assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "queued", "queued", "queued"]
     status.show(sweep.root, sweep.configs)
     assert "4 queued" in capsys.readouterr().out
@@ -152,13 +156,12 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
 
 def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
     go(running=1)
-    queued(tools, sweep, 1)
-    with (tools / "squeue").open("a") as file:
-        file.write((tools / "squeue").read_text().replace("|1|PENDING", "|0|RUNNING"))
+    queued(tools, sweep, "0|RUNNING", "1|PENDING")
+    queued(tools, sweep, "0|PENDING", job=1)
     status.cancel(sweep.root)
-    assert own_slurm.called(tools, "scancel") == ["scancel --quiet --state=PENDING 4711",
+    assert own_slurm.called(tools, "scancel") == ["scancel --quiet --state=PENDING 4711 4712",
                                                   "scancel --quiet --batch --signal=TERM 4711"]
-    assert "1 queued commands, and 1 at work" in capsys.readouterr().out
+    assert "2 queued commands, and 1 at work" in capsys.readouterr().out
     (tools / "squeue").write_text("")
     assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["not started"] * 4  # and none is lost
     status.cancel(sweep.root)
@@ -230,6 +233,19 @@ def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monke
     (folder / "launch" / "run.py").write_text("changed")
     with pytest.raises(errors.ConfigError, match="something changed it"):
         go(running=1)
+
+
+def test_of_the_packages_nothing_is_copied_that_python_makes(tmp_path, monkeypatch):
+    for name in ("mlm/a.py", "mlm/__pycache__/a.pyc", "launch/.b.py.swp", "tests/c.py", "experiments/notes/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(copied, "ROOT", tmp_path)
+    assert list(copied.code(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
+
+
+def test_a_field_is_told_as_it_is_typed():
+    assert [submit.flag("a", value) for value in (True, "Some.TXT", (0.1, 2.0), 1e-5)] == [
+        "--config.a=true", "--config.a=Some.TXT", "--config.a=(0.1, 2.0)", "--config.a=1e-05"]
 
 
 def test_a_file_of_the_packages_is_known_by_its_own_path_in_the_copy():

@@ -165,9 +165,9 @@ def states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
 
 def cancel(paths: Sequence[Path]) -> None:
     """Those at work are told through their scripts, and so have as long as they need to save."""
-    if there := numbers(paths):
-        call("scancel", "--quiet", "--state=PENDING", *there)
-        call("scancel", "--quiet", "--batch", "--signal=TERM", *there)
+    for which, how in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
+        if there := sorted({words[1] for words in queue(paths) if words[3] in which}):
+            call("scancel", "--quiet", *how, *there)
 
 
 CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel, OPTIONS)

@@ -102,5 +102,5 @@ def cancel(root: Path) -> None:
     if not said:
         print("nothing of this sweep is queued or running")
         return
-    print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and end; "
-          "submit goes on from there")
+    print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and "
+          "end; submit goes on from there")
