@@ -15,7 +15,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from launch import end, environ, loaded
-from mlm.base import config, errors, fields
+from mlm.base import buckets, config, errors, fields
 
 DEFAULT = "configs/base.py"
 BASE = Path(__file__).parents[1] / DEFAULT  # from wherever the command is called
@@ -80,7 +80,8 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
             raise errors.ConfigError(f"the command's flags: {errors.line(error)}") from None
 
     def ours_or_serious(record):
-        return record.levelno >= logging.WARNING or "mlm" in record.pathname.split("/")
+        told = record.exc_info and "orbax" in record.pathname  # of an error in a thread, which is raised later
+        return (record.levelno >= logging.WARNING and not told) or "mlm" in record.pathname.split("/")
 
     def checked(argv):
         environ.restart(environ.compiled() | (environ.ALLOCATOR if _ALLOCATOR.value else {}))
@@ -120,6 +121,8 @@ def outside(error: Exception) -> tuple[int, str] | None:
         if words in str(error):
             where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
             return 1, f"error: {told}{where}"
+    if said := buckets.unreachable(error):
+        return 1, f"error: {said}"
     if isinstance(error, MemoryError):
         return 1, f"error: {FULL['RESOURCE_EXHAUSTED: Out of memory']}"
     if isinstance(error, OSError) and error.errno in errno.errorcode:
@@ -137,4 +140,6 @@ def leave(code: int, said: str, ending: Callable = lambda code, line: None) -> N
     if said:
         print(" ".join(said.split("\n")), file=sys.stderr)
     ending(code, said.removeprefix("error: "))
+    if buckets.CONTINUES in said:
+        os._exit(code)  # threads of tensorstore's would go on trying for a quarter of an hour
     sys.exit(code)

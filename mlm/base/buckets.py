@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import functools
 import importlib.util
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,12 @@ from mlm.base import errors
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs"}  # by scheme, which is also the name of the extra that installs it
 
 
+ERRORS = {*LIBRARIES.values(), "aiobotocore", "aiohttp", "botocore", "google", "requests"}  # whose are a bucket's
+CONTINUES = "the same command continues once it can be reached"
+
+
 class Unreachable(Exception):
-    """A bucket did not do what it was asked to; the same command continues once it does."""
+    """A bucket did not do what it was asked to."""
 
 
 def is_one(place: PurePath | str) -> bool:
@@ -31,6 +36,8 @@ def path(*parts: PurePath | str):
 
     for name in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(name, {}).setdefault("use_listings_cache", False)
+    for library in LIBRARIES.values():
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # what they log of an error they raise too
     return epath.Path(*parts)
 
 
@@ -49,7 +56,7 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
     try:
         _tried(f"{scheme}://{bucket}", writing)
     except (Unreachable, FileNotFoundError) as error:
-        why = "there is none" if isinstance(error, FileNotFoundError) else errors.line(error).partition(": ")[2]
+        why = "there is none" if isinstance(error, FileNotFoundError) else errors.line(error.__cause__ or error)
         raise errors.ConfigError(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
                                  f"({why})") from None
 
@@ -85,7 +92,20 @@ def asked(place: PurePath | str) -> Iterator[None]:
     except (FileNotFoundError, FileExistsError, Unreachable, errors.ConfigError):
         raise
     except Exception as error:  # of the network, of who one is, of what one may
-        raise Unreachable(f"{place}: {errors.line(error)[:300] or type(error).__name__}") from error
+        raise Unreachable(f"{place}: {errors.line(error) or type(error).__name__}; {CONTINUES}") from error
+
+
+def unreachable(error: BaseException | None) -> str:
+    """What is to be said of an error that has to do with a bucket: orbax raises its libraries' as they are, and those
+    of tensorstore as ValueError. "" of any other."""
+    while error is not None:
+        if isinstance(error, Unreachable):
+            return errors.line(error)
+        text = errors.line(error)
+        if type(error).__module__.partition(".")[0] in ERRORS or (type(error) is ValueError and "gs://" in text):
+            return f"the bucket: {text or type(error).__name__}; {CONTINUES}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def read(place: PurePath | str) -> bytes:

@@ -257,6 +257,7 @@ class Lines:
             self.file.write(line(record))
             self.file.flush()
             return False
+        lease.check(self.path)
         self.kept.append(line(record))
         if not now and time.monotonic() - self.last < max(EVERY, self.took / SHARE):
             return False

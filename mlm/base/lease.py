@@ -160,8 +160,7 @@ class Lease:
         if not self.lost and time.clock_gettime(CLOCK) - self.renewed > OLD - RENEW:
             self.renew()
         if self.lost:
-            raise Taken(f"{self.folder}: another process has taken over, as this one was not heard of for {OLD:.0f} s; "
-                        "it stops without writing more")
+            raise Taken(f"{self.folder}: another process has taken over; this one stops without writing more")
 
     def close(self) -> None:
         """Gives the lease back."""

@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from mlm.base import config, errors, fields, files, types
+from mlm.base import buckets, config, errors, fields, files, types
 from mlm.train.run import directory, longer
 from mlm.train.step import parallel
 from mlm.train.step.program import Program
@@ -161,7 +161,9 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
     return Saved(state, origin["totals"])
 
 
-def _damaged(name: str, error: Exception) -> files.Damaged:
+def _damaged(name: str, error: Exception) -> Exception:
+    if said := buckets.unreachable(error):
+        return buckets.Unreachable(f"{name}: {said}")
     sys.unraisablehook = _heard
     warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     return files.Damaged(f"{name} is damaged: {files.brief(error)}")
