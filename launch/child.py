@@ -14,9 +14,9 @@ from pathlib import Path
 from launch import supervise
 from mlm.train.run import beat
 
-PATIENCE = 10  # times as long as between two steps
-HEAR = 8       # seconds for the last words of one that has ended
-KEPT = 1000    # lines of each process but the first, for when something fails
+PATIENCE = {beat.STEP: 1, beat.REST: 10}  # how often --hang_after, by what a process said last
+HEAR = 8     # seconds for the last words of one that has ended
+KEPT = 1000  # lines of each process but the first, for when something fails
 
 
 class Child:
@@ -24,7 +24,7 @@ class Child:
 
     def __init__(self, number: int, processes: int, words: Sequence[str], port: int, lifeline: int):
         """words: launch.run's, after Python's name; port: of the coordinator; lifeline: supervise.start's."""
-        self.number, self.word, self.step, self.over = number, "", 0, False
+        self.number, self.word, self.step, self.steps, self.over = number, "", 0, False, False
         self.heard, self.said, self.error, self.fatal = time.monotonic(), deque(maxlen=KEPT), b"", b""
         words = [*words, "--local_processes=0"]
         if processes > 1:
@@ -58,6 +58,7 @@ class Child:
             self.heard = time.monotonic()
             self.word, step = line.split()
             self.step = max(self.step, int(step))
+            self.steps |= self.word == beat.STEP
             self.over |= self.word == beat.OVER
 
     def read(self, stderr: Iterable[bytes]) -> None:
@@ -68,7 +69,6 @@ class Child:
             self.hear(line)
 
     def hear(self, line: bytes) -> None:
-        self.heard = time.monotonic()
         if line.startswith(b"error: "):
             self.error = line  # not shown yet: it may but follow from how another ended
         if self.number:
@@ -77,13 +77,13 @@ class Child:
             show(line)
 
     def silent(self, seconds: float) -> bool:
-        """Whether it lives without a sign of it for so long, or where no step is under way for PATIENCE times that."""
-        patience = 1 if self.word == beat.STEP else PATIENCE
-        return self.code is None and time.monotonic() - self.heard > seconds * patience
+        """Whether it lives and has said nothing for so long, or for as much longer as what it is at may take."""
+        patience = PATIENCE.get(self.word)
+        return self.code is None and patience is not None and time.monotonic() - self.heard > seconds * patience
 
     def saves(self) -> bool:
         """Whether it lives and, told to stop, has something to save."""
-        return self.code is None and self.word in (beat.STEP, beat.REST)
+        return self.code is None and self.steps and self.word in PATIENCE
 
     def end(self) -> None:
         """Ends it, if it lives, and hears it out."""
@@ -93,7 +93,7 @@ class Child:
             thread.join(HEAR)  # not for ever: what it may have started could hold its pipes
 
     def hung(self, seconds: float) -> str:
-        return f"process {self.number} hangs at step {self.step:,}: no sign of life for {seconds} s (--hang_after)"
+        return f"process {self.number} hangs at step {self.step:,}: silent for {seconds} s or more (--hang_after)"
 
     def why(self) -> str:
         """How it ended, in a few words."""
@@ -124,13 +124,18 @@ def show(line: bytes) -> None:
 
 def gpus() -> list[str]:
     """The GPUs that JAX would use, as CUDA_VISIBLE_DEVICES names them."""
-    platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
-    if not {"cuda", "gpu"} & {*platforms.split(",")} or importlib.util.find_spec("jax_plugins") is None:
+    if not on_gpus():
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
     return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+
+
+def on_gpus() -> bool:
+    """Whether JAX would look for GPUs: it may, and a plugin for them is there."""
+    platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
+    return bool({"cuda", "gpu"} & {*platforms.split(",")}) and importlib.util.find_spec("jax_plugins") is not None
 
 
 def own_gpus(number: int, processes: int) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Several processes of one run on this host: started, watched, and all started again when one dies or hangs.
 
-A process hangs that gives no sign of life for --hang_after seconds between two steps, or for ten times as long where it
-starts, compiles, evaluates, saves or is asked. A sign is a step (mlm/train/run/beat.py), or a line of output. What
-another start would meet again, such as a wrong field or a loss that is not finite, ends the run.
+A process hangs that makes no step for --hang_after seconds, or for ten times as many where it compiles, evaluates or
+saves (mlm/train/run/beat.py). Before the first step is prepared and after the last, where rows are packed and the model
+is asked, none is thought to hang. What another start would meet again, such as a wrong field or a loss that is not
+finite, ends the run.
 """
 import contextlib
 import os

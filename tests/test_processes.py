@@ -3,6 +3,8 @@ import socket
 import sys
 import threading
 
+import pytest
+
 from launch import join, peers, supervise
 from mlm.base import errors
 
@@ -70,3 +72,14 @@ def test_one_that_waited_in_vain_does_not_wait_again_to_say_so(monkeypatch):
     assert joined == [1]  # to tell the others
     peers.tell(2, "nobody came")
     assert joined == [1]
+
+
+def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(capsys):
+    peers.count(0, 0)
+    assert capsys.readouterr().out == ""  # one process says nothing of itself, unless something is expected
+    peers.count(1, 4)
+    assert capsys.readouterr().out == "1 process, 4 devices here, 4 in all (cpu)\n"
+    for expected, said in (((0, 16), "--expect_devices = 16, and there are 4"),
+                           ((16, 4), "--expect_processes = 16, and there are 1")):
+        with pytest.raises(errors.ConfigError, match=f"^{said}: 1 process, 4 devices here, 4 in all .cpu.$"):
+            peers.count(*expected)

@@ -4,7 +4,7 @@ import os
 
 PIPE = "MLM_BEATS"  # the environment's name for it
 STEP, REST, TRAINED, OVER = "step", "rest", "trained", "over"
-# A step is under way; what follows it is evaluated or saved; the last one is done; no other start would end better.
+# A step is under way; a run prepares its first, evaluates or saves; its last is done; another start would end alike.
 
 
 def say(word: str, step: int) -> None:

@@ -229,8 +229,10 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
     steps: what makes them, such as Alone. A run that is ahead of the others waits until they are where it is.
     """
     outcomes, last = {}, runs[0].cfg.train.steps
+    first = min(run.start for run in runs) + 1
+    beat.say(beat.REST, first - 1)
     with Asked() as asked:
-        for number in range(min(run.start for run in runs) + 1, last + 1):
+        for number in range(first, last + 1):
             moving = [m for m, run in enumerate(runs) if run.start < number and run.cfg.workdir not in outcomes]
             if not moving:  # those behind have diverged, and those ahead wait
                 continue

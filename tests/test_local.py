@@ -1,0 +1,233 @@
+"""Processes of one run on this host: who dies, hangs or is refused, and what becomes of the others.
+
+All but the last test watch a stand-in for launch.run, which makes steps without JAX.
+"""
+import functools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from small import environment
+
+from launch import child, local
+from mlm.base import config, fields
+from mlm.train import recipe
+from mlm.train.run import checkpoint, loop, stop
+
+ROOT = Path(__file__).parents[1]
+STAND_IN = """
+import json, os, signal, sys, time
+from pathlib import Path
+from launch import supervise
+from mlm.train.run import beat
+
+supervise.supervise()
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+folder, plan, me = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[-1][-1]
+(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+began = len(list(folder.glob(f"began-{me}-*")))
+(folder / f"began-{me}-{began}").write_text(f"{os.getpid()} {sorted(os.sched_getaffinity(0))}")
+print(f"process {me} here", flush=True)
+beat.say(beat.REST, 0)
+if plan.get(me) == "prepares":
+    time.sleep(600)
+for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").iterdir())]) + 1, 13):
+    beat.say(beat.STEP, step)
+    (folder / f"at-{began}-{step}-{me}").touch()
+    while not ((folder / f"at-{began}-{step}-{1 - int(me)}").exists() or told):
+        time.sleep(0.01)
+    at, does, *more = (plan.get(me, []) + [[0, ""]] * 9)[began]
+    if at == step:
+        if does == "over":
+            beat.say(beat.OVER, 0)
+        if does == "wait":
+            while not told:
+                time.sleep(0.03)
+        elif does in ("over", "exit"):
+            print(f"error: {more[1]}", file=sys.stderr, flush=True)
+            sys.exit(more[0])
+        else:
+            os.kill(os.getpid(), getattr(signal, does))
+    if step % 4 == 0 or told:
+        (folder / "checkpoints" / str(step)).mkdir(exist_ok=True)
+    if told:
+        sys.exit(143)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch, capfd):
+    """Watches two stand-ins that do what a plan says: by process, for each start a step and what happens there."""
+    monkeypatch.setattr(local, "SETTLE", 1)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+
+    def watch(restarts=3, **plan):
+        words = [str(tmp_path / "stand_in.py"), str(tmp_path / "run"), json.dumps({k[1:]: v for k, v in plan.items()})]
+        code = local.run(local.Asked(2, restarts, 4, str(tmp_path / "run")), words)
+        return code, capfd.readouterr().err.splitlines(), starts(tmp_path)
+
+    return watch
+
+
+def starts(folder):
+    return [len(list((folder / "run").glob(f"began-{number}-*"))) for number in range(2)]
+
+
+def test_one_is_killed_and_all_start_again(watched, tmp_path):
+    code, said, begun = watched(p1=[[6, "SIGKILL"]])
+    kept = f"{tmp_path}/run-process-1.txt"
+    assert (code, begun) == (0, [2, 2])
+    assert said == [f"process 1 was ended by SIGKILL at step 6 (what the others said: {kept}): all start again from "
+                    "step 4 (restart 1 of at most 3)"]
+    assert Path(kept).read_text() == "process 1 here\n"
+
+
+def test_one_hangs_and_all_start_again(watched):
+    code, said, begun = watched(p0=[[10, "SIGSTOP"]])
+    assert (code, begun) == (0, [2, 2])
+    assert re.fullmatch(r"process [01] hangs at step 10: silent for 4 s or more \(--hang_after\) \(.*\): all start "
+                        r"again from step 8 \(restart 1 of at most 3\)", "\n".join(said))
+
+
+def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(watched):
+    code, said, begun = watched(1, p1=[[2, "SIGKILL"], [6, "SIGKILL"], [10, "SIGKILL"], [9, "exit", 1, "a fault"]])
+    assert (code, begun) == (1, [4, 4])
+    assert [line[-24:] for line in said[:3]] == ["(restart 1 of at most 1)"] * 3
+    assert re.fullmatch(r"error: process 1 ended at step 9: a fault .*; 1 restarts \(--restarts\) came no further; the "
+                        r"same command continues", said[3]) and len(said) == 4
+
+
+@pytest.mark.parametrize(("does", "code"), [("exit", 2), ("exit", 143), ("over", 1)])
+def test_what_would_come_again_ends_all(watched, does, code):
+    ended, said, begun = watched(p1=[[6, does, code, "no such field"]])
+    assert (ended, said, begun) == (code, ["error: no such field"], [1, 1])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_told_to_stop_it_tells_all_and_ends_as_they_end(watched, tmp_path, number, code):
+    def tell():
+        while len(list((tmp_path / "run").glob("at-0-5-*"))) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=tell).start()
+    ended, said, begun = watched(p0=[[5, "wait"]], p1=[[5, "wait"]])
+    assert (ended, said, begun) == (code, [], [1, 1])
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"4", "5"}
+
+
+def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_path):
+    def tell():
+        while starts(tmp_path) != [1, 1]:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell).start()
+    assert watched(p0="prepares", p1="prepares") == (143, ["stopped; the same command continues"], [1, 1])
+
+
+def test_killed_it_leaves_none_behind(tmp_path):
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    plan = json.dumps({"0": [[5, "wait"]], "1": [[5, "wait"]]})
+    call = f"from launch import local; local.run(local.Asked(2, 3, 60, 'run'), ['stand_in.py', 'run', {plan!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", call], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                              stdout=subprocess.DEVNULL)
+    while starts(tmp_path) != [1, 1] or not (tmp_path / "run" / "checkpoints" / "4").exists():
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    pids = [int((tmp_path / "run" / f"began-{number}-0").read_text().split()[0]) for number in range(2)]
+    until = time.monotonic() + 60
+    while any(lives(pid) for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
+    assert [child.part([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
+    monkeypatch.setattr(child, "on_gpus", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5,7")
+    assert [child.own_gpus(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
+    with pytest.raises(local.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"):
+        local.check(local.Asked(3, 3, 60, "run"))
+    monkeypatch.undo()
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert child.gpus() == [] and child.own_gpus(0, 2) == {}
+
+
+def test_each_has_its_part_of_the_cores(watched, tmp_path):
+    mine = sorted(os.sched_getaffinity(0))
+    assert watched()[0] == 0
+    theirs = [json.loads((tmp_path / "run" / f"began-{number}-0").read_text().partition(" ")[2]) for number in range(2)]
+    assert theirs == ([mine[:len(mine) // 2], mine[len(mine) // 2:]] if len(mine) > 1 else [mine, mine])
+    assert sorted(os.sched_getaffinity(0)) == mine
+
+
+@pytest.mark.slow
+def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if_not(tmp_path, monkeypatch):
+    rng = random.Random(0)
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
+    changes = {"data.path": str(tmp_path / "text.txt"), "data.boundary": "line", "data.cache": str(tmp_path / "cache"),
+               "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "model.layers": 1, "model.width": 16,
+               "model.heads": 2, "model.hidden": 16, "pack.length": 16, "train.steps": 4000, "train.batch_size": 4,
+               "train.checkpoint_every": 10, "train.log_every": 1, "eval.batch_size": 4, "eval.max_rows": 8,
+               "workdir": str(tmp_path / "run")}
+    words = [f"--config.{name}={value}" for name, value in changes.items()]
+    run = subprocess.Popen([sys.executable, "-m", "launch.run", *words, "--local_processes=2", "--expect_devices=2"],
+                           cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said, killed, told = [], False, False
+    for line in run.stdout:
+        said.append(line)
+        step = int((re.search(r": step (\d+)/", line) or [0, 0])[1])
+        if step >= 15 and not killed:
+            killed = True
+            os.kill(process(run.pid, 1), signal.SIGKILL)
+        if step >= 25 and any("continuing from step" in line for line in said) and not told:
+            told = True
+            run.send_signal(signal.SIGTERM)
+    said = "".join(said)
+    assert run.wait() == 128 + signal.SIGTERM, said
+    assert "2 processes, 1 device here, 2 in all (cpu)\n" in said
+    assert re.search(r"^process 1 was ended by SIGKILL at step \d+ \(.*\): all start again from step \d+ \(restart 1 ",
+                     said, re.MULTILINE), said
+    step = int(re.search(r"^stopped at step ([\d,]+) of 4,000, saved in", said, re.MULTILINE)[1].replace(",", ""))
+    monkeypatch.setattr(loop.programs, "build", functools.partial(loop.programs.build, devices=jax.devices()[:2]))
+    monkeypatch.setattr(stop.Asked, "now", lambda asked, checkpoints, number: number == step + 5)
+    digests = []
+    for name in ("run", "undisturbed"):
+        cfg = recipe.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
+        with pytest.raises(stop.Stopped):
+            loop.train(cfg)
+        with checkpoint.manager(cfg.workdir) as checkpoints:
+            digests.append(checkpoint.newest_digest(cfg.workdir))
+            assert checkpoints.latest_step() == step + 5
+    assert digests[0] == digests[1]
+
+
+def process(parent, number):
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent and \
+                    f"--process={number}" in (path / "cmdline").read_text().split("\0"):
+                return int(path.name)
+        except OSError:
+            continue
+    raise AssertionError("no such process")
