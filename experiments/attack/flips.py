@@ -25,8 +25,6 @@ from mlm.report import series
 from mlm.train import recipe
 from mlm.train.run import directory, loop, stop, trained
 
-_FLIPS = flags.DEFINE_integer("flips", 200, "How many.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the places.")
 SMALL = {"model.layers": 1, "model.width": 16, "model.hidden": 24, "model.heads": 2, "pack.length": 32,
          "data.language.train_documents": 300, "data.language.validation_documents": 80, "train.steps": 6,
          "train.batch_size": 8, "train.checkpoint_every": 2, "train.log_every": 2, "eval.batch_size": 8}
@@ -105,7 +103,7 @@ def tried(cfg: config.Config, want: dict, whole: list[np.ndarray], heard: Heard)
 
 
 def main(argv):
-    rng, counts = random.Random(_SEED.value), collections.Counter()
+    rng, counts = random.Random(flags.FLAGS.seed), collections.Counter()
     heard = Heard()
     absl_logging.get_absl_logger().addHandler(heard)
     absl_logging.use_absl_handler()
@@ -116,7 +114,7 @@ def main(argv):
         want, whole = outcome(folder / "done"), parameters(str(folder / "done"))
         every = [(name, path.relative_to(folder / name)) for name in ("done", "half")
                  for path in sorted((folder / name).rglob("*")) if path.is_file() and path.stat().st_size]
-        for number in range(_FLIPS.value):
+        for number in range(flags.FLAGS.flips):
             name, path = every[number] if number < len(every) else rng.choice(every)
             cfg = fields.override(made(folder, name), {"workdir": str(folder / f"flip{number}")})
             shutil.copytree(folder / name, cfg.workdir)
@@ -130,10 +128,12 @@ def main(argv):
     totals = collections.Counter()
     for (_, _, became), count in counts.items():
         totals[became] += count
-    print(f"{_FLIPS.value} flips (seed {_SEED.value}) over {len(every)} files: "
+    print(f"{flags.FLAGS.flips} flips (seed {flags.FLAGS.seed}) over {len(every)} files: "
           + "; ".join(f"{count} {became}" for became, count in sorted(totals.items())))
     sys.exit(bool(totals["WRONG"]))
 
 
 if __name__ == "__main__":
+    flags.DEFINE_integer("flips", 200, "How many.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Of the places.")
     app.run(main)
