@@ -37,6 +37,7 @@ setuptools.setup(
         "numpy>=2.1",
         "protobuf>=5",
         "pyphen>=0.17",
+        "PyYAML>=6",
         "regex>=2024.11",
         "rich>=14",
         "scipy>=1.15",
@@ -50,7 +51,7 @@ setuptools.setup(
         "tfds": tfds,
         "hub": ["huggingface_hub>=1"],
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
-        "test": [*tfds, "ipykernel>=7", "nbclient>=0.10", "playwright>=1.60", "pytest>=8.4", "pytest-xdist>=3.8",
-                 "ruff>=0.14", "scikit-learn>=1.7", "seqeval>=1.2.2"],  # the last two: peers of scores
+        "test": [*tfds, "ipykernel>=7", "jsonschema>=4.20", "nbclient>=0.10", "playwright>=1.60", "pytest>=8.4",
+                 "pytest-xdist>=3.8", "ruff>=0.14", "scikit-learn>=1.7", "seqeval>=1.2.2"],  # last: peers of scores
     },
 )

@@ -1,5 +1,6 @@
-"""gcloud, as far as launch/cluster/tpu.sh calls it: keeps its calls, queued resources and their hosts in a folder."""
+"""gcloud and kubectl, as far as launch/cluster/ calls them: they keep their calls, and what was asked for, in files."""
 import os
+import sys
 from pathlib import Path
 
 # $CLOUD: calls, resources/NAME/{state, nodes, host-*/}, preempt/NAME (it is preempted once), missing (hosts that do not
@@ -74,13 +75,48 @@ esac
 """
 
 
+# $CLOUD: calls, jobsets.json as the server would list them.
+KUBECTL = r"""import json, os, pathlib, sys
+import yaml
+cloud = pathlib.Path(os.environ["CLOUD"])
+flags = dict(word.partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
+with (cloud / "calls").open("a") as calls:
+    print(*sys.argv[1:], file=calls)
+kept = cloud / "jobsets.json"
+jobsets = json.loads(kept.read_text()) if kept.exists() else {}
+label, _, value = flags.get("--selector", "").partition("=")
+names = [name for name, one in jobsets.items() if one["metadata"]["labels"].get(label) == value
+         and one["metadata"]["namespace"] == flags.get("--namespace")]
+verb = sys.argv[1]
+if verb == "apply":
+    for one in yaml.safe_load_all(open(flags["--filename"])):
+        jobsets.setdefault(one["metadata"]["name"], one)
+if verb == "get" and "in (" in flags["--selector"]:
+    wanted = flags["--selector"].partition("in (")[2].rstrip(")").split(",")
+    print(*(f"<{one.get('status', {}).get('terminalState', '')}>" for one in jobsets.values()
+            if one["metadata"]["labels"]["mlm-job"] in wanted), sep="", end="")
+elif verb == "get":
+    print(json.dumps({"items": [jobsets[name] for name in names]}))
+elif verb == "delete":
+    jobsets = {name: one for name, one in jobsets.items() if name not in names}
+elif verb == "patch":
+    for one in yaml.safe_load_all(open(flags["--filename"])):
+        jobsets[one["metadata"]["name"]]["spec"] |= json.loads(flags["--patch"])["spec"]
+if verb != "get":
+    aside = kept.with_suffix(f".{os.getpid()}")
+    aside.write_text(json.dumps(jobsets))
+    aside.rename(kept)
+"""
+
+
 def install(path: Path, monkeypatch) -> Path:
-    """Puts gcloud on PATH, with a cloud in a folder, which is returned."""
+    """Puts both on PATH, with a cloud in a folder, which is returned."""
     cloud, tools = path / "cloud", path / "tools"
     for folder in (cloud / "resources", cloud / "preempt", tools):
         folder.mkdir(parents=True)
-    (tools / "gcloud").write_text(GCLOUD)
-    (tools / "gcloud").chmod(0o755)
+    for name, text in (("gcloud", GCLOUD), ("kubectl", f"#!{sys.executable}\n{KUBECTL}")):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CLOUD", str(cloud))
     monkeypatch.setenv("POLL", "0.1")

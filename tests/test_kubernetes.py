@@ -1,0 +1,227 @@
+"""JobSets: each file is one that the documentation would accept, and asks for all hosts and for each command once."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import clouds
+import jsonschema
+import pytest
+import yaml
+
+from launch.cluster import kinds, kubernetes
+from launch.cluster.job import Job, options
+from mlm.base.errors import ConfigError
+
+
+def record(needed: str = "", **fields) -> dict:
+    return {"type": "object", "properties": fields, "required": needed.split(), "additionalProperties": False}
+
+
+def several(item) -> dict:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def one(*values) -> dict:
+    return {"enum": list(values)}
+
+
+# Of jobset.sigs.k8s.io/docs/reference and kubernetes.io/docs/reference, the fields that are used here, and no other.
+TEXT, COUNT, FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABELS = {"type": "object", "propertyNames": {"pattern": KEY}, "additionalProperties": {
+    "type": "string", "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "maxLength": 63}}
+NOTES = {"type": "object", "propertyNames": {"pattern": KEY}, "additionalProperties": TEXT}
+VOLUME = record("name", name=NAME, persistentVolumeClaim=record("claimName", claimName=NAME),
+                emptyDir=record(medium=one("", "Memory")))
+CONTAINER = record("name image", name=NAME, image=TEXT, workingDir=TEXT, command=several(TEXT), args=several(TEXT),
+                   env=several(record("name value", name=TEXT, value=TEXT)),
+                   ports=several(record("containerPort", containerPort={"type": "integer", "maximum": 65535})),
+                   resources=record(limits=record(**{"nvidia.com/gpu": COUNT, "google.com/tpu": COUNT})),
+                   volumeMounts=several(record("name mountPath", name=NAME, mountPath=TEXT)))
+POD = record("containers", restartPolicy=one("Never", "OnFailure"), terminationGracePeriodSeconds=COUNT,
+             nodeSelector=LABELS, tolerations=several(record(key=TEXT, operator=one("Exists"))),
+             serviceAccountName=NAME, priorityClassName=NAME, containers=several(CONTAINER), volumes=several(VOLUME))
+CONDITION = record("type", type=TEXT, status=one("True", "False", "Unknown"))
+WORK = record("template", parallelism=COUNT, completions=COUNT, completionMode=one("Indexed", "NonIndexed"),
+              backoffLimit=COUNT, template=record(spec=POD),
+              podFailurePolicy=record("rules", rules=several(record("action", action=one("FailJob", "Ignore", "Count"),
+                                                                    onPodConditions=several(CONDITION)))))
+RULE = record("name action", name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
+              action=one("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
+              onJobFailureReasons=several(one("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes",
+                                              "MaxFailedIndexesExceeded", "PodFailurePolicy")))
+SPEC = record("replicatedJobs", suspend=FLAG, ttlSecondsAfterFinished=COUNT,
+              network=record(enableDNSHostnames=FLAG, publishNotReadyAddresses=FLAG, subdomain=NAME),
+              coordinator=record("replicatedJob", replicatedJob=NAME, jobIndex=COUNT, podIndex=COUNT),
+              successPolicy=record("operator", operator=one("All", "Any")),
+              failurePolicy=record(maxRestarts=COUNT, rules=several(RULE),
+                                   restartStrategy=one("Recreate", "BlockingRecreate", "InPlaceRestart")),
+              replicatedJobs=several(record("name template", name=NAME, replicas=COUNT, template=record(spec=WORK))))
+JOBSET = record("apiVersion kind metadata spec", apiVersion=one("jobset.x-k8s.io/v1alpha2"), kind=one("JobSet"),
+                metadata=record("name", name=NAME, namespace=NAME, labels=LABELS, annotations=NOTES), spec=SPEC)
+
+PAST = Path("/mnt/lab/jobs/mlm-1/jobsets.yaml")
+JOBS = {
+    "tpu": {"kind": "v5p-64", "hosts": 16, "asked": ("queue=lab", "account=runner", "priority=low")},
+    "host": {"kind": "v5e-8"},
+    "gpu": {"kind": "H200-8", "hosts": 4, "asked": ("claim=lab", "mount=/mnt/lab", "tolerate=nvidia.com/gpu",
+                                                    "selector=cloud.google.com/gke-accelerator=nvidia-h200-141gb")},
+    "none": {"kind": "", "after": (PAST,)},
+}
+
+
+def job(folder=Path("/mnt/lab"), asked=(), count=5, **changes) -> Job:
+    said = options(kubernetes.OPTIONS, ["image=registry/mlm:1", *asked])
+    run = (sys.executable, "-m", "launch.run", f"--config={folder}/code/a.py", "--distributed")
+    commands = tuple((*run, str(number), "a 'b") for number in range(count))
+    return Job("mlm-2", commands, folder / "jobs" / "mlm-2", folder / "code", folder,
+               **{"kind": "", "running": 2, "runs": "gs://lab/runs", "options": said} | changes)
+
+
+def documents(asked: Job) -> list[dict]:
+    kubernetes.check(asked)
+    return list(yaml.safe_load_all(kubernetes.text(asked)))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_manifest_is_one_that_the_documentation_would_accept(name):
+    for each in documents(job(**JOBS[name])):
+        jsonschema.Draft202012Validator(JOBSET).validate(each)
+        part, = each["spec"]["replicatedJobs"]
+        host = f"{each['metadata']['name']}-{part['name']}-{part['replicas']}-{part['template']['spec']['completions']}"
+        assert len(host) <= 63
+        pod = part["template"]["spec"]["template"]["spec"]
+        volumes = {volume["name"] for volume in pod.get("volumes", [])}
+        assert {mount["name"] for mount in pod["containers"][0].get("volumeMounts", [])} == volumes
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_it_asks_for_all_hosts_and_their_devices(name):
+    asked = job(**JOBS[name])
+    kind = kinds.KINDS.get(asked.kind)
+    for each in documents(asked):
+        part, = each["spec"]["replicatedJobs"]
+        work = part["template"]["spec"]
+        assert part["replicas"] * work["parallelism"] == asked.hosts and work["parallelism"] == work["completions"]
+        pod = work["template"]["spec"]
+        limits = pod["containers"][0].get("resources", {}).get("limits", {})
+        if kind and kind.tpu:
+            assert part["replicas"] == asked.hosts // kind.hosts
+            assert limits == {"google.com/tpu": kind.chips // kind.hosts}
+            assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == kind.tpu.topology
+        else:
+            assert part["replicas"] == 1 and limits == ({"nvidia.com/gpu": 8} if kind else {})
+        assert ("coordinator" in each["spec"]) == (asked.hosts > 1)
+        assert each["spec"].get("suspend", False) == bool(asked.after)
+
+
+@pytest.mark.parametrize(("asked", "sets"), [((), 2), (("queue=lab",), 5)], ids=["cap", "kueue"])
+def test_each_command_is_of_one_jobset(asked, sets):
+    """As many as may run have all of them; with a queue, each has its own."""
+    found = documents(job(asked=asked, kind="H200"))
+    numbers = [list(map(int, each["metadata"]["annotations"]["mlm-commands"].split())) for each in found]
+    assert len(found) == sets and sorted(number for those in numbers for number in those) == list(range(5))
+    assert len({each["metadata"]["name"] for each in found}) == sets
+    for each, those in zip(found, numbers, strict=True):
+        script = container(each)["args"][0]
+        assert [f" {number} " in script.replace("\\\n", " ") for number in range(5)] == [n in those for n in range(5)]
+
+
+def container(jobset: dict) -> dict:
+    return jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+
+
+def start(tmp_path, monkeypatch, asked: Job, python: str) -> subprocess.Popen:
+    """A pod of the first JobSet, as far as its shell goes, with a Python of our own."""
+    for name, text in (("python", python), ("getent", "true")):
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+    run = container(documents(asked)[0])
+    return subprocess.Popen([*run["command"], *run["args"]], cwd=tmp_path, start_new_session=True)
+
+
+def test_a_pod_does_its_commands_and_ends_as_they_do(tmp_path, monkeypatch):
+    gpu = job(**JOBS["gpu"])
+    pod = start(tmp_path, monkeypatch, gpu, 'printf "%s\\n" "$*" >>said; [ "$7" != 2 ]')
+    assert pod.wait(20) == 1  # command 2, the second of three, fails
+    lines = (tmp_path / "said").read_text().splitlines()
+    name = "mlm-2-0-hosts-0-0.mlm-2-0"
+    assert lines == [f"-m launch.run --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
+                     f"--process=3 {number} a 'b" for number in (0, 2, 4)]
+
+
+def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_path, monkeypatch):
+    pod = start(tmp_path, monkeypatch, job(kind="H200"), "trap 'echo saved >>said; exit 0' TERM\n"
+                "echo begun >>said; while true; do sleep 0.05; done")
+    ends = time.monotonic() + 20
+    while not (tmp_path / "said").exists() and time.monotonic() < ends:
+        time.sleep(0.02)
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(20) == 143 and (tmp_path / "said").read_text() == "begun\nsaved\n"
+
+
+def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
+    cloud = clouds.install(tmp_path, monkeypatch)
+    first, last = job(tmp_path, kind="H200", count=3), job(tmp_path, count=1)
+    last = last._replace(name="mlm-2-table", folder=first.folder.with_name("mlm-2-table"),
+                         after=(first.folder / kubernetes.FILE,))
+    paths = []
+    for asked in (first, last):
+        asked.folder.mkdir(parents=True)
+        paths.append(asked.folder / kubernetes.FILE)
+        paths[-1].write_text(kubernetes.text(asked))
+        assert kubernetes.states(paths[-1:]) == {paths[-1]: {}}
+        kubernetes.submit(asked, paths[-1])
+    assert kubernetes.states(paths) == {paths[0]: dict.fromkeys(range(3), "queued"), paths[1]: {0: "queued"}}
+    jobset(cloud, "mlm-2-0", replicatedJobsStatus=[{"name": "hosts", "ready": 1}])
+    jobset(cloud, "mlm-2-1", terminalState="Failed")
+    assert kubernetes.states(paths) == {paths[0]: {0: "running", 2: "running"}, paths[1]: {0: "queued"}}
+    time.sleep(0.5)
+    assert jobset(cloud, "mlm-2-table-0")["spec"]["suspend"]
+    jobset(cloud, "mlm-2-0", terminalState="Completed")
+    ends = time.monotonic() + 20
+    while jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and kubernetes.states(paths[:1]) == {paths[0]: {}}
+    kubernetes.cancel(paths)
+    assert kubernetes.states(paths) == {path: {} for path in paths} and (cloud / "jobsets.json").read_text() == "{}"
+
+
+def jobset(cloud, name, **status) -> dict:
+    """One that the server has; what it is given becomes its status."""
+    kept = json.loads((cloud / "jobsets.json").read_text())
+    if status:
+        kept[name]["status"] = status
+        (cloud / "jobsets.json").write_text(json.dumps(kept))
+    return kept[name]
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"kind": "H20"}, "did you mean 'H200'?"),
+    ({"kind": "v5p-64", "hosts": 12}, "--hosts = 12: expected 8, which a v5p-64 has"),
+    ({"kind": "v5e-8", "hosts": 2}, "--hosts = 2: expected 1: GKE"),
+    ({"runs": "runs/a"}, "--config.workdir = 'runs/a': expected gs://... or s3://..., or --option=claim=NAME"),
+    ({"asked": ("claim=lab",)}, "--option=mount = ''"),
+    ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
+    ({"asked": ("restarts=-1",)}, "--option=restarts"),
+    ({"asked": ("selector=a",)}, "--option=selector = 'a': expected NAME=VALUE"),
+    ({"asked": ("image=a b",)}, "each name once"),
+    ({"asked": ("quue=a",)}, "did you mean 'queue'?"),
+])
+def test_what_cannot_run_is_said_in_a_line(changes, said):
+    with pytest.raises(ConfigError) as error:
+        kubernetes.check(job(**changes))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_kubectl_a_line_names_the_dry_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"kubectl is not on PATH.*--dry_run"):
+        kubernetes.ready()
