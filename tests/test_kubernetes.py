@@ -47,10 +47,13 @@ POD = record("containers", restartPolicy=one("Never", "OnFailure"), terminationG
              nodeSelector=LABELS, tolerations=several(record(key=TEXT, operator=one("Exists"))),
              serviceAccountName=NAME, priorityClassName=NAME, containers=several(CONTAINER), volumes=several(VOLUME))
 CONDITION = record("type", type=TEXT, status=one("True", "False", "Unknown"))
+CODES = record("operator values", containerName=NAME, operator=one("In", "NotIn"), values=several(
+    {"type": "integer", "minimum": 1}))
 WORK = record("template", parallelism=COUNT, completions=COUNT, completionMode=one("Indexed", "NonIndexed"),
               backoffLimit=COUNT, template=record(spec=POD),
-              podFailurePolicy=record("rules", rules=several(record("action", action=one("FailJob", "Ignore", "Count"),
-                                                                    onPodConditions=several(CONDITION)))))
+              podFailurePolicy=record("rules", rules=several(record(
+                  "action", action=one("FailJob", "Ignore", "Count"), onPodConditions=several(CONDITION),
+                  onExitCodes=CODES))))
 RULE = record("name action", name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
               action=one("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
               onJobFailureReasons=several(one("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes",

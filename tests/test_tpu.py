@@ -17,11 +17,13 @@ from launch.cluster.job import Job, options
 from mlm.base.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-WORK = """echo "$1 $(basename "$HOME")" >>"$CLOUD/at_work"
+WORK = """cat texts/a || exit 1
+echo "$1 $(basename "$HOME")" >>"$CLOUD/at_work"
 env >"$CLOUD/environment"
 while [ -e "$CLOUD/preempt/lab-1-$1" ]; do sleep 0.1; done
 sleep "$2"
 if [ "$3" = always ] || { [ "$3" = once ] && mkdir "$CLOUD/failed-$1-$(basename "$HOME")"; }; then exit 1; fi
+if [ "$3" = told ]; then for i in 1 2; do mkdir "$CLOUD/told-$i-$(basename "$HOME")" && exit 143; done; fi
 echo "$1" >>"$CLOUD/done"
 """
 
@@ -43,6 +45,8 @@ def cloud(tmp_path, monkeypatch):
     code.mkdir(parents=True)
     shutil.copy(ROOT / "launch" / "cluster" / "host.sh", code)
     (tmp_path / "code" / "work.sh").write_text(WORK)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a").touch()
     cloud = clouds.install(tmp_path, monkeypatch)
     python = tmp_path / "tools" / "python"  # of the hosts
     python.write_text('#!/usr/bin/env bash\nexec bash "$@"\n')
@@ -51,7 +55,7 @@ def cloud(tmp_path, monkeypatch):
 
 
 def submit(folder, commands, asked=(), **changes) -> Path:
-    made = job(folder, commands=commands, asked=("install=true", *asked), **changes)
+    made = job(folder, commands=commands, asked=("install=true", "files=texts", *asked), **changes)
     tpu.check(made)
     path = made.folder / tpu.FILE
     made.folder.mkdir()
@@ -78,24 +82,24 @@ def calls(cloud, *verbs) -> list[str]:
 
 @pytest.mark.slow
 def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
-    """One is preempted, one fails once, one each time: all end, no more at a time than are allowed."""
+    """One is preempted, one fails once, one each time, one is told to end: all do, two at a time."""
     (cloud / "preempt" / "lab-1-1").touch()
-    commands = [work(0), work(1), work(2, fails="once"), work(3, fails="always")]
+    commands = [work(0), work(1), work(2, fails="once"), work(3, fails="always"), work(4, fails="told")]
     path = submit(tmp_path, commands, ("restarts=1",), running=2)
     first = tpu.states([path])[path]
-    assert sorted(first) == [0, 1, 2, 3] and set(first.values()) <= {"queued", "running"}
+    assert sorted(first) == [0, 1, 2, 3, 4] and set(first.values()) <= {"queued", "running"}
     there = []
     until(lambda: there.append(len(list((cloud / "resources").iterdir()))) or ended(path), 60)
     assert max(there) == 2
     done = Counter((cloud / "done").read_text().split())
-    assert done["0"] == 2 and done["1"] == 2 and done["2"] == 2 and not done["3"], done  # two hosts each
+    assert done["0"] == 2 and done["1"] == 2 and done["2"] == done["4"] == 2 and not done["3"], done  # two hosts each
     assert Counter(calls(cloud, "create")) == {"create lab-1-0": 1, "create lab-1-1": 2, "create lab-1-2": 1,
-                                               "create lab-1-3": 1}
+                                               "create lab-1-3": 1, "create lab-1-4": 1}
     assert not list((cloud / "resources").iterdir())
     assert "MEGASCALE" not in (cloud / "environment").read_text()
-    states = {number: (path.parent / "tpu" / str(number)).read_text().strip() for number in range(4)}
-    assert states == {0: "done", 1: "done", 2: "done", 3: "failed"}
-    logs = [jobs.log(path, number).read_text() for number in range(4)]
+    states = {number: (path.parent / "tpu" / str(number)).read_text().strip() for number in range(5)}
+    assert states == {0: "done", 1: "done", 2: "done", 3: "failed", 4: "done"}
+    logs = [jobs.log(path, number).read_text() for number in range(5)]
     assert "queued: preempted" in logs[1] and "queued: it ended (1), failure 1" in logs[2] and "failure 2" in logs[3]
     assert "ALREADY_EXISTS" not in "".join(logs)
 
@@ -181,6 +185,7 @@ def test_the_sizes_of_slices_are_those_of_their_topologies():
     ({"asked": ("capacity=spto",)}, "did you mean 'spot'?"),
     ({"asked": ("restarts=x",)}, "--option=restarts = 'x'"),
     ({"asked": ("create=--a 'b",)}, "--option=create"),
+    ({"asked": ("files=none",)}, "--option=files = 'none': expected files and folders in folder"),
     ({"asked": ("zonr=x",)}, "did you mean 'zone'?"),
     ({"asked": ("zone=x",)}, "each name once"),
 ])

@@ -21,6 +21,7 @@ LABEL = "mlm-job"              # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"      # the numbers of a JobSet's commands, an annotation
 PORT, PORTS = 9876, 1000       # of process 0; each command has its own, lest it meets the one before it
 GRACE = 120                    # seconds to save, once a pod is told to end
+UNFINISHED = [124, 143]        # exit codes of what was told to end: its time was up, or its node's
 KEPT = 7 * 24 * 3600           # seconds that what has ended can be looked at
 WORK = """\
 # One command after the other. Where the pod is told to end, so is the command, which saves: the rest is for next time.
@@ -52,7 +53,7 @@ OPTIONS = {
     "priority": Option("the pods' PriorityClass", ""),
     "selector": Option("labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""),
     "tolerate": Option("taints of the nodes that are no hindrance, such as nvidia.com/gpu,NAME", ""),
-    "restarts": Option("how often what fails is started again; preemptions are not counted", "3"),
+    "restarts": Option("how often what fails is started again; what was preempted always is", "3"),
 }
 
 
@@ -128,8 +129,9 @@ def jobset(job: Job, lane: int, numbers: Sequence[int]) -> dict:
         "completions": each,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [
-            {"type": "DisruptionTarget", "status": "True"}]}]},
+        "podFailurePolicy": {"rules": [
+            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "FailJob", "onExitCodes": {"containerName": "run", "operator": "In", "values": UNFINISHED}}]},
         "template": {"spec": pod(job, numbers, f"{name}-{part}-0-0.{name}")},
     }
     return {

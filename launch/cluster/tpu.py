@@ -19,14 +19,16 @@ from mlm.base import errors
 FILE = "tpu.sh"
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
-INSTALL = ("[ -x .venv/bin/python ] || { python3 -m pip install --quiet --user uv && export PATH=$PATH:~/.local/bin && "
-           'uv venv --quiet --python=3.12 .venv && uv pip install --quiet --editable ".[tpu]"; }')
+INSTALL = ("[ -x .venv/bin/python ] || { PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv && "
+           "export PATH=$PATH:~/.local/bin && uv venv --quiet --python=3.12 .venv && "
+           'uv pip install --quiet --editable ".[tpu,gs,tfds]"; }')
 OPTIONS = {
     "zone": Option("the TPUs' zone, such as us-east5-a"),
     "project": Option("the project, where it is not gcloud's own", ""),
     "capacity": Option("on-demand, reserved or spot, which may be preempted and is then asked for again", "on-demand"),
     "runtime": Option("gcloud's --runtime-version, where it is not the kind's for JAX", ""),
     "create": Option("more flags of gcloud compute tpus queued-resources create, such as --network=NAME", ""),
+    "files": Option("what lies here and commands read by relative paths, such as tasks,text: copied to the hosts", ""),
     "install": Option("what makes .venv in the copy of the project on a host", INSTALL),
     "restarts": Option("how often a command that fails is started again; preemptions are not counted", "3"),
 }
@@ -48,6 +50,9 @@ def check(job: Job) -> None:
     for name in OPTIONS:
         errors.expect(said[name].isprintable(), f"--option={name}", said[name], "text in one line")
     words(said["create"])
+    for name in files(said["files"]):
+        errors.expect(not Path(name).is_absolute() and ".." not in Path(name).parts and (job.place / name).exists(),
+                      "--option=files", name, f"files and folders in {job.place}, by relative paths")
     errors.expect(job.runs.startswith("gs://"), "--config.workdir", job.runs, "gs://BUCKET/FOLDER: a TPU's hosts do "
                   "not see this machine's disks, and theirs go with them")
     if job.kind:
@@ -64,6 +69,10 @@ def words(flags: str) -> list[str]:
         found = [str(error)]
     errors.expect(all(word.startswith("--") for word in found), "--option=create", flags, "flags as --name=value")
     return found
+
+
+def files(names: str) -> list[str]:
+    return [name for name in names.split(",") if name]
 
 
 def text(job: Job) -> str:
@@ -92,7 +101,8 @@ def text(job: Job) -> str:
         f"RESTARTS={said['restarts']}",
         f"LIMIT={round(3600 * job.hours)}  # seconds of a command, each time it is started",
         f"CODE={shlex.quote(str(job.code))}",
-        f"PLACE={shlex.quote(str(job.place))}",
+        f"PLACE={shlex.quote(str(job.place))}  # where this was submitted",
+        f"FILES=({shlex.join(files(said['files']))})  # of that folder, copied to the hosts besides the code",
         f"INSTALL={shlex.quote(said['install'])}",
         f"AFTER=({shlex.join(map(str, job.after))})",
         "COMMANDS=(",

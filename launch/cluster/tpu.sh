@@ -54,6 +54,7 @@ follow() {  # a command, from asking for its TPU to giving that back
             running) say "$1" running && mute=0 ;;
             0) end="done" ;;
             none) if start "$1"; then say "$1" running && again="" mute=0; else again=none mute=$((mute + 1)); fi ;;
+            124 | 143) again=none && say "$1" queued "its time was up, or its host went down ($code)" ;;
             lost | [1-9]*)
                 again=none failures=$((failures + 1))
                 say "$1" queued "it ended ($code), failure $failures"
@@ -82,7 +83,7 @@ work() {
     for number in "${!COMMANDS[@]}"; do [ "$(cat "$state/$number" 2>/dev/null)" = "done" ] || say "$number" queued; done
     trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
     echo $$ >"$state/pid"
-    tar -C "$CODE" -czf "$state/code.tar.gz" . || exit 1
+    tar -czf "$state/code.tar.gz" -C "$CODE" . -C "$PLACE" "${FILES[@]}" || exit 1
     for other in "${AFTER[@]}"; do
         while [ -n "$(bash "$other" states 9>&- || echo unknown)" ]; do sleep "$poll" 9>&- & wait $!; done
     done
