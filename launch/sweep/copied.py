@@ -8,6 +8,7 @@ from mlm.train.run import began
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mlm", "launch", "configs", "experiments")
+SETUP = ("setup.py", "pyproject.toml")  # by which a host without the project installs it
 ELSEWHERE = "elsewhere"  # folder of files of the user's that lie in none of them
 
 
@@ -17,11 +18,11 @@ class Code(NamedTuple):
 
 
 def code(root: Path, own: tuple[str, ...]) -> Code:
-    """What is to be copied below a sweep's folder: the packages, without what Python keeps, and files of the user's."""
+    """What is to be copied below a sweep's folder: the packages, what installs them, and files of the user's."""
     found = {str(path.relative_to(ROOT)): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*"))
              if path.is_file() and not any(part.startswith(".") or part == "__pycache__"
                                            for part in path.relative_to(ROOT).parts)}
-    found |= {within(path): Path(path) for path in own}
+    found |= {name: ROOT / name for name in SETUP} | {within(path): Path(path) for path in own}
     return Code(Path(files.here(root).absolute(), "code", digest(found)), found)
 
 
