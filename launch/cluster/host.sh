@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a host, in the project's copy there: a command that outlives the connection by which it was started.
 #   bash launch/cluster/host.sh start SECONDS WORD...   ends an earlier one, then starts this, for so long at most
+#   bash launch/cluster/host.sh stop                    tells it to end, and waits until it has
 #   bash launch/cluster/host.sh state                   says none, running, lost (it is gone without a word) or its exit code
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -33,6 +34,7 @@ start)
     echo $! >"$run/pid"
     echo started
     ;;
+stop) stop ;;
 state)
     if [ -e "$run/exit" ]; then cat "$run/exit"
     elif alive; then echo running
@@ -40,7 +42,7 @@ state)
     else echo none; fi
     ;;
 *)
-    echo "error: ${1:-nothing}: expected start or state" >&2
+    echo "error: ${1:-nothing}: expected start, stop or state" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,6 @@
 """What is handed to a cluster, whatever kind of cluster it is, and what it is asked."""
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +63,12 @@ def environment(job: Job) -> dict[str, str]:
 def elsewhere(job: Job, python: str, code: str) -> list[list[str]]:
     """The commands where Python and the copied code have other paths than here."""
     return [[python, *(word.replace(str(job.code), code) for word in words[1:])] for words in job.commands]
+
+
+def readable(words: Sequence[str], indent: str) -> str:
+    """A command as one would write it in a shell, a line for each flag."""
+    flags = [f" \\\n{indent}" if word.startswith("--") else " " for word in words]
+    return "".join(flag + shlex.quote(word) for flag, word in zip(flags, words, strict=True)).strip()
 
 
 def log(path: Path, number: int) -> Path:

@@ -24,7 +24,7 @@ GRACE = 120                    # seconds to save, once a pod is told to end
 UNFINISHED = [124, 143]        # exit codes of what was told to end: its time was up, or its node's
 KEPT = 7 * 24 * 3600           # seconds that what has ended can be looked at
 WORK = """\
-# One command after the other. Where the pod is told to end, so is the command, which saves: the rest is for next time.
+# One command after the other; where the pod is told to end, so is its command, and the rest is left.
 told= code=0
 trap 'told=1 code=143; kill -TERM "$child"' TERM
 run() {
@@ -111,8 +111,8 @@ def text(job: Job) -> str:
     Dumper.add_representer(str, words)
     number = len(job.commands) if job.options["queue"] else min(job.running, len(job.commands))
     sets = [jobset(job, lane, range(lane, len(job.commands), number)) for lane in range(number)]
-    head = (f"# Commands: {len(job.commands)}, in {number} JobSets (version 0.7 or later), one after the other in "
-            "each.\n# To queue them: kubectl apply --filename=THIS_FILE\n")
+    head = (f"# Commands: {len(job.commands)}, in so many JobSets: {number}; each does its own one after the other.\n"
+            "# To queue them, where JobSet 0.7 or later is installed: kubectl apply --filename=THIS_FILE\n")
     return head + yaml.dump_all(sets, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1000)
 
 
@@ -210,10 +210,10 @@ def script(job: Job, numbers: Sequence[int], coordinator: str) -> str:
     if told:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
     for number in numbers:
-        them = (f"--coordinator={coordinator}:{PORT + number % PORTS} --processes={job.hosts} "
+        line = f"run {jobs.readable(commands[number], ' ' * 4)}\n"
+        them = (f"--coordinator={coordinator}:{PORT + number % PORTS} \\\n    --processes={job.hosts} \\\n    "
                 "--process=$JOB_COMPLETION_INDEX")
-        words = [them if told and word == "--distributed" else shlex.quote(word) for word in commands[number]]
-        lines.append(" \\\n    ".join([f"run {' '.join(words[:3])}", *words[3:]]) + "\n")
+        lines.append(line.replace("--distributed", them) if told else line)
     return "".join([*lines, 'exit "$code"\n'])
 
 

@@ -106,7 +106,7 @@ def text(job: Job) -> str:
         f"INSTALL={shlex.quote(said['install'])}",
         f"AFTER=({shlex.join(map(str, job.after))})",
         "COMMANDS=(",
-        *(f"    {shlex.quote(shlex.join(command))}" for command in commands),
+        *(f"    {shlex.quote(jobs.readable(command, ' ' * 8))}" for command in commands),
         ")",
         "",
         BODY.read_text()])

@@ -45,14 +45,14 @@ follow() {  # a command, from asking for its TPU to giving that back
     while [ -z "$end" ]; do
         now=$(there "$1") || now="? UNKNOWN"
         case "${now##*[[:space:]]}" in
-        "") create "$1" || failures=$((failures + 1)) ;;
+        "") create "$1" || mute=$((mute + 1)) ;;
         SUSPENDED) say "$1" queued "preempted: asked for again" && again="" && remove "$1" && continue ;;
         FAILED) say "$1" queued "not to be had: asked for again" && remove "$1" && failures=$((failures + 1)) ;;
         ACTIVE)
             code=$(on "$1" 0 "[ -d mlm ] && bash mlm/launch/cluster/host.sh state || echo none" | tail -n 1)
             case "${again:-$code}" in
             running) say "$1" running && mute=0 ;;
-            0) end="done" ;;
+            0) on "$1" all "bash mlm/launch/cluster/host.sh state" | grep -qx running || end="done" ;;
             none) if start "$1"; then say "$1" running && again="" mute=0; else again=none mute=$((mute + 1)); fi ;;
             124 | 143) again=none && say "$1" queued "its time was up, or its host went down ($code)" ;;
             lost | [1-9]*)
@@ -62,12 +62,13 @@ follow() {  # a command, from asking for its TPU to giving that back
                 ;;
             *) mute=$((mute + 1)) ;;
             esac
-            if [ "$mute" -ge 10 ]; then
-                say "$1" queued "its hosts do not answer, or cannot start: another is asked for"
-                remove "$1" && again="" mute=0 failures=$((failures + 1))
-            fi
             ;;
         esac
+        if [ "$mute" -ge 10 ]; then
+            say "$1" queued "it cannot be had, or its hosts do not answer, or cannot start: another is asked for"
+            remove "$1"
+            again="" mute=0 failures=$((failures + 1))
+        fi
         [ "$failures" -le "$RESTARTS" ] || end="failed"
         [ -n "$end" ] || sleep "$poll" 9>&-
     done
@@ -105,13 +106,13 @@ states() {  # of those who follow them, or where nobody does, of Google's
 }
 
 cancel() {
-    local name rest
+    local name now
     if ! flock --nonblock "$state/lock" true; then
         kill "$(cat "$state/pid")"
         flock --wait=900 "$state/lock" true  # until calls on their way have arrived
     fi
-    while read -r name rest; do
-        echo "$name ($rest) is deleted" && remove "${name##*-}" &
+    while read -r name now; do
+        { [ "$now" != ACTIVE ] || on "${name##*-}" all "bash mlm/launch/cluster/host.sh stop"; remove "${name##*-}"; } &
     done < <(there '[0-9]+')
     wait
     [ -z "$(there '[0-9]+')" ]
