@@ -1,8 +1,10 @@
 """Checkpoints of a run: asynchronous, atomic, checked against their digest, and refused to another run (orbax)."""
 import contextlib
+import errno
 import hashlib
 import json
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,11 +122,20 @@ def check_shared(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: d
                                  "config.workdir")
 
 
+def check_clock() -> None:
+    """Raises OSError where the clock stands still: TensorStore would wait for it with every checkpoint, for ever."""
+    before = time.time_ns()
+    time.sleep(0.002)
+    if time.time_ns() == before:
+        raise OSError(errno.ETIME, "the clock of this machine stands still; the same command continues when it goes")
+
+
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, saved: Saved) -> None:
     """Starts saving under the state's step, with the run's identity (`data`: the rows') and digests of it all.
 
     Returns before it is on disk.
     """
+    check_clock()
     origin = fields.identity(cfg, data) | {"totals": dict(saved.totals), "state": digest(saved.state)}
     checkpoints.save(int(saved.state.step), args=ocp.args.Composite(
         state=ocp.args.StandardSave(saved.state._asdict()),
