@@ -1,45 +1,78 @@
-"""A clock that stands still, and one that jumps; by libfaketime."""
+"""A wall clock that stands still, and one that jumps: clock.c, loaded into every process."""
 import random
 import shutil
+import struct
 import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from experiments.breaker import subject
-from experiments.breaker.place import BAD, SKIPPED, Ending, Place
+from experiments.breaker.place import BAD, EQUAL, NAMED, SKIPPED, Ending, Place, named
 from experiments.breaker.processes import LIMIT
 
-WALL = {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}    # a clock that tells durations goes on
-JUMPS = ("-1d", "+0", "+400d", "-3600", "-10y")
+JUMPS = (-86_400, 0, 400 * 86_400, -3600, 10, -10)   # seconds beside the right time
 
 
-def missing() -> Ending | None:
-    return Ending(SKIPPED, "faketime is not installed") if shutil.which("faketime") is None else None
+class Clock:
+    """What processes are told of the time."""
+
+    def __init__(self, place: Place):
+        self.path, library = place.out / "clock", place.out / "clock.so"
+        self.set()
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_suffix(".c"))],
+                       check=True)
+        self.environment = {"LD_PRELOAD": str(library), "BREAKER_CLOCK": str(self.path)}
+
+    def set(self, *, stands: int = 0, beside: int = 0) -> None:
+        """stands: the time, in ns, that it is and stays; beside: seconds from the right time."""
+        if not self.path.exists():
+            self.path.write_bytes(bytes(16))
+        with self.path.open("r+b") as file:
+            file.write(struct.pack("qq", stands, beside * 10**9))
+
+
+def told(place: Place, what: subject.Subject, wanted: Mapping[str, str], tell) -> Ending:
+    """tell(clock, seconds since a command's start): sets the clock anew, and waits a while."""
+    if shutil.which("cc") is None:
+        return Ending(SKIPPED, "there is no C compiler")
+    place.clear()
+    clock, line = Clock(place), ""
+    for words in what.commands:
+        clock.set()
+        started = place.start(words, more=clock.environment)
+        while started.process.poll() is None and (since := time.monotonic() - started.began) < LIMIT:
+            tell(clock, since)
+        if (code := started.wait()) != 0:
+            try:
+                line = named(code, started.said())
+            except ValueError as error:
+                return Ending(BAD, str(error))
+            break
+    clock.set()
+    ending = place.finish(what, wanted, more=clock.environment)
+    return Ending(NAMED, line) if line and ending.how == EQUAL else ending
 
 
 def stopped(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
-    """It is and stays one moment."""
-    place.clear()
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(rng.randrange(10**9, 2 * 10**9)))
-    return missing() or place.finish(what, wanted, prefix=("faketime", "-f", when), more=WALL)
+    """From a moment of chance on it stays what it was, for a while."""
+    first, long = rng.uniform(0, 10), rng.uniform(5, 20)
+
+    def tell(clock, since):
+        if first < since < first + long:
+            clock.set(stands=time.time_ns())
+            time.sleep(long)
+        else:
+            clock.set()
+            time.sleep(0.02)
+
+    return told(place, what, wanted, tell)
 
 
 def jumping(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
-    """Set to another day every now and then."""
-    place.clear()
-    if (none := missing()) is not None:
-        return none
-    library = subprocess.run(["faketime", "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True,
-                             check=True).stdout.strip()
-    now = place.out / "faketime"
-    more = WALL | {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(now), "FAKETIME_NO_CACHE": "1"}
-    for words in what.commands:
-        now.write_text("+0\n")
-        started = place.start(words, more=more)
-        while started.process.poll() is None and time.monotonic() - started.began < LIMIT:
-            time.sleep(rng.uniform(0.1, 1))
-            now.write_text(f"{rng.choice(JUMPS)}\n")
-        if (code := started.wait()) != 0:
-            return Ending(BAD, f"exit code {code}: {started.said().strip()[-500:]}")
-        started.alone()
-    return place.compared(wanted)
+    """Set to another day, or hour, every now and then."""
+    def tell(clock, since):
+        clock.set(beside=rng.choice(JUMPS))
+        time.sleep(rng.uniform(0.1, 1))
+
+    return told(place, what, wanted, tell)

@@ -20,7 +20,7 @@ class Fault(NamedTuple):
 RUN, SWEEP, LANGUAGE = "run", "sweep", "language"
 FAULTS = {
     "disk full": Fault(disk.full, (RUN, RUN, SWEEP, LANGUAGE)),
-    "disk slow (strace)": Fault(disk.slow, (RUN, LANGUAGE)),
+    "disk slow": Fault(disk.slow, (RUN, LANGUAGE)),
     "file torn": Fault(damage.torn, (RUN, SWEEP, LANGUAGE, RUN, SWEEP, LANGUAGE, RUN)),
     "bit flipped": Fault(damage.flipped, (RUN, SWEEP, LANGUAGE, RUN, SWEEP, LANGUAGE, RUN)),
     "compiled programs torn": Fault(damage.compiled, (RUN,)),
