@@ -44,7 +44,7 @@ def spoilt(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: 
     for words in what.commands[:None if done else -1]:
         place.call(words)
     if not done:
-        look, started = Look(place.folder, what.name == "sweep"), place.start(last)
+        look, started = Look(place.folder, last), place.start(last)
         aim = rng.choice(("training", "saving", "results", "fine-tuning"))
         while started.process.poll() is None and look.phase() != aim:
             pass

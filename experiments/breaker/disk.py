@@ -29,7 +29,7 @@ def of_size(place: Place, size: int) -> Iterator[bool]:
         if mounted:
             kept = place.keep("unmounted")
             subprocess.run(["umount", str(place.folder)], check=True)
-            place.folder.rmdir()
+            shutil.rmtree(place.folder)
             kept.rename(place.folder)
 
 

@@ -29,8 +29,9 @@ FAULTS = {
     "asked to stop": Fault(several.asked, (RUN, SWEEP, LANGUAGE, RUN)),
     "clock stopped": Fault(clock.stopped, (RUN, SWEEP)),
     "clock jumps": Fault(clock.jumping, (RUN, SWEEP)),
-    "host killed": Fault(hosts.dead, (LANGUAGE, LANGUAGE, LANGUAGE)),
-    "host silent": Fault(hosts.silent, (LANGUAGE,)),
+    "host killed": Fault(hosts.dead, (RUN, RUN, RUN)),
+    "process of a host lost": Fault(hosts.restarted, (RUN, RUN)),
+    "host silent": Fault(hosts.silent, (RUN,)),
 }
 
 
@@ -48,7 +49,7 @@ def run(place: Place, names: list[str], seed: int, known: Mapping[str, Mapping[s
         start = time.monotonic()
         try:
             ending = FAULTS[name].make(place, subjects[of], known[of], random.Random(f"{seed}-{name}-{number}"))
-        except Hangs as error:
+        except (Hangs, ValueError) as error:
             ending = Ending(BAD, str(error))
         one = {"fault": name, "trial": number, "subject": of, "seed": seed, **ending._asdict(),
                "seconds": round(time.monotonic() - start, 1)}

@@ -1,4 +1,5 @@
-"""A run of two hosts, here two processes, one of which is lost: the other must say so and end, and both continue."""
+"""A run of two hosts, here two processes, one of which is lost: the other must say so and end, and both continue. Where
+launch.run itself started them on one host, it must notice, and start both again."""
 import contextlib
 import json
 import random
@@ -13,6 +14,7 @@ from experiments.breaker.place import BAD, EQUAL, NAMED, Ending, Place, named
 from experiments.breaker.processes import Hangs, Started
 
 HEARS = 240   # seconds within which a host must have noticed that the other is lost
+HANGS = 10    # seconds between two steps after which launch.run takes a process of its own for hung
 
 
 def pair(place: Place, words) -> list[Started]:
@@ -41,12 +43,9 @@ def undisturbed(place: Place, words) -> dict[str, str]:
 def lost(place: Place, what: subject.Subject, rng: random.Random, number: int) -> Ending:
     """One of them is killed (SIGKILL) or halts for good (SIGSTOP) at a moment of chance."""
     words = what.commands[0]
-    try:
-        wanted = undisturbed(place, words)
-    except (ValueError, Hangs) as error:
-        return Ending(BAD, f"two hosts do not run at all: {error}")
+    wanted = undisturbed(place, words)
     place.clear()
-    look, both, who = Look(place.folder, False), pair(place, words), rng.randrange(2)
+    look, both, who = Look(place.folder, words), pair(place, words), rng.randrange(2)
     aim, wait = rng.choice(("compiling", "training", "saving", "results")), rng.uniform(0, 0.3)
     while all(one.process.poll() is None for one in both) and look.phase() != aim:
         time.sleep(0.003)
@@ -85,3 +84,27 @@ def dead(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: ra
 
 def silent(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
     return lost(place, what, rng, signal.SIGSTOP)
+
+
+def restarted(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
+    """One of the processes that launch.run started is killed, or halts for good."""
+    words = what.commands[0]
+    wanted = undisturbed(place, words)
+    place.clear()
+    look = Look(place.folder, words)
+    started = place.start([*words, "--local_processes=2", f"--hang_after={HANGS}"])
+    aim, wait = rng.choice(("compiling", "training", "saving", "results")), rng.uniform(0, 0.3)
+    number = rng.choice((signal.SIGKILL, signal.SIGSTOP))
+    while started.process.poll() is None and look.phase() != aim:
+        time.sleep(0.003)
+    time.sleep(wait)
+    if len(members := started.members()) < 3:
+        return Ending(BAD, f"not two processes: {started.said().strip()[-500:]}")
+    how = f"{signal.Signals(number).name} in {look.phase()}"
+    started.signal(number, [rng.choice(members[1:])])
+    if (code := started.wait()) != 0:
+        return Ending(BAD, f"{how}: exit code {code}: {started.said().strip()[-500:]}")
+    started.alone()
+    line = next((line for line in started.said().splitlines() if "start again" in line), "")
+    ending = place.compared(wanted)
+    return Ending(ending.how, f"{how}: {ending.said or line}")

@@ -1,14 +1,15 @@
 """Which phase a command is in, told from outside: by the files of a trial's folder."""
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.breaker import subject
+from experiments.breaker import queue, subject
 from mlm.base import files
 from mlm.train.run import directory
 
 PHASES = ("starting", "vocabulary", "packing", "references", "compiling", "training", "saving", "evaluating", "results",
-          "fine-tuning", "sweeping")
+          "fine-tuning", "sweeping", "submitting")
 MAKING = {"tokenizer": "vocabulary", "rows": "packing", "floor": "references", "optimum": "references",
           "parts": "references"}   # by what the name of a folder of the cache begins with
 
@@ -16,11 +17,12 @@ MAKING = {"tokenizer": "vocabulary", "rows": "packing", "floor": "references", "
 class Look:
     """The folder as it was when a process started there, by which what is new can be told."""
 
-    def __init__(self, folder: Path, sweep: bool):
-        self.folder, self.sweep = folder, sweep
+    def __init__(self, folder: Path, words: Sequence[str]):
+        self.folder, self.submits = folder, "submit" in words
+        self.sweep = not {"launch.sweep", "experiments.breaker.queue"}.isdisjoint(words)
         self.left = {*self.parts(), *self.saving()}
         self.starts = {workdir: len(directory.provenance(workdir)) for workdir in self.workdirs()}
-        self.logs = len(self.workers())
+        self.logs, self.handed = len(self.workers()), self.submitting()
 
     def parts(self) -> list[Path]:
         return list(self.folder.glob(f"{subject.CACHE}/.*.part-*"))
@@ -32,12 +34,23 @@ class Look:
     def workers(self) -> list[Path]:
         return list(self.folder.glob(f"{subject.RUNS}/logs/*"))
 
+    def submitting(self) -> list[tuple[Path, int]]:
+        """What of a submission is there, and since when."""
+        found = []
+        for path in [*self.folder.glob(f"{subject.RUNS}/*"), *self.folder.glob(f"{subject.RUNS}/jobs/**/*"),
+                     *self.folder.glob(f"{subject.RUNS}/code/*"), self.folder / queue.FILE]:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path, path.stat().st_mtime_ns))
+        return found
+
     def workdirs(self) -> list[Path]:
         return [path for pattern in ("*", "*/tasks/*") for path in self.folder.glob(f"{subject.RUNS}/{pattern}")
                 if (path / "config.json").exists()]
 
     def phase(self) -> str:
         """The phase of now; of a folder whose processes were killed, that in which they died."""
+        if self.submits:
+            return "submitting" if self.submitting() != self.handed else "starting"
         for path in self.parts():
             if path not in self.left:
                 return MAKING[path.name[1:].partition("-")[0]]

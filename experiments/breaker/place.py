@@ -35,8 +35,8 @@ class Place:
               prefix: Sequence[str] = ()) -> Started:
         """Starts Python with these arguments; cold: with compiled programs of the folder's own."""
         compiled = self.folder / subject.COLD if cold else self.out / SHARED
-        return Started([*prefix, *subject.python(words)], self.folder, subject.environment(compiled) | (more or {}),
-                       self.log)
+        return Started([*prefix, *subject.python(words)], self.folder,
+                       subject.environment(self.folder, compiled) | (more or {}), self.log)
 
     def call(self, words: Sequence[str], **how) -> tuple[int, str]:
         """Exit code, and all that it said; of a command that nobody disturbs any more."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.breaker import queue
 from launch import environ
 from launch.sweep.grid import axis, named
 from mlm.report.table import Column
@@ -56,11 +57,14 @@ def subjects() -> list[Subject]:
         Subject("run", (("-m", "launch.run", *said(SMALL | TEXT | {"eval.rates": 0.5} | run)),
                         ("-m", "launch.finetune", f"{RUNS}/run", *said(TASK | cache)))),
         Subject("sweep", (("-m", "launch.sweep", "run", str(Path(__file__).resolve()), *said(here)),)),
-        Subject("language", (("-m", "launch.run", *said(SMALL | LANGUAGE | run)),))]
+        Subject("language", (("-m", "launch.run", *said(SMALL | LANGUAGE | run)),)),
+        Subject("submitted", (("-m", "launch.sweep", "submit", str(Path(__file__).resolve()), *said(here),
+                               "--on=slurm", "--running=1"), ("-m", "experiments.breaker.queue")))]
 
 
 def write(folder: Path) -> None:
     """The text and the task that `run` reads: of chance, but always the same."""
+    queue.write(folder)
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 6))) for _ in range(200)]
 
@@ -75,12 +79,14 @@ def write(folder: Path) -> None:
                                                                              for text, label in examples))
 
 
-def environment(compiled: Path) -> dict[str, str]:
-    """Of the processes: compiled programs, however small, are kept in a folder; the repository is where they import."""
+def environment(folder: Path, compiled: Path) -> dict[str, str]:
+    """Of the processes of a trial in a folder: compiled programs, however small, are kept in another; the repository is
+    where they import."""
     root = Path(__file__).parents[2]
     return os.environ | environ.compiled() | {
         "JAX_COMPILATION_CACHE_DIR": str(compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", "MPLBACKEND": "agg"}
+        "JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}
 
 
 def python(words: Sequence[str]) -> list[str]:
