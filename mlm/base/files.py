@@ -248,7 +248,7 @@ class Lines:
         self.path, self.remote = path, buckets.is_one(path)
         self.kept = [line(record) for record in records]
         write_text(path, "".join(self.kept))
-        self.last, self.took = time.monotonic(), 0.0
+        self.last, self.took, self.waiting = time.monotonic(), 0.0, False
         self.file = None if self.remote else path.open("a", encoding="utf-8")
 
     def add(self, record: dict, now: bool = False) -> bool:
@@ -259,13 +259,14 @@ class Lines:
             return False
         lease.check(self.path)
         self.kept.append(line(record))
+        self.waiting = True
         if not now and time.monotonic() - self.last < max(EVERY, self.took / SHARE):
             return False
         self.put()
         return True
 
     def put(self) -> None:
-        began = time.monotonic()
+        began, self.waiting = time.monotonic(), False  # what fails is not tried again at the end
         write_text(self.path, "".join(self.kept))
         self.last = time.monotonic()
         self.took = self.last - began
@@ -273,6 +274,8 @@ class Lines:
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
+        if self.waiting:
+            self.put()
 
 
 class Mirror:
