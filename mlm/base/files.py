@@ -45,7 +45,7 @@ def here(path: Path) -> Path:
     if not buckets.is_one(path):
         return path
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache, "mlm", *path.parts[1:])
+    return Path(tempfile.gettempdir() if cache.startswith("~") else cache, "mlm", *path.parts[1:])
 
 
 def check_folder(field: str, path: str, *, writing: bool = True, schemes: Sequence[str] = ()) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from absl import logging
 
-from mlm.base import config, errors, files, types
+from mlm.base import buckets, config, errors, files, types
 from mlm.base.reads import Rule
 from mlm.base.special import PAD
 from mlm.data.rows import columns, labelled, store
@@ -48,7 +48,7 @@ def resolve(cfg: config.Config) -> config.Config:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
-    files.check_folder("config.data.cache", cfg.data.cache, writing=False)
+    files.check_folder("config.data.cache", cfg.data.cache, writing=False, schemes=tuple(buckets.LIBRARIES))
     errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
     if cfg.data.corpus == "task":
         tasks.check(cfg)

@@ -2,7 +2,6 @@
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -13,9 +12,9 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import errors, files
+from mlm.base import buckets, errors, files
+from mlm.data.rows import fetch
 
-MANIFEST = "manifest.json"
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -23,6 +22,7 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
          parts: tuple[str, ...] = ("",)) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
+    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there (fetch.py).
     noun begins the folder's name. make writes files into the (empty) folder and returns what else the manifest should
     say. A folder appears under its name only when it is whole. Processes that ask at once share one making. Files whose
     name begins with one of parts are compared with the SHA-256 in the manifest; where one differs or is gone, a warning
@@ -30,8 +30,10 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{noun}-{files.sha256(inputs)[:16]}"
-    folder = Path(cache) / name
-    files.check_folder("config.data.cache", str(cache), writing=False)
+    files.check_folder("config.data.cache", str(cache), writing=False, schemes=tuple(buckets.LIBRARIES))
+    folder = files.here(files.path(cache)) / name
+    if buckets.is_one(cache):
+        make = fetch.maker(files.path(cache, name), inputs, make)
     with contextlib.ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,8 +58,8 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
         aside = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
         try:
             manifest = {"inputs": inputs, **make(aside)}
-            manifest["sha256"] = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
-            files.write_sealed(aside / MANIFEST, manifest)
+            manifest["sha256"] = {path.name: fetch.sha256(path) for path in sorted(aside.iterdir())}
+            files.write_sealed(aside / fetch.MANIFEST, manifest)
             aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync(aside)
             try:
@@ -89,22 +91,17 @@ def _alone(path) -> Iterator[bool]:
 def _check(folder, inputs, parts) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
-        manifest = files.unseal(json.loads((folder / MANIFEST).read_text()), MANIFEST)
+        manifest = files.unseal(json.loads((folder / fetch.MANIFEST).read_text()), fetch.MANIFEST)
         if manifest["inputs"] != inputs:
-            return {}, f"{MANIFEST} was changed"
+            return {}, f"{fetch.MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
-            if name.startswith(parts) and _sha256(folder / name) != digest:
-                return {}, f"{name} differs from its SHA-256 in {MANIFEST}"
+            if name.startswith(parts) and fetch.sha256(folder / name) != digest:
+                return {}, f"{name} differs from its SHA-256 in {fetch.MANIFEST}"
     except files.Damaged as damaged:
         return {}, str(damaged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"not whole ({error})"
     return manifest, ""
-
-
-def _sha256(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(folder):
