@@ -62,7 +62,7 @@ STARTED = """HloModule started
 ENTRY %main (a: f32[8], b: pred[4,2]) -> f32[16] {
   %a = f32[8]{0} parameter(0)
   %b = pred[4,2]{1,0} parameter(1)
-  %start = ((f32[8]{0}, pred[4,2]{1,0}), (f32[16]{0}, pred[8,2]{1,0})) all-gather-start(%a, /*index=1*/%b), dimensions={0}
+  %start = ((f32[8]{0}, pred[4,2]{1,0}), (f32[16]{0}, pred[8,2]{1,0})) all-gather-start(%a, /*index=1*/%b)
   %w = (s32[], bf16[64]{0}) while(%init), condition=%test, body=%body, backend_config={"known_trip_count":{"n":"3"}}
   ROOT %end = (f32[16]{0}, pred[8,2]{1,0}) all-gather-done(%start)
 }

@@ -125,7 +125,7 @@ def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monke
     points = {str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
               for seed in range(3)}
     rows = list(plan.rows(points, plan.Plan(kinds.KINDS["H200"], exact=True)))
-    assert len(set(compiled)) == 1 and program.blank(compiled[0]) == compiled[0]
+    assert len(set(compiled)) == 2 and program.blank(compiled[0]) == compiled[0]  # with and without model.remat
     assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
 
 

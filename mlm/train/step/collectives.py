@@ -13,7 +13,7 @@ _ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
 
 
 def moved(text: str) -> dict[str, int]:
-    """Bytes that each device gathers, scatters, adds up or exchanges in one call of a program; text: compiled.as_text().
+    """Bytes that each device gathers, scatters, adds up or exchanges in a call of a program; text: compiled.as_text().
 
     They are those of the whole array that a collective is about: what comes out of an all-gather, what goes into any
     other. Over a ring of n devices each one sends (n - 1) / n of them, in an all-reduce twice that (Patarasuk & Yuan

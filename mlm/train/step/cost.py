@@ -1,11 +1,12 @@
 """What a step costs by the compiler's own count: floating-point operations, and bytes of memory."""
 import functools
+from typing import NamedTuple
 
 import jax
 
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
-from mlm.train.step import parallel, program, update
+from mlm.train.step import collectives, parallel, program, update
 
 
 def per_step(cfg: config.Config, vocab_size: int) -> float | None:
@@ -29,7 +30,8 @@ def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float |
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
     if cfg.model.family != "rnn" and cfg.tune.head != "bilstm":
         time_unroll = 1  # no loop along a row
-    changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.fast": False,  # the same on every device
+    changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.remat": False,
+               "model.fast": False,  # the same on every device
                "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2, "train.steps": 1}
     return _lowered(program.blank(fields.override(cfg, changes)), vocab_size)
 
@@ -58,18 +60,33 @@ def abstract(cfg: config.Config, vocab_size: int) -> types.TrainState:
                           program.knobs(cfg))
 
 
-@functools.cache
+class Compiled(NamedTuple):
+    """What the compiler plans for a step."""
+
+    memory: int              # bytes on each device
+    moved: dict[str, int]    # bytes between devices in a step, by kind of collective (collectives.moved)
+
+
 def memory(cfg: config.Config, vocab_size: int) -> int:
     """Bytes on one device of a step of cfg.train.batch_size rows there, its layers rolled, which changes little."""
+    return compiled(cfg, vocab_size, alone=True).memory
+
+
+@functools.cache
+def compiled(cfg: config.Config, vocab_size: int, *, alone: bool = False) -> Compiled:
+    """A step of a blank config on all devices there are, or on one alone, its layers rolled; no array is allocated."""
     cfg = fields.override(cfg, {"model.unroll": 1, "model.fast": False})  # the fast paths are this CPU's
     about = pack.shape(cfg, vocab_size)
-    run = parallel.one_device(functools.partial(update.train_step, cfg, *program.parts(cfg, about)))
-    batch = types.abstract(cfg.train.batch_size, about)
-    lowered = run.train_step.lower(abstract(cfg, vocab_size), batch, program.knobs(cfg))
+    train_step = functools.partial(update.train_step, cfg, *program.parts(cfg, about))
+    split = cfg.parallel.mode == "sharded" and not alone
+    run = parallel.one_device(train_step) if alone else parallel.MODES["sharded" if split else "jit"](train_step)
+    state, batch = abstract(cfg, vocab_size), types.abstract(cfg.train.batch_size, about)
     # How well its machine code is optimised changes nothing in what memory is planned.
-    used = lowered.compile(compiler_options={"xla_backend_optimization_level": 0}).memory_analysis()
-    return (used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
-            + used.temp_size_in_bytes)
+    made = run.train_step.lower(run.like(state) if split else state, batch, program.knobs(cfg)).compile(
+        compiler_options={"xla_backend_optimization_level": 0})
+    used = made.memory_analysis()
+    return Compiled(used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+                    + used.temp_size_in_bytes, {} if alone else collectives.moved(made.as_text()))
 
 
 def check_room(cfg: config.Config) -> None:
@@ -89,10 +106,10 @@ def check_room(cfg: config.Config) -> None:
 def least(cfg: config.Config) -> int:
     """Bytes that a device needs for a run, at the least: what no compiler could do without.
 
-    Parameters, their gradient and Adam's two moments, beside `rows`.
+    Its part of the parameters, their gradient and Adam's two moments, beside `rows`.
     """
     model = cfg.model
-    certain = 16 * 2 * model.layers * model.width * model.hidden  # whatever the architecture
+    certain = _part(cfg, 16 * 2 * model.layers * model.width * model.hidden)  # whatever the architecture
     if certain > parallel.room():
         return certain
 
@@ -105,7 +122,11 @@ def least(cfg: config.Config) -> int:
     every = one + (model.layers - 1) * (parameters(layers=2, window=window) - one)
     if model.window > 1:
         every += (model.window - 1) * (parameters(layers=1, window=2) - one)
-    return 16 * (every + max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1)) + rows(cfg)
+    return _part(cfg, 16 * (every + max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1))) + rows(cfg)
+
+
+def _part(cfg, state):
+    return state // parallel.describe()["devices"] if cfg.parallel.mode == "sharded" else state
 
 
 def at_most(cfg: config.Config) -> int:

@@ -50,18 +50,25 @@ def shardings(tree, mesh):
     return jax.tree.map(lambda spec: jax.NamedSharding(mesh, spec), specs(tree, mesh.size))
 
 
+def parts(tree, devices: int):
+    """The shapes of what each device has of a tree of whole arrays."""
+    def part(number, x):
+        shape = [size // devices if at == number else size for at, size in enumerate(x.shape)]
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    return jax.tree.map(part, axes(tree, devices), tree)
+
+
 def gather(number: int, part):
     """An array from its parts; the gradient of a part is the sum of all devices' gradients of it (a reduce-scatter)."""
     return part if number == WHOLE else jax.lax.all_gather(part, "data", axis=number, tiled=True)
 
 
-def local(mesh, function: Callable, params: types.Params, inputs, outputs) -> Callable:
-    """function(whole, params, ...) on each device, whose part of params, and of what else there is, it is handed.
-
-    whole: makes parameters whole, but for the layers', which become so one by one. params: the whole ones, for their
-    shapes; inputs, outputs: how all that is handed and returned is cut.
+def reading(function: Callable, params: types.Params, devices: int) -> Callable:
+    """function(whole, ...) on one of the devices, which has its part of some parameters, given here whole for their
+    shapes. It is handed `whole`, which gathers them, but for the layers': those are gathered as they are read.
     """
-    split = axes(params, mesh.size)
+    split = axes(params, devices)
 
     def whole(parts):
         return jax.tree_util.tree_map_with_path(
@@ -75,7 +82,13 @@ def local(mesh, function: Callable, params: types.Params, inputs, outputs) -> Ca
         with layers.read_through(layer):
             return function(whole, *values)
 
-    return jax.shard_map(call, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+    return call
+
+
+def local(mesh, function: Callable, params: types.Params, inputs, outputs) -> Callable:
+    """`reading` on each device of a mesh; inputs, outputs: how what is handed and returned is cut."""
+    return jax.shard_map(reading(function, params, mesh.size), mesh=mesh, in_specs=inputs, out_specs=outputs,
+                         check_vma=False)
 
 
 def summed(mesh, total: Callable, own: Callable, params: types.Params, part: types.Params, step, batch: types.Batch,

@@ -1,0 +1,140 @@
+"""Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
+import jax
+import numpy as np
+import pytest
+from small import VOCAB, about, small_config
+from test_step import uneven
+
+from mlm.train.run import checkpoint
+from mlm.train.step import cost, evaluation, program, sharded, update
+
+pytestmark = pytest.mark.slow
+
+STEPS = 20
+DATA = {"rows": "the same"}
+
+
+def member(mode="jit", **changes):
+    """Clipped at less than gradients' norms, with dropout."""
+    return small_config(**{"mask__rate": 0.3, "train__batch_size": 8, "train__steps": STEPS, "parallel__mode": mode,
+                           "model__dropout": 0.2, "model__attention_dropout": 0.0, "model__unroll": 1,
+                           "optim__clip": 0.3} | changes)
+
+
+def train(cfg, devices, first=None):
+    """The losses and norms of some updates, from the beginning or a state; the state halfway and at their end, as it is
+    kept; and a call for what rows lose by it."""
+    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
+    state = made.run.put_state(jax.device_get(made.initial(knobs)) if first is None else first)
+    seen, half = [], None
+    for number in range(int(state.step), STEPS):
+        if number == STEPS // 2:
+            half = made.run.kept(state)
+        state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
+        metrics = made.run.get_metrics(metrics)
+        seen.append([metrics[name] for name in ("loss", "gradient_norm", "parameter_norm")])
+    judged = lambda: evaluation.named(made.run.per_row(update.eval_step, made.model, made.objective)(  # noqa: E731
+        state, made.run.put_batch(uneven(8)), program.frozen(cfg)))["mlm_nats"]
+    return np.array(seen), half, made.run.kept(state), judged
+
+
+def same(found, expected, since=0):
+    np.testing.assert_allclose(found[0], expected[0][since:], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    found = train(member(), 1)
+    assert (found[0][:, 1] > 0.3).any()  # some are clipped
+    return found
+
+
+@pytest.fixture(scope="module")
+def four(whole):
+    return train(member("sharded"), 4)
+
+
+def kept(folder, cfg, state):
+    """A checkpoint of a state, closed again."""
+    checkpoints = checkpoint.manager(folder)
+    checkpoint.save(checkpoints, cfg, DATA, checkpoint.Saved(state, {}))
+    checkpoints.close()
+
+
+def opened(folder, cfg, devices):
+    """The state of a folder's checkpoint, as a program on so many devices has it."""
+    checkpoints = checkpoint.manager(folder)
+    made = program.build(cfg, about(cfg), jax.devices()[:devices])
+    state = checkpoint.newest(checkpoints, cfg, DATA, made, program.knobs(cfg)).state
+    checkpoints.close()
+    return state
+
+
+def test_four_devices_train_as_one_that_has_all(whole, four):
+    same(four, whole)
+    np.testing.assert_allclose(four[3](), whole[3](), rtol=1e-4)
+
+
+def test_each_device_has_its_part_and_no_more(four):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(four[2]):
+        part, = {shard.data.size for shard in leaf.addressable_shards}
+        matrix = leaf.ndim - sharded.stacked(path) > 1
+        assert part == leaf.size / 4 if matrix else part == leaf.size, path
+
+
+@pytest.mark.parametrize(("changes", "devices"), [
+    ({"family": "rnn", "cell": "lstm"}, 4),
+    ({"family": "feedforward", "cell": "bag", "tune__layers": 1, "tune__decay": 0.8, "train__accumulate": 2,
+      "mask__predict": 0.5}, 2)], ids=["lstm", "bag, half of it frozen, in parts and views"])
+def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
+    """The first on one device, as it is; split, each layer is computed again as well."""
+    cfg = member("sharded", **changes, model__remat=True)
+    same(train(cfg, devices), train(member(**changes), 1))
+
+
+@pytest.mark.parametrize(("mode", "devices"), [("jit", 1), ("sharded", 2)])
+def test_a_checkpoint_of_four_devices_goes_on_on_fewer_and_whole(whole, four, tmp_path, mode, devices):
+    kept(tmp_path, member("sharded"), four[1])
+    same(train(member(mode), devices, opened(tmp_path, member(mode), devices)), whole, STEPS // 2)
+
+
+def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole, tmp_path):
+    cfg = member("sharded")
+    kept(tmp_path, cfg, whole[1])
+    state = opened(tmp_path, cfg, 4)
+    assert state.params["model"]["token"]["embedding"].sharding.spec == jax.P(None, "data")
+    assert checkpoint.digest(state) == checkpoint.digest(whole[1]) == checkpoint.newest_digest(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, state, whole[1])
+    assert checkpoint.digest(state._replace(step=np.int32(3))) != checkpoint.digest(state)
+
+
+def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
+    def axis(name, *shape, devices=4):
+        (path, _), = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
+        return sharded.axis(path, shape, devices)
+
+    assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == sharded.WHOLE
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == sharded.WHOLE
+    assert axis("layers", 24, 1024) == sharded.WHOLE
+
+
+def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_computed_again():
+    """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
+    changes = {"model__layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
+    cfgs = [program.blank(member(mode, **changes, model__remat=remat))
+            for mode, remat in (("jit", False), ("sharded", False), ("sharded", True))]
+    params = jax.tree_util.tree_leaves_with_path(cost.abstract(cfgs[0], VOCAB).params)
+    matrices = sum(4 * x.size for path, x in params if x.ndim - sharded.stacked(path) > 1)
+    layers = sum(4 * x.size for path, x in params if x.ndim > 2)
+    vectors = sum(4 * x.size for _, x in params) - matrices
+    found = [cost.compiled(cfg, VOCAB) for cfg in cfgs]
+    few = 4 * 100  # weights, losses and norms
+    assert matrices + vectors < found[0].moved.pop("all-reduce") < matrices + vectors + few
+    assert not any(found[0].moved.values())
+    for one, again in zip(found[1:], (0, layers), strict=True):
+        assert one.moved["all-gather"] == matrices + again and one.moved["reduce-scatter"] == matrices
+        assert vectors < one.moved["all-reduce"] < vectors + few
+        assert one.moved["all-to-all"] == one.moved["collective-permute"] == 0
+    state = 3 * 3 / 4 * matrices  # three quarters of parameters and moments
+    assert found[1].memory < found[0].memory - 0.7 * state and found[2].memory < 0.7 * found[1].memory
