@@ -41,10 +41,11 @@ time.sleep(float(sys.argv[2]))
         made = jobs.Job("a-job", ((*words, "first", "0"), (*words, "it's \"$HOME\"", str(seconds))), tmp_path / "job",
                         tmp_path / "code", place, "", options=jobs.options(slurm.OPTIONS, []))
         (tmp_path / "job.sh").write_text(clusters.CLUSTERS["slurm"].text(made))
-        env = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_JOB_NAME": "a-job"}
+        env = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_JOB_NAME": "a-job",
+                            "PYTHONPATH": "own"}
         started = subprocess.Popen(["bash", str(tmp_path / "job.sh")], env=env, stdout=subprocess.PIPE, text=True)
         started.stdout.readline()
-        assert started.stdout.readline() == f"it's \"$HOME\" {place} {tmp_path / 'code'}\n"
+        assert started.stdout.readline() == f"it's \"$HOME\" {place} {tmp_path / 'code'}:own\n"
         return started
 
     return begin

@@ -186,7 +186,7 @@ def test_what_no_cluster_could_be_asked_is_refused_in_a_line(sweep, go, tools, g
 
 def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(errors.ConfigError, match=r"sbatch is not on PATH: .* --dry_run shows"):
+    with pytest.raises(errors.ConfigError, match=r"sbatch is not on PATH: .*; --dry_run shows"):
         go()
     assert not sweep.root.exists()
 

@@ -69,6 +69,7 @@ OPTIONS = {
     "sbatch": Option("more options of sbatch's, such as '--qos=long --mem=64G'", ""),
 }
 
+MORE = '"${PYTHONPATH:+:$PYTHONPATH}"'  # what one's own modules need
 # A process that has saved and ends first is no reason to kill the others, which JAX tells; cores are not inherited.
 SRUN = "srun --label --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} "
 
@@ -108,7 +109,8 @@ def text(job: Job) -> str:
     if several and job.kind:  # else JAX, told by SLURM who it is, takes one device a process
         environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(KINDS[job.kind].chips)))
     return head + BODY.format(
-        environment="\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+        environment="\n".join(f"export {name}={shlex.quote(value)}" + (MORE if name == "PYTHONPATH" else "")
+                              for name, value in environment.items()),
         place=shlex.quote(str(job.place)), warning=WARNING,
         cases="\n".join(f"    {number}) set -- {shlex.join(words)} ;;" for number, words in enumerate(job.commands)),
         tell='scancel --signal=TERM "$SLURM_JOB_ID"' if several else 'kill -TERM "$child"',
@@ -122,8 +124,8 @@ def quoted(word: str) -> str:
 
 def ready(command: str = "sbatch") -> None:
     if shutil.which(command) is None:
-        raise errors.ConfigError(f"{command} is not on PATH: jobs are submitted on a machine of the cluster; --dry_run "
-                                 "shows their files here")
+        raise errors.ConfigError(f"{command} is not on PATH: SLURM is asked on a machine of its cluster"
+                                 + ("; --dry_run shows the files here" if command == "sbatch" else ""))
 
 
 def call(*words: str) -> str:
