@@ -38,7 +38,10 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MinJobAge=5
 {nodes}
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=first Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 
 TOOL = '''#!/bin/sh
@@ -105,7 +108,7 @@ class Slurm:
         self.wait(lambda: self.say("scontrol", "ping").find("UP") > 0, 30)
         for name in self.nodes:
             self.start("slurmd", "-N", name, "-D")
-        self.wait(lambda: self.say("sinfo", "--noheader", "--Node", "--format=%T").count("idle") == len(self.nodes), 30)
+        self.wait(lambda: self.say("sinfo", "--noheader", "--Node", "--format=%T").count("idle") >= len(self.nodes), 30)
         return self
 
     def restart_controller(self) -> None:

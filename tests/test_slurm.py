@@ -16,6 +16,8 @@ import own_slurm
 import pytest
 from small import environment
 
+from launch.cluster import job as jobs
+from launch.cluster.slurm import CLUSTER as SLURM
 from mlm.base import files
 from mlm.train.run import directory
 
@@ -186,6 +188,44 @@ def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder, alone):
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 200)
     assert "3 done" in sweep(slurm, folder, "status", root.name, points)
     assert watched.number
+
+
+SAVES = """import signal, sys, time
+
+def told(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(2)
+    print("saved", flush=True)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, told)
+print("begins", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_a_command_that_is_preempted_or_whose_time_is_up_saves_and_is_queued_again(slurm, tmp_path):
+    def put(name, seconds, *options):
+        made = jobs.Job(name, ((sys.executable, "-c", SAVES, str(seconds)),), tmp_path / name, tmp_path, tmp_path, "",
+                        hours=0.05, running=1, options=jobs.options(SLURM.options, options))
+        made.folder.mkdir()
+        (made.folder / SLURM.file).write_text(SLURM.text(made))
+        return slurm.say("sbatch", "--parsable", str(made.folder / SLURM.file)).strip(), made.folder / "0.log"
+
+    def waits(word, times, seconds):
+        slurm.wait(lambda: log.exists() and log.read_text().count(word) == times, seconds)
+
+    number, log = put("low", 600)
+    waits("begins", 1, 30)
+    _, above = put("high", 0, "partition=first", "cpus=4")
+    waits("saved", 1, 30)
+    slurm.wait(lambda: above.exists() and "begins" in above.read_text(), 60)
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 60)
+    slurm.say("scontrol", "update", f"JobId={number}", "StartTime=now")  # which is after two minutes
+    waits("begins", 2, 60)
+    waits("saved", 2, 120)  # of its three minutes
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 60)
+    slurm.say("scancel", number)
 
 
 @pytest.fixture(scope="module")

@@ -243,6 +243,15 @@ def test_of_the_packages_nothing_is_copied_that_python_makes(tmp_path, monkeypat
     assert list(copied.code(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
 
 
+def test_a_recipe_of_one_s_own_is_copied_too(sweep, go, tools, tmp_path):
+    (tmp_path / "own.py").write_text("the recipe")
+    go(sweep._replace(recipe="own.py:small"), running=1)
+    (code,) = (sweep.root / "code").iterdir()
+    assert (code / "elsewhere" / "own.py").read_text() == "the recipe"
+    text = Path(submitted.read(sweep.root)[0].file).read_text()
+    assert f"'--config={code}/elsewhere/own.py:small' --scale=quick" in text
+
+
 def test_a_field_is_told_as_it_is_typed():
     assert [submit.flag("a", value) for value in (True, "Some.TXT", (0.1, 2.0), 1e-5)] == [
         "--config.a=true", "--config.a=Some.TXT", "--config.a=(0.1, 2.0)", "--config.a=1e-05"]

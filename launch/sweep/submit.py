@@ -8,6 +8,7 @@ what is missing. Once all has ended, one more job makes the table and the report
 import csv
 import hashlib
 import io
+import os
 import re
 import sys
 import time
@@ -74,8 +75,7 @@ def run_command(cfg, base, recipe: Sequence[str]) -> tuple[str, ...]:
     errors.expect(start.resolve(base, differ) == cfg, "--hosts", hosts(),
                   f"1 for {cfg.workdir}, of which flags cannot tell launch.run")
     return (sys.executable, "-m", "launch.run", *(f"--config={path}" for path in recipe), "--distributed",
-            *expected(),
-            *(flag(name, value) for name, value in differ.items()))
+            *expected(), *(flag(name, value) for name, value in differ.items()))
 
 
 def hosts() -> int:
@@ -103,7 +103,7 @@ class Sweep(NamedTuple):
     configs: list              # of its points, those selected
     settings: tuple[str, ...]  # flags of the command line that say which points these are
     base: object               # the config that --config's file makes
-    recipe: str                # that file; "": none was given
+    recipe: str                # that file, with ":ARGUMENT" where it takes one; "": none was given
 
 
 def submit(sweep: Sweep) -> None:
@@ -119,8 +119,7 @@ def submit(sweep: Sweep) -> None:
     unknown = [cfg for cfg in sweep.configs if not cfg.train.steps]
     errors.expect(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
                   "run one point (--points) on a machine of the kind")
-    own = (sweep.experiment, *([sweep.recipe] if sweep.recipe else []))
-    code = copied.code(sweep.root, own)
+    code = copied.code(sweep.root, (sweep.experiment, *([file(sweep.recipe)] if sweep.recipe else [])))
     if _DRY_RUN.value:
         for job, _ in jobs(sweep, code):
             print(f"\n==> {job.folder / cluster().file} <==\n{cluster().text(job)}", end="")
@@ -130,6 +129,11 @@ def submit(sweep: Sweep) -> None:
         for job, members in jobs(sweep, code):
             copied.write(code)
             write(sweep.root, job, members)
+
+
+def file(path: str) -> str:
+    """The file of FILE:ARGUMENT, as command.recipe reads it."""
+    return path if os.path.exists(path) else path.partition(":")[0]
 
 
 def cluster():
@@ -152,7 +156,8 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
     if not left and (not trains or any(live.get(one.file) for one in sent if not any(one.members))):
         return []
 
-    experiment, *recipe = (str(code.folder / copied.within(path)) for path in (sweep.experiment, sweep.recipe) if path)
+    experiment, *recipe = (f"{code.folder / copied.within(file(path))}{path.removeprefix(file(path))}"
+                           for path in (sweep.experiment, sweep.recipe) if path)
     settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
     if hosts() > 1:
         groups = [[cfg] for cfg in left]
