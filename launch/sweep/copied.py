@@ -22,7 +22,8 @@ def code(root: Path, own: tuple[str, ...]) -> Code:
     found = {str(path.relative_to(ROOT)): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*"))
              if path.is_file() and not any(part.startswith(".") or part == "__pycache__"
                                            for part in path.relative_to(ROOT).parts)}
-    found |= {name: ROOT / name for name in SETUP if (ROOT / name).exists()} | {within(path): Path(path) for path in own}
+    found |= {name: ROOT / name for name in SETUP if (ROOT / name).exists()}
+    found |= {within(path): Path(path) for path in own}
     return Code(Path(files.here(root).absolute(), "code", digest(found)), found)
 
 
