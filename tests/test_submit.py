@@ -127,6 +127,7 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
 
 
 def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
+    directory.fail(sweep.configs[1].workdir, "Diverged, before it was submitted")
     go(running=1, each=2)
     first = Path(submitted.read(sweep.root)[0].file)
     jobs.log(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")

@@ -5,6 +5,7 @@ Each command is `launch.sweep run --points=...` of the code as it is now, copied
 What is queued or running, by the cluster's word, or held by a process, or done, is left out: called again, it adds
 what is missing. Once all has ended, one more job makes the table and the report.
 """
+import contextlib
 import csv
 import hashlib
 import io
@@ -202,6 +203,7 @@ def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
     """Submits a job that is written down before: whoever is killed in between finds it by its name, or not there."""
     from launch.sweep import submitted
     from mlm.base import files
+    from mlm.train.run import directory
 
     job.folder.mkdir(parents=True, exist_ok=True)
     path = job.folder / cluster().file
@@ -209,6 +211,9 @@ def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
     sent = submitted.read(root)
     new = submitted.Sent(str(path), _ON.value, members, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     submitted.write(root, [*sent, new])
+    for name in (name for names in members for name in names):
+        with contextlib.suppress(OSError):  # how it failed before; it is tried again
+            directory.failure(root / name).unlink()
     said = cluster().submit(job, path)
     submitted.write(root, [*sent, new._replace(said=said)])
     what = (f"{sum(map(len, members))} points in {len(job.commands)} commands, at most {job.running} at a time"
