@@ -1,10 +1,114 @@
-"""The breaker tells bit-equal from different, and named from silent; and what it found stays mended."""
+"""A short breaker: a run that is killed ends as if nobody had; and the breaker tells right from wrong, and phases."""
+import os
+import random
 import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from experiments.breaker import kills, outcome, phases, place, queue, subject
+from experiments.breaker.processes import Started
 from launch import command
-from mlm.train.run import checkpoint
+from mlm.base import files
+from mlm.train.run import checkpoint, directory
+
+SHORT = {"train.steps": 6, "train.checkpoint_every": 2, "train.eval_every": 0, "data.cache": subject.CACHE,
+         "workdir": f"{subject.RUNS}/run"}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
+    there = place.Place(tmp_path)
+    (tmp_path / place.SHARED).symlink_to(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    what = subject.Subject("short", (("-m", "launch.run", *subject.said(subject.SMALL | subject.TEXT | SHORT)),))
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    wanted, seen = kills.undisturbed(there, what)
+    assert {"compiling", "saving", "results"} <= seen.keys()
+    one = kills.trial(there, what, ["saving"], wanted, seen, random.Random(seed))
+    assert one["wrong"] == [] and len(one["kills"]) == 1, one
+    run = there.folder / SHORT["workdir"]
+    assert len(directory.provenance(run)) == 2
+    (rows,) = (there.folder / subject.CACHE).glob("rows-*/manifest.json")
+    files.write_sealed(rows, {"rows": 0})
+    assert outcome.differences(outcome.outcome(there.folder), wanted) == [f"rows: {rows.parent.name}"]
+
+
+def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
+    run, now = tmp_path / subject.RUNS / "run", {"step": 0, "time": "now"}
+    (tmp_path / subject.CACHE / ".rows-1.part-old").mkdir(parents=True)
+    look = phases.Look(tmp_path, ("-m", "launch.run"))
+
+    def logged(*records):
+        files.write_lines(directory.metrics(run), records)
+
+    assert look.phase() == "starting"
+    (tmp_path / subject.CACHE / ".tokenizer-1.part-new").mkdir()
+    assert look.phase() == "vocabulary"
+    (tmp_path / subject.CACHE / ".tokenizer-1.part-new").rmdir()
+    run.mkdir(parents=True)
+    for name, value in (("config.json", {"a": 1}), ("provenance.json", {"starts": [now]})):
+        files.write_sealed(run / name, value)
+    assert look.phase() == "compiling"
+    logged({"step": 1, "loss": 1.0})
+    assert look.phase() == "training"
+    logged({"step": 6, "loss": 1.0})
+    assert look.phase() == "evaluating"
+    logged({"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0})
+    assert look.phase() == "training"
+    logged({"step": 12, "eval_loss": 1.0})
+    assert look.phase() == "results"
+    (directory.checkpoints(run) / "6.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert look.phase() == "saving"
+    tuned = directory.fine_tuning(run, "sst2")
+    tuned.mkdir(parents=True)
+    for name, value in (("config.json", {"a": 1}), ("provenance.json", {"starts": [now]})):
+        files.write_sealed(tuned / name, value)
+    assert look.phase() == "fine-tuning"
+
+
+def test_each_phase_is_aimed_at_where_fewest_died_so_far():
+    seen = dict.fromkeys(("training", "saving", "results"), kills.Seen(1, 1.0))
+    for seed in range(9):
+        assert kills.aimed({"training": 3, "results": 2}, seen, random.Random(seed))[0] == "saving"
+    counts = Counter()
+    for seed in range(200):
+        counts.update(kills.aimed(counts, seen, random.Random(seed)))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_killed_session_leaves_nobody_even_of_another_group(tmp_path):
+    started = Started(["bash", "-c", "set -m; sleep 60 & sleep 60 & wait"], tmp_path, os.environ, tmp_path / "log")
+    while len(members := started.members()) < 3:
+        time.sleep(0.01)
+    assert len({os.getpgid(pid) for pid in members}) == 3
+    started.kill()
+    assert started.members() == [] and started.wait() < 0
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "done"), (1, ""), (-9, "error: a"), (
+    1, "Traceback (most recent call last):\nValueError: a")])
+def test_what_ends_without_a_line_is_not_named(code, said):
+    with pytest.raises(ValueError):
+        place.named(code, said)
+    assert place.named(1, "step 3\nerror: the disk is full\n") == "error: the disk is full"
+
+
+def test_a_job_that_is_queued_twice_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a", "echo --points=a"), ("b", "echo --points=a"), ("a-table", "echo table")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.sh").write_text(text)
+
+    def queued(*names):
+        Path(queue.FILE).write_text("".join(f"{tmp_path / name}/job.sh\n" for name in names))
+        queue.main()
+
+    queued("a", "a-table")
+    for twice in (("a", "a", "a-table"), ("a", "b", "a-table"), ("a", "a-table", "a-table")):
+        with pytest.raises(SystemExit):
+            queued(*twice)
 
 
 def test_a_clock_that_stands_still_is_named_before_a_checkpoint_waits_for_it(monkeypatch):
@@ -12,6 +116,5 @@ def test_a_clock_that_stands_still_is_named_before_a_checkpoint_waits_for_it(mon
     monkeypatch.setattr(time, "time_ns", lambda: 1)
     with pytest.raises(OSError) as stands:
         checkpoint.save(None, None, None, None)
-    code, said = command.outside(stands.value)
-    assert code == 1 and said == ("error: the clock of this machine stands still; the same command continues when it "
-                                  "goes")
+    assert command.outside(stands.value) == (
+        1, "error: the clock of this machine stands still; the same command continues when it goes")

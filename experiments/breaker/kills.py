@@ -90,9 +90,7 @@ def trial(place: Place, what: subject.Subject, aims: Sequence[str], wanted: Mapp
           phases: Mapping[str, Seen], rng: random.Random) -> dict:
     """One fresh folder: killed at each aim, then let be; how it ended, as kills.jsonl keeps it."""
     place.clear()
-    cold, aims, kills, wrong = rng.random() < 0.25, list(aims), [], []
-    aims = sorted(aims, key=PHASES.index)
-    cold |= "compiling" in aims and rng.random() < 0.5
+    aims, cold, kills, wrong = sorted(aims, key=PHASES.index), rng.random() < 0.5, [], []
     began = time.monotonic()
     try:
         for words in what.commands:
@@ -103,7 +101,7 @@ def trial(place: Place, what: subject.Subject, aims: Sequence[str], wanted: Mapp
             wrong = outcome.differences(outcome.outcome(place.folder), wanted)
     except (Hangs, Exception) as error:
         wrong = [f"{type(error).__name__}: {error}"]
-    return {"subject": what.name, "kills": [kill._asdict() for kill in kills], "cold": cold, "wrong": wrong,
+    return {"subject": what.name, "kills": [kill._asdict() for kill in kills], "wrong": wrong,
             "left": outcome.leftovers(place.folder), "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -111,7 +109,7 @@ def ended(place, what, words, aims, kills, phases, rng, cold) -> list[str]:
     """Starts a command until it ends, killing it at each aim that comes; what of its end was wrong."""
     while True:
         look = Look(place.folder, words)
-        started, kill = place.start(words, cold=cold), None
+        started, kill = place.start(words, cold=cold and aims[:1] == ["compiling"]), None
         if aims:
             whom = rng.choice(WHOM.get(what.name, ("all",)))
             kill = killed(started, look, aims[0], phases[aims[0]], rng, whom)
