@@ -83,8 +83,8 @@ work() {
     [ "$SLICES" != 0 ] || how=here
     for number in "${!COMMANDS[@]}"; do [ "$(cat "$state/$number" 2>/dev/null)" = "done" ] || say "$number" queued; done
     trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
+    tar -czf "$state/code.tar.gz" -C "$CODE" . ${FILES[0]:+-C "$PLACE"} "${FILES[@]}" || exit 1
     echo $$ >"$state/pid"
-    tar -czf "$state/code.tar.gz" -C "$CODE" . -C "$PLACE" "${FILES[@]}" || exit 1
     for other in "${AFTER[@]}"; do
         while [ -n "$(bash "$other" states 9>&- || echo unknown)" ]; do sleep "$poll" 9>&- & wait $!; done
     done
