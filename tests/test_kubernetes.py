@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from launch.cluster import job as jobs
 from launch.cluster import kinds, kubernetes
 from launch.cluster.job import Job, options
 from mlm.base.errors import ConfigError
@@ -152,12 +153,16 @@ def start(tmp_path, monkeypatch, asked: Job, python: str) -> subprocess.Popen:
 
 def test_a_pod_does_its_commands_and_ends_as_they_do(tmp_path, monkeypatch):
     gpu = job(**JOBS["gpu"])
-    pod = start(tmp_path, monkeypatch, gpu, 'printf "%s\\n" "$*" >>said; [ "$7" != 2 ]')
+    gpu = gpu._replace(folder=tmp_path / "jobs" / "mlm-2", place=tmp_path, code=tmp_path / "code",
+                       options=gpu.options | {"mount": str(tmp_path)})
+    gpu.folder.mkdir(parents=True)
+    pod = start(tmp_path, monkeypatch, gpu, 'echo "here I am $7"; printf "%s\\n" "$*" >>said; [ "$7" != 2 ]')
     assert pod.wait(20) == 1  # command 2, the second of three, fails
     lines = (tmp_path / "said").read_text().splitlines()
     name = "mlm-2-0-hosts-0-0.mlm-2-0"
     assert lines == [f"-m launch.run --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
                      f"--process=3 {number} a 'b" for number in (0, 2, 4)]
+    assert jobs.log(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
 
 
 def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_path, monkeypatch):

@@ -210,10 +210,12 @@ def script(job: Job, numbers: Sequence[int], coordinator: str) -> str:
     if told:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
     for number in numbers:
-        line = f"run {jobs.readable(commands[number], ' ' * 4)}\n"
+        line = f"run {jobs.readable(commands[number], ' ' * 4)}"
+        if job.options["claim"] and job.folder.is_relative_to(job.options["mount"]):
+            line += f" \\\n    >>{shlex.quote(str(jobs.log(job.folder / FILE, number)))} 2>&1"
         them = (f"--coordinator={coordinator}:{PORT + number % PORTS} \\\n    --processes={job.hosts} \\\n    "
                 "--process=$JOB_COMPLETION_INDEX")
-        lines.append(line.replace("--distributed", them) if told else line)
+        lines.append((line.replace("--distributed", them) if told else line) + "\n")
     return "".join([*lines, 'exit "$code"\n'])
 
 
@@ -234,7 +236,8 @@ def call(*words: str) -> str:
     ready()
     done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.line(Exception(done.stderr))}")
+        said = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
+        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.line(Exception(*said))}")
     return done.stdout
 
 
