@@ -1,7 +1,7 @@
 """Installs mlm.
 
-Extras: `cuda`, `tpu`, `gs` and `s3` (buckets), `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name), `bench` (the benchmark's
-peers), `test` (to run the suite).
+Extras: `cuda`, `tpu`, `gs` and `s3` (buckets), `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name),
+`bench` (the benchmark's peers), `test` (to run the suite).
 """
 import setuptools
 
