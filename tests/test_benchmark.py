@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import flax_rnn, growth, limit, ours, peers, timing
+from experiments.benchmark import flax_rnn, growth, limit, ours, peers, scaling, timing
 from mlm.models import MODELS, lm
 from mlm.report import table
 
@@ -163,3 +163,12 @@ def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
                           env=os.environ | {"JAX_PLATFORMS": "cpu"})
     assert done.returncode == 2 and not (tmp_path / "none").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and expected in done.stderr
+
+
+def test_a_ring_over_hosts_is_timed_by_what_each_device_sends():
+    moved = {"all-gather": 8e9, "reduce-scatter": 8e9, "all-reduce": 4e9}
+    hosts = scaling.Pod("H200-8", 4, link=1e9, network=1e8)
+    links, network = scaling.seconds(moved, hosts)
+    assert links == pytest.approx((8 + 8 + 2 * 4) * 7 / 8)
+    assert network == pytest.approx((8 + 8 + 2 * 4) * 10 * 3 / 4 / 8)
+    assert scaling.seconds(moved, hosts._replace(number=1)) == (links, 0)

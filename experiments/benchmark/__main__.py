@@ -4,9 +4,9 @@
 
 Both sides have the same shapes, maths, data and optimiser, each at its best settings; they take turns, and a ratio is
 the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
-out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, start, growth; each
-begins with what it measures. The table of the parts run and the machine's description are written to runs/benchmark
-after every part; all parts take half an hour on two cores.
+out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, start, growth and
+scaling; each begins with what it measures. The table of the parts run and the machine's description are written to
+runs/benchmark after every part; all parts take half an hour on two cores.
 """
 import importlib
 import sys
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-PARTS = ("transformer", "rnn", "head", "compile", "population", "input", "use", "start", "growth")
+PARTS = ("transformer", "rnn", "head", "compile", "population", "input", "use", "start", "growth", "scaling")
 
 _ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark", "Folder of the table.")
