@@ -56,7 +56,7 @@ def run(asked: Asked, words: Sequence[str]) -> int:
             tries = 1 if end.step > reached else tries + 1
             reached = max(reached, end.step)
             if tries > asked.restarts:
-                say(f"error: {end.why}; {asked.restarts} restarts (--restarts) came no further; the same command "
+                say(f"error: {end.why}; --restarts = {asked.restarts} brought it no further; the same command "
                     "continues")
                 return end.code
             say(f"{end.why}: all start again from step {newest(asked.workdir):,} (restart {tries} of at most "

@@ -6,8 +6,11 @@ With --config.start.hub=FOLDER, or --config.start.run=runs/b, it goes on from th
 Face folder or another run.
 
 On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
-SLURM), else with --coordinator, --processes and --process. A run that is there with fewer config.train.steps goes on to
-more by --longer, where its schedules are such that it is then what it had been with so many from the start.
+SLURM), else with --coordinator, --processes and --process; --expect_processes and --expect_devices say how many there
+are to be. On one host, --local_processes=2 starts two, and all again from the last checkpoint when one dies or hangs.
+
+A run that is there with fewer config.train.steps goes on to more by --longer, where its schedules are such that it is
+then what it had been with so many from the start.
 """
 import signal
 import sys

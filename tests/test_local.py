@@ -32,7 +32,7 @@ from mlm.train.run import beat
 
 supervise.supervise()
 told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGTERM, lambda *_: told.append(1) or (folder / f"told-{me}").touch())
 folder, plan, me = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[-1][-1]
 (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
 began = len(list(folder.glob(f"began-{me}-*")))
@@ -85,7 +85,7 @@ def starts(folder):
 
 
 def test_one_is_killed_and_all_start_again(watched, tmp_path):
-    code, said, begun = watched(p1=[[6, "SIGKILL"]])
+    code, said, begun = watched(p0=[[6, "exit", 1, "process 1 of this run ended"]], p1=[[6, "SIGKILL"]])
     kept = f"{tmp_path}/run-process-1.txt"
     assert (code, begun) == (0, [2, 2])
     assert said == [f"process 1 was ended by SIGKILL at step 6 (what the others said: {kept}): all start again from "
@@ -104,8 +104,8 @@ def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(
     code, said, begun = watched(1, p1=[[2, "SIGKILL"], [6, "SIGKILL"], [10, "SIGKILL"], [9, "exit", 1, "a fault"]])
     assert (code, begun) == (1, [4, 4])
     assert [line[-24:] for line in said[:3]] == ["(restart 1 of at most 1)"] * 3
-    assert re.fullmatch(r"error: process 1 ended at step 9: a fault .*; 1 restarts \(--restarts\) came no further; the "
-                        r"same command continues", said[3]) and len(said) == 4
+    assert re.fullmatch(r"error: process 1 ended at step 9: a fault .*; --restarts = 1 brought it no further; the same "
+                        r"command continues", said[3]) and len(said) == 4
 
 
 @pytest.mark.parametrize(("does", "code"), [("exit", 2), ("exit", 143), ("over", 1)])
@@ -135,6 +135,7 @@ def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_
 
     threading.Thread(target=tell).start()
     assert watched(p0="prepares", p1="prepares") == (143, ["stopped; the same command continues"], [1, 1])
+    assert not [*(tmp_path / "run").glob("told-*")]
 
 
 def test_killed_it_leaves_none_behind(tmp_path):

@@ -1,9 +1,11 @@
 """A loss that jumps sends a run back to before it, without the batches that led there, whenever it is killed."""
+import functools
 import itertools
 import math
 import random
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from small import small_config
@@ -97,6 +99,8 @@ def test_it_goes_back_and_leaves_out_the_batches_up_to_the_one_that_jumped(undis
     assert found[0] | {"loss": 0, "mean": 0} == {"step": 21, "loss": 0, "mean": 0, "back_to": 16, "first_batch": 16,
                                                  "last_batch": 20}
     assert found[0]["loss"] > 8 * found[0]["mean"]
+    with checkpoint.manager(result["config"]["workdir"]) as checkpoints:
+        assert {16, 24} <= {*checkpoints.all_steps()}  # beside the two newest
     assert [record["step"] for record in records if "loss" in record] == list(range(1, STEPS + 1))
     assert [record["step"] for record in records if "spike_step" in record] == [17]
     assert mean == pytest.approx(np.mean([record["loss"] for record in records if "loss" in record]), rel=1e-6)
@@ -120,6 +124,17 @@ def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, tak
     loop.train(cfg)
     assert min(taken[22:]) < 16  # it came to step 16 again
     assert final(cfg) == undisturbed[1]
+
+
+def test_on_one_device_it_leaves_out_the_same(folder, taken, monkeypatch, undisturbed):
+    monkeypatch.setattr(loop.programs, "build", functools.partial(loop.programs.build, devices=jax.devices()[:1]))
+    cfg = made(folder, "one")
+    loop.train(cfg)
+    (_, ours, mean, records), (_, theirs, its, others) = final(cfg), undisturbed[1]
+    assert taken == undisturbed[2] and len(ours) == 1 and mean == pytest.approx(its, rel=1e-5)
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+    losses = [[record["loss"] for record in every if "loss" in record] for every in (records, others)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
