@@ -115,7 +115,7 @@ class Watched:
                             found.append((f"{self.number}_{task}", match[1]))
             return bool(found)
 
-        self.slurm.wait(look, 120)
+        self.slurm.wait(look, 900)
         return found[0]
 
     def ended(self, task: str) -> bool:
@@ -139,14 +139,14 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
 
     task, requeued = watched.member()
     slurm.say("scontrol", "requeue", task)
-    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", "--array", f"--jobs={task}", "--format=%T"), 60)
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", "--array", f"--jobs={task}", "--format=%T"), 300)
     task, cancelled = watched.member()
     slurm.say("scancel", task)
-    slurm.wait(lambda: watched.ended(task), 60)
+    slurm.wait(lambda: watched.ended(task), 300)
     slurm.restart_controller()
     task, killed = watched.member()
     os.kill(watched.process(killed), signal.SIGKILL)
-    slurm.wait(lambda: watched.ended(task), 60)
+    slurm.wait(lambda: watched.ended(task), 300)
     task, warned = watched.member()
     slurm.say("scancel", "--batch", "--signal=USR1", task)  # as SLURM does before the time is up
     assert len({requeued, cancelled, killed, warned}) >= 3
@@ -158,7 +158,7 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     assert f"{len(lost)} to submit" in sweep(slurm, folder, *again)
     said = sweep(slurm, folder, *again)
     assert "0 to submit" in said and "SLURM job" not in said
-    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 900)
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 3600)
     assert "12 of 12 points are done" in (root / "jobs" / said_last(root) / "0.log").read_text()
     assert (root / "table.csv").read_bytes() == alone
     found = starts(root)
@@ -175,19 +175,18 @@ def said_last(root: Path) -> str:
     return Path(files.read_sealed(root / "submitted.json")["jobs"][-1]["file"]).parent.name
 
 
-def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder, alone):
+def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder):
     root = folder / f"cancelled-{slurm.track}"
     points = "--points=window1-lr0.001-*"
-    watched = Watched(slurm, root, sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points))
-    slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 120)
+    sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
+    slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 600)
     assert "1 at work, which save and end" in sweep(slurm, folder, "cancel", root.name)
-    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 60)
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 300)
     assert "1 stopped, 2 not started" in sweep(slurm, folder, "status", root.name, points)
     assert len([1 for path in root.glob("*/checkpoints/*") if path.name.isdigit() and int(path.name) % 200]) == 1
     assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
-    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 200)
+    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 900)
     assert "3 done" in sweep(slurm, folder, "status", root.name, points)
-    assert watched.number
 
 
 SAVES = """import signal, sys, time
@@ -216,15 +215,15 @@ def test_a_command_that_is_preempted_or_whose_time_is_up_saves_and_is_queued_aga
         slurm.wait(lambda: log.exists() and log.read_text().count(word) == times, seconds)
 
     number, log = put("low", 600)
-    waits("begins", 1, 30)
+    waits("begins", 1, 120)
     _, above = put("high", 0, "partition=first", "cpus=4")
-    waits("saved", 1, 30)
-    slurm.wait(lambda: above.exists() and "begins" in above.read_text(), 60)
-    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 60)
+    waits("saved", 1, 120)
+    slurm.wait(lambda: above.exists() and "begins" in above.read_text(), 300)
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 300)
     slurm.say("scontrol", "update", f"JobId={number}", "StartTime=now")  # which is after two minutes
-    waits("begins", 2, 60)
+    waits("begins", 2, 300)
     waits("saved", 2, 120)  # of its three minutes
-    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 60)
+    slurm.wait(lambda: "PENDING" in slurm.say("squeue", "--noheader", f"--jobs={number}", "--format=%T"), 300)
     slurm.say("scancel", number)
 
 
@@ -234,19 +233,20 @@ def hosts(tmp_path_factory):
         yield slurm
 
 
-def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder, alone):
+def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder):
     root, points = folder / "hosts", "--points=window1-lr0.001-seed0"
+    sweep(None, folder, "run", "one", points)
     sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
-    hosts.wait(lambda: any(step(run) > 50 for run in root.glob("window1-*")), 200)
+    hosts.wait(lambda: any(step(run) > 50 for run in root.glob("window1-*")), 600)
     assert "1 running" in sweep(hosts, folder, "status", root.name, points)
     sweep(hosts, folder, "cancel", root.name)
-    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 100)
+    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 stopped" in sweep(hosts, folder, "status", root.name, points)
     sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
-    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 300)
+    hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 done" in sweep(hosts, folder, "status", root.name, points)
     (run,) = root.glob("window1-*")
     first, second = directory.provenance(run)
     assert first["step"] == 0 and second["step"] % 200 and first["processes"] == second["processes"] == 2
-    ours, theirs = (directory.result(one)["evaluation"]["loss"] for one in (run, folder / "alone" / run.name))
+    ours, theirs = (directory.result(one)["evaluation"]["loss"] for one in (run, folder / "one" / run.name))
     assert ours == pytest.approx(theirs, rel=1e-4)
