@@ -14,6 +14,7 @@ import pytest
 from launch.cluster import job as jobs
 from launch.cluster import kinds, tpu
 from launch.cluster.job import Job, options
+from launch.sweep import copied
 from mlm.base.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -176,6 +177,10 @@ def test_the_sizes_of_slices_are_those_of_their_topologies():
             for side in kind.tpu.topology.split("x"):
                 chips *= int(side)
             assert chips == kind.chips and kind.chips % kind.hosts == 0 and kind.chips // kind.hosts in (1, 4, 8), name
+
+
+def test_the_copied_code_is_what_a_host_needs(tmp_path):
+    assert {"setup.py", "pyproject.toml", "launch/cluster/host.sh"} <= set(copied.code(tmp_path, ()).files)
 
 
 @pytest.mark.parametrize(("changes", "said"), [
