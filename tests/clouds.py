@@ -8,7 +8,8 @@ from pathlib import Path
 GCLOUD = r"""#!/usr/bin/env bash
 set -euo pipefail
 exec 8>>"$CLOUD/lock" && flock 8  # one call at a time changes anything
-echo "$*" >>"$CLOUD/calls"
+said=$*
+echo "${said//$'\n'/ }" >>"$CLOUD/calls"
 shift 3
 verb=$1 name=${2:-} node=0 command="" nodes=1
 for word in "$@"; do

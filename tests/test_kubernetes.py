@@ -11,10 +11,12 @@ import clouds
 import jsonschema
 import pytest
 import yaml
+from test_submit import go, sweep  # noqa: F401
 
 from launch.cluster import job as jobs
 from launch.cluster import kinds, kubernetes
 from launch.cluster.job import Job, options
+from launch.sweep import submitted
 from mlm.base.errors import ConfigError
 
 
@@ -200,6 +202,22 @@ def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
     assert not jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and kubernetes.states(paths[:1]) == {paths[0]: {}}
     kubernetes.cancel(paths)
     assert kubernetes.states(paths) == {path: {} for path in paths} and (cloud / "jobsets.json").read_text() == "{}"
+
+
+def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch, request):
+    cloud = clouds.install(tmp_path, monkeypatch)
+    submit, root = request.getfixturevalue("go"), request.getfixturevalue("sweep").root
+    asked = {"on": "kubernetes", "kind": "H200", "option": ["image=mlm", "claim=lab", f"mount={tmp_path}"]}
+    submit(running=4, **asked)
+    assert len(json.loads((cloud / "jobsets.json").read_text())) == 5  # of four points, and the table
+    calls = (cloud / "calls").read_text().count("apply")
+    submit(running=4, **asked)
+    assert (cloud / "calls").read_text().count("apply") == calls
+    name = Path(submitted.read(root)[0].file).parent.name
+    jobset(cloud, f"{name}-2", terminalState="Failed")
+    submit(running=4, **asked)
+    train = submitted.read(root)[2]
+    assert [point.rpartition("-")[0] for names in train.members for point in names] == ["width16-seed0"]
 
 
 def jobset(cloud, name, **status) -> dict:

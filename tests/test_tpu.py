@@ -87,7 +87,7 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     """One is preempted, one fails once, one each time, one is told to end: all do, two at a time."""
     (cloud / "preempt" / "lab-1-1").touch()
     commands = [work(0), work(1), work(2, fails="once"), work(3, fails="always"), work(4, fails="told")]
-    path = submit(tmp_path, commands, ("files=texts", "restarts=1"), running=2)
+    path = submit(tmp_path, commands, ("files=texts", "restarts=1", "ssh=--tunnel-through-iap"), running=2)
     first = tpu.states([path])[path]
     assert sorted(first) == [0, 1, 2, 3, 4] and set(first.values()) <= {"queued", "running"}
     there = []
@@ -99,6 +99,8 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
                                                "create lab-1-3": 1, "create lab-1-4": 1}
     assert not list((cloud / "resources").iterdir())
     assert "MEGASCALE" not in (cloud / "environment").read_text()
+    told = [line for line in (cloud / "calls").read_text().splitlines() if " ssh " in line or " scp " in line]
+    assert told and all("--tunnel-through-iap" in line for line in told)
     states = {number: (path.parent / "tpu" / str(number)).read_text().strip() for number in range(5)}
     assert states == {0: "done", 1: "done", 2: "done", 3: "failed", 4: "done"}
     logs = [jobs.log(path, number).read_text() for number in range(5)]

@@ -28,6 +28,7 @@ OPTIONS = {
     "capacity": Option("on-demand, reserved or spot, which may be preempted and is then asked for again", "on-demand"),
     "runtime": Option("gcloud's --runtime-version, where it is not the kind's for JAX", ""),
     "create": Option("more flags of gcloud compute tpus queued-resources create, such as --network=NAME", ""),
+    "ssh": Option("more flags of gcloud's ssh and scp, such as --tunnel-through-iap where hosts have no address", ""),
     "files": Option("what lies here and commands read by relative paths, such as tasks,text: copied to the hosts", ""),
     "install": Option("what makes .venv in the copy of the project on a host", INSTALL),
     "restarts": Option("how often a command that fails is started again; preemptions are not counted", "3"),
@@ -49,7 +50,8 @@ def check(job: Job) -> None:
     errors.expect(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
     for name in OPTIONS:
         errors.expect(said[name].isprintable(), f"--option={name}", said[name], "text in one line")
-    words(said["create"])
+    for name in ("create", "ssh"):
+        words(name, said[name])
     for name in files(said["files"]):
         errors.expect(not Path(name).is_absolute() and ".." not in Path(name).parts and (job.place / name).exists(),
                       "--option=files", name, f"files and folders in {job.place}, by relative paths")
@@ -62,12 +64,13 @@ def check(job: Job) -> None:
                       f"{hosts}, which a {job.kind} has, or a multiple of that for several slices")
 
 
-def words(flags: str) -> list[str]:
+def words(name: str, flags: str) -> list[str]:
+    """The flags of an option. Raises ConfigError where they are none."""
     try:
         found = shlex.split(flags)
     except ValueError as error:
         found = [str(error)]
-    errors.expect(all(word.startswith("--") for word in found), "--option=create", flags, "flags as --name=value")
+    errors.expect(all(word.startswith("--") for word in found), f"--option={name}", flags, "flags as --name=value")
     return found
 
 
@@ -82,7 +85,7 @@ def text(job: Job) -> str:
     if job.kind:
         tpu, slices = KINDS[job.kind].tpu, job.hosts // KINDS[job.kind].hosts
         create = [f"--accelerator-type={tpu.accelerator}", f"--runtime-version={said['runtime'] or tpu.runtime}",
-                  *CAPACITY[said["capacity"]], *words(said["create"])]
+                  *CAPACITY[said["capacity"]], *words("create", said["create"])]
         where = f"a {job.kind}" if slices == 1 else f"{slices} slices of {job.kind}"
         commands = jobs.elsewhere(job, "python", ".")
     return "\n".join([
@@ -95,6 +98,7 @@ def text(job: Job) -> str:
         f"ZONE={shlex.quote(said['zone'])}",
         f"PROJECT={shlex.quote(said['project'])}  # gcloud's own, if empty",
         f"CREATE=({shlex.join(create)})",
+        f"SSH=({shlex.join(words('ssh', said['ssh']))})",
         f"SLICES={slices}  # of each command; 0: this machine",
         f"HOSTS={job.hosts}  # of all its slices",
         f"RUNNING={job.running}",

@@ -7,7 +7,7 @@ tpus() { gcloud compute tpus queued-resources "$@" --zone="$ZONE" ${PROJECT:+--p
 there() { tpus list --filter="name ~ /$NAME-$1\$" --format='value(name.basename(), state.state)'; }
 
 # of a command, a worker of each slice (or all), and what to do there
-on() { tpus ssh "$NAME-$1" --node="$2" --worker="$2" --command="$3"; }
+on() { tpus ssh "$NAME-$1" --node="$2" --worker="$2" --command="$3" "${SSH[@]}"; }
 
 say() {  # of a command: queued, running, done or failed, and why
     [ "$(cat "$state/$1" 2>/dev/null)" != "$2" ] || [ -n "${3:-}" ] || return 0
@@ -25,7 +25,7 @@ remove() { tpus delete "$NAME-$1" --force; }
 
 start() {  # copies the code to all hosts and starts the command there; fails unless every one of them says so
     local said
-    tpus scp "$state/code.tar.gz" "$NAME-$1:code.tar.gz" --node=all --worker=all || return
+    tpus scp "$state/code.tar.gz" "$NAME-$1:code.tar.gz" --node=all --worker=all "${SSH[@]}" || return
     said=$(on "$1" all "mkdir -p mlm && tar -xzf code.tar.gz -C mlm && cd mlm && { $INSTALL; } &&
         bash launch/cluster/host.sh start $LIMIT ${COMMANDS[$1]}")
     echo "$said"
