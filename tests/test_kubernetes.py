@@ -239,6 +239,7 @@ def jobset(cloud, name, **status) -> dict:
     ({"asked": ("restarts=-1",)}, "--option=restarts"),
     ({"asked": ("selector=a",)}, "--option=selector = 'a': expected NAME=VALUE"),
     ({"asked": ("image=a b",)}, "each name once"),
+    ({"running": 1, "count": 2000}, "--running = 1: expected more"),
     ({"asked": ("quue=a",)}, "did you mean 'queue'?"),
 ])
 def test_what_cannot_run_is_said_in_a_line(changes, said):

@@ -22,6 +22,7 @@ COMMANDS = "mlm-commands"      # the numbers of a JobSet's commands, an annotati
 PORT, PORTS = 9876, 1000       # of process 0; each command has its own, lest it meets the one before it
 GRACE = 120                    # seconds to save, once a pod is told to end
 UNFINISHED = [124, 143]        # exit codes of what was told to end: its time was up, or its node's
+LONGEST = 2**17                # bytes of a pod's script, which Linux takes as one word
 KEPT = 7 * 24 * 3600           # seconds that what has ended can be looked at
 WORK = """\
 # One command after the other; where the pod is told to end, so is its command, and the rest is left.
@@ -89,6 +90,15 @@ def check(job: Job) -> None:
                       f"{kind.hosts}, which a {job.kind} has, or a multiple of that for several slices")
         errors.expect(not kind.tpu or kind.hosts > 1 or job.hosts == 1, "--hosts", job.hosts,
                       f"1: GKE connects slices of several hosts alone, and a {job.kind} has one")
+    longest = max(len(script(job, numbers, job.name).encode()) for numbers in dealt(job))
+    errors.expect(longest < LONGEST, "--running", job.running, f"more: one pod is to do so many of {len(job.commands)} "
+                  "commands that its script is too long")
+
+
+def dealt(job: Job) -> list[range]:
+    """The numbers of each JobSet's commands."""
+    sets = len(job.commands) if job.options["queue"] else min(job.running, len(job.commands))
+    return [range(first, len(job.commands), sets) for first in range(sets)]
 
 
 def pairs(labels: str) -> dict[str, str]:
@@ -109,10 +119,9 @@ def text(job: Job) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     Dumper.add_representer(str, words)
-    number = len(job.commands) if job.options["queue"] else min(job.running, len(job.commands))
-    sets = [jobset(job, lane, range(lane, len(job.commands), number)) for lane in range(number)]
-    head = (f"# Commands: {len(job.commands)}, in so many JobSets: {number}; each does its own one after the other.\n"
-            "# To queue them, where JobSet 0.7 or later is installed: kubectl apply --filename=THIS_FILE\n")
+    sets = [jobset(job, lane, numbers) for lane, numbers in enumerate(dealt(job))]
+    head = (f"# Commands: {len(job.commands)}; JobSets: {len(sets)}, each does its own commands one after the other.\n"
+            "# To queue them, where JobSet is (0.7 or later): kubectl apply --server-side --filename=THIS_FILE\n")
     return head + yaml.dump_all(sets, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1000)
 
 
@@ -221,7 +230,7 @@ def script(job: Job, numbers: Sequence[int], coordinator: str) -> str:
 
 def submit(job: Job, path: Path) -> str:
     """Queues the JobSets. What comes after other jobs is queued as suspended; a process of this machine resumes it."""
-    call("apply", f"--filename={path}")
+    call("apply", "--server-side", f"--filename={path}")
     names = [path.parent.name for path in job.after]
     if names:
         with path.with_name("resume.log").open("ab") as log:
