@@ -218,6 +218,7 @@ def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch,
     submit(running=4, **asked)
     train = submitted.read(root)[2]
     assert [point.rpartition("-")[0] for names in train.members for point in names] == ["width16-seed0"]
+    kubernetes.cancel([Path(sent.file) for sent in submitted.read(root)])  # which ends those who wait to resume
 
 
 def jobset(cloud, name, **status) -> dict:
