@@ -76,6 +76,7 @@ def server(monkeypatch):
             each.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_path):
     there, here = "gs://lab/runs/there", str(tmp_path / "runs" / "here")
     for cache, die in (("one", 4), ("two", 7), ("one", 0)):  # on two machines, as it were
@@ -97,7 +98,6 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
     tables = []
     for workdir in (here, there):
         point = fields.override(cfg, {"workdir": workdir})
-        assert overview.state(point).name == "done"
         table.write(files.path(workdir).parent, *model_size.table(overview.finished([point])[0]))
         tables.append(files.content(files.path(workdir).parent / "table.csv"))
     assert tables[0] == tables[1] and b"loss" in tables[0]
