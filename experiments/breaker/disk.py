@@ -10,7 +10,7 @@ from experiments.breaker.place import BAD, NAMED, SKIPPED, Ending, Place, broken
 
 ENOUGH = "1g"
 DELAY = 100_000    # microseconds that each call below takes longer
-SLOW = ("fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "ftruncate", "openat")
+SLOW = ("fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
 
 
 @contextlib.contextmanager
@@ -61,11 +61,11 @@ def full(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: ra
 
 
 def slow(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
-    """Each call that reaches for the disk takes longer."""
+    """Each call of some kinds that change what is on the disk takes longer."""
     if shutil.which("strace") is None:
         return Ending(SKIPPED, "strace is not installed")
     place.clear()
-    calls = ",".join(f"?{call}" for call in rng.sample(SLOW, 5))
+    calls = ",".join(f"?{call}" for call in rng.sample(SLOW, 6))
     return place.finish(what, wanted, prefix=(
         "strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={calls}", "-e",
         f"inject={calls}:delay_enter={DELAY}"))
