@@ -16,7 +16,7 @@ from experiments.breaker.processes import Hangs, Started
 
 OFTEN = 0.003   # seconds between two looks at the phase
 WHOM = {"sweep": ("all", "all", "runner", "worker")}   # is killed, drawn for each kill
-MOST = 6        # kills of a trial
+MOST = 10       # kills of a trial
 TURNS = ("run", "sweep", "language", "run", "submitted", "run", "sweep", "language")   # of the subjects
 KEPT = "kills.jsonl"
 
@@ -54,19 +54,21 @@ def undisturbed(place: Place, what: subject.Subject) -> tuple[dict[str, str], di
         phase: Seen(times[phase], seconds[phase] / times[phase]) for phase in times}
 
 
-def killed(started: Started, look: Look, aim: str, seen: Seen, rng: random.Random, whom: str) -> Kill | None:
-    """Kills a command in the phase that is aimed at, somewhere in it; None where it ended before."""
-    occurrence = rng.choice((1, rng.randint(1, seen.times)))
-    wait, times, before = rng.random() * seen.seconds, 0, ""
+def killed(started: Started, look: Look, aims: Sequence[str], phases: Mapping[str, Seen], rng: random.Random,
+           whom: str) -> Kill | None:
+    """Kills a command in the first of the phases that are aimed at to come, somewhere in it; None where it ended
+    before."""
+    left = {aim: rng.choice((1, rng.randint(1, phases[aim].times))) for aim in aims}   # times until it is killed there
+    before = aim = ""
     while started.process.poll() is None:
-        phase = look.phase()
-        times += phase == aim != before
-        before = phase
-        if times == occurrence:
-            break
+        aim = look.phase()
+        if aim != before and aim in left:
+            left[aim] -= 1
+            if left[aim] == 0:
+                time.sleep(rng.random() * phases[aim].seconds)
+                break
+        before = aim
         time.sleep(OFTEN)
-    if started.process.poll() is None:
-        time.sleep(wait)
     members = started.members()
     if started.process.poll() is not None or not members:
         return None
@@ -90,7 +92,7 @@ def trial(place: Place, what: subject.Subject, aims: Sequence[str], wanted: Mapp
           phases: Mapping[str, Seen], rng: random.Random) -> dict:
     """One fresh folder: killed at each aim, then let be; how it ended, as kills.jsonl keeps it."""
     place.clear()
-    aims, cold, kills, wrong = sorted(aims, key=PHASES.index), rng.random() < 0.5, [], []
+    aims, cold, kills, wrong = list(aims), rng.random() < 0.5, [], []
     began = time.monotonic()
     try:
         for words in what.commands:
@@ -109,13 +111,13 @@ def ended(place, what, words, aims, kills, phases, rng, cold) -> list[str]:
     """Starts a command until it ends, killing it at each aim that comes; what of its end was wrong."""
     while True:
         look = Look(place.folder, words)
-        started, kill = place.start(words, cold=cold and aims[:1] == ["compiling"]), None
+        started, kill = place.start(words, cold=cold and "compiling" in aims), None
         if aims:
             whom = rng.choice(WHOM.get(what.name, ("all",)))
-            kill = killed(started, look, aims[0], phases[aims[0]], rng, whom)
+            kill = killed(started, look, aims, phases, rng, whom)
         if kill is not None:
             kills.append(kill)
-            aims.pop(0)
+            aims.remove(kill.aim)
         code = started.wait()
         if kill is None or kill.whom == "worker":
             started.alone()
@@ -131,7 +133,7 @@ def aimed(counts: Mapping[str, int], phases: Mapping[str, Seen], rng: random.Ran
     if "submitting" in phases:
         return ["submitting"] * rng.randint(1, MOST)
     order = sorted(phases, key=lambda phase: (counts.get(phase, 0), rng.random()))
-    return order[:rng.randint(1, MOST)]
+    return order[:rng.randint(3, MOST)]
 
 
 def run(place: Place, count: int, seed: int, known: Mapping[str, tuple[dict, dict]]) -> list[dict]:
