@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.breaker import outcome, subject
-from experiments.breaker.phases import PHASES, Look
+from experiments.breaker.phases import Look
 from experiments.breaker.place import Place
 from experiments.breaker.processes import Hangs, Started
 
