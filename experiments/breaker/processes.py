@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-LIMIT = 300   # seconds after which a command hangs
+LIMIT = 900   # seconds after which a command hangs, on however busy a machine
 
 
 class Hangs(Exception):
