@@ -1,11 +1,17 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
+import signal
+import socket
+
 import jax
 import numpy as np
 import pytest
+import test_run
 from small import VOCAB, about, small_config
 from test_step import uneven
 
-from mlm.train.run import checkpoint
+from mlm.base import files
+from mlm.data.rows import pack
+from mlm.train.run import checkpoint, loop
 from mlm.train.step import cost, evaluation, program, sharded, update
 
 pytestmark = pytest.mark.slow
@@ -138,3 +144,39 @@ def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_c
         assert one.moved["all-to-all"] == one.moved["collective-permute"] == 0
     state = 3 * 3 / 4 * matrices  # three quarters of parameters and moments
     assert found[1].memory < found[0].memory - 0.7 * state and found[2].memory < 0.7 * found[1].memory
+
+
+def further(cfg, count):
+    """The step at which a run is taken up in this process, and its next losses."""
+    with loop.opened(cfg, pack.load(cfg)) as (run, state):
+        steps = loop.Alone(run, state)
+        return run.start, [float(steps.take({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
+
+
+def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_and_one_process_goes_on(tmp_path):
+    """SIGTERM as a cluster sends it, to the second of them."""
+    (tmp_path / "text.txt").write_text("\n".join(f"w{n % 7} w{n % 11} w{n % 13} w{n % 5} ." for n in range(400)))
+    said = {"data.path": str(tmp_path / "text.txt"), "data.boundary": "line", "data.cache": str(tmp_path / "cache"),
+            "tokenizer.kind": "words", "tokenizer.vocab_size": 16, "pack.length": 16, "model.layers": 1,
+            "model.width": 16, "model.hidden": 16, "model.heads": 2, "train.steps": 100_000, "train.batch_size": 8,
+            "train.checkpoint_every": 100_000, "train.log_every": 1, "eval.batch_size": 8}
+    pair = tmp_path / "pair"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = [test_run.start(said | {"parallel.mode": "sharded"}, pair, f"--coordinator=127.0.0.1:{port}",
+                           "--processes=2", f"--process={number}", devices=2) for number in range(2)]
+    test_run.wait_for(pair, both[0], 5)
+    both[1].send_signal(signal.SIGTERM)
+    for process in both:
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 128 + signal.SIGTERM and "stopped at step" in out, out
+    step, = (int(path.name) for path in (pair / "checkpoints").iterdir())
+    assert all(any((pair / "checkpoints" / str(step) / "state" / f"ocdbt.process_{n}" / "d").iterdir()) for n in (0, 1))
+    losses = [record["loss"] for record in files.read_lines(pair / "metrics.jsonl") if "loss" in record]
+    begun = further(test_run.resolved(said, tmp_path / "alone"), 5)
+    assert len(losses) == step and begun[0] == 0
+    np.testing.assert_allclose(losses[:5], begun[1], rtol=1e-5)
+    split, whole = (further(test_run.resolved(said | {"parallel.mode": mode}, pair), 5) for mode in ("sharded", "jit"))
+    assert split[0] == whole[0] == step
+    np.testing.assert_allclose(split[1], whole[1], rtol=1e-5)

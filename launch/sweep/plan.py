@@ -212,7 +212,7 @@ def _remedy(cfg, rows, own, found, room, number, memory) -> str:
     others = [way for way in found if way != own and all(
         value == WAYS[own][name] or value in (True, "sharded") for name, value in WAYS[way].items())]
     said = [f"{more(way)} would ({found[way] / 1e9:.1f} GB)" for way in others if found[way] <= room]
-    for way in (own, *(() if said else others)):
+    for way in (own, *(() if said else reversed(others))):
         accumulate, needs = _parts(cfg, rows, found[way], room, functools.partial(memory, way))
         if accumulate:
             said.append(f"train.accumulate = {accumulate}{f' beside {more(way)}' if way != own else ''} would "
