@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from launch.cluster import job as jobs
 from launch.sweep import __main__ as command
 from launch.sweep import copied, overview, points, status, submit, submitted
-from mlm.base import config, errors, fields, files
+from mlm.base import buckets, config, errors, fields, files
 from mlm.train.run import began, directory, start
 
 EXPERIMENT = """SCALES = {"quick": {}}
@@ -91,6 +91,17 @@ def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, cap
     assert train.count("--points=") == 2 and "'--points=width8-seed0,width8-seed1'" not in train
     assert "--points=width8-seed0,width8-seed1 ;;" in train and "--points=width16-seed0,width16-seed1 ;;" in train
     assert " report " in table and "gpus" not in table and "--points" not in table
+
+
+def test_a_dry_run_is_shown_where_a_bucket_is_out_of_reach(sweep, go, monkeypatch, capsys):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
+    root = "gs://lab/sweep"
+    away = sweep._replace(root=files.path(root), configs=[
+        fields.override(cfg, {"workdir": f"{root}/{Path(cfg.workdir).name}"}) for cfg in sweep.configs])
+    go(away, on="tpu", dry_run=True, kind="v5p-8", option=["zone=us-east5-a"])
+    said = capsys.readouterr()
+    assert "4 points: 4 to submit" in said.out and "--points=width8-seed0" in said.out
+    assert "no_such_library" in said.err and "as if nothing were there yet" in said.err
 
 
 def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):

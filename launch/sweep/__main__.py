@@ -55,11 +55,14 @@ def load_experiment(path: str):
     return module
 
 
-def points(experiment, argv, measure: bool) -> tuple[Path, list]:
-    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
+def points(experiment, argv, measure: bool, reach: bool) -> tuple[Path, list]:
+    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment.
+
+    reach: whether a bucket that cannot be asked from here is an error.
+    """
     from launch import loaded
     from launch.sweep import points as checked
-    from mlm.base import errors, fields, files
+    from mlm.base import buckets, errors, fields, files
     from mlm.train.run import directory
 
     errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
@@ -67,7 +70,8 @@ def points(experiment, argv, measure: bool) -> tuple[Path, list]:
     own_steps = _BUDGET.value == "steps"
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
     root = files.path(asked.pop("workdir", f"runs/{name}"))
-    files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
+    with contextlib.suppress(*([] if reach else [buckets.OutOfReach])):
+        files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
     with loaded.blamed("experiment", experiment.__file__):
         sweep = experiment.sweep(_SCALE.value)
     resolved = list(checked.resolved(command.base(), sweep, asked).values())
@@ -189,7 +193,8 @@ def main(argv):
                   f"none beside {verb}, which is of all points")
     experiment = load_experiment(path)
     try:
-        root, configs = points(experiment, sys.argv, measure=verb == "run")
+        shown = verb == "plan" or (verb == "submit" and submitting.dry())
+        root, configs = points(experiment, sys.argv, measure=verb == "run", reach=not shown)
         if verb == "list":
             listed(configs)
         elif verb == "plan":

@@ -121,7 +121,7 @@ def submit(sweep: Sweep) -> None:
     errors.expect(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
                   "run one point (--points) on a machine of the kind")
     code = copied.code(sweep.root, (sweep.experiment, *([file(sweep.recipe)] if sweep.recipe else [])))
-    if _DRY_RUN.value:
+    if dry():
         for job, _ in jobs(sweep, code):
             print(f"\n==> {job.folder / cluster().file} <==\n{cluster().text(job)}", end="")
         return
@@ -151,7 +151,7 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
 
     sent = submitted.read(sweep.root)
     live = submitted.asked(sent)
-    left, told = unplaced(sweep.configs, submitted.places(sent, live))
+    left, told = unplaced(sweep.configs, submitted.places(sent, live), not dry() or reached(sweep.root))
     print(f"{len(sweep.configs)} points: {told}", flush=True)
     trains = [Path(one.file) for one in sent if one.cluster == _ON.value and live.get(one.file) and any(one.members)]
     if not left and (not trains or any(live.get(one.file) for one in sent if not any(one.members))):
@@ -183,13 +183,32 @@ def jobs(sweep: Sweep, code) -> list[tuple]:
     return found
 
 
-def unplaced(configs: Sequence, places: dict) -> tuple[list, str]:
-    """The points that are neither done nor at work nor to be, and how many are what, in words."""
+def dry() -> bool:
+    """Whether files are to be shown alone."""
+    return _DRY_RUN.value
+
+
+def reached(root: Path) -> bool:
+    """Whether it can be known what is done; where a bucket is out of reach from here, says so."""
+    from mlm.base import buckets, files
+    from mlm.train.run import directory
+
+    try:
+        files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
+    except buckets.OutOfReach as error:
+        print(f"{error}; shown as if nothing were there yet", file=sys.stderr)
+        return False
+    return True
+
+
+def unplaced(configs: Sequence, places: dict, there: bool) -> tuple[list, str]:
+    """The points that are neither done nor at work nor to be, and how many are what, in words; there: whether their
+    folders can be looked into."""
     from launch.sweep import overview
 
     left, out = [], {"done": 0, "queued or running": 0, "held by a process": 0}
     for cfg in configs:
-        place, at = places.get(Path(cfg.workdir).name), overview.state(cfg).name
+        place, at = places.get(Path(cfg.workdir).name), overview.state(cfg).name if there else ""
         why = ("done" if at == "done" else "queued or running" if place and place.said else
                "held by a process" if at == "elsewhere" else "")
         if why:

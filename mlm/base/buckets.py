@@ -24,6 +24,10 @@ class Unreachable(Exception):
     """A bucket did not do what it was asked to."""
 
 
+class OutOfReach(errors.ConfigError):
+    """A place may be right, but its bucket cannot be asked from here."""
+
+
 def is_one(place: PurePath | str) -> bool:
     """Whether a place is on a bucket, not on a disk."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(place)) is not None
@@ -42,8 +46,8 @@ def path(*parts: PurePath | str):
 
 
 def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> None:
-    """Raises ConfigError for a scheme that is none of these, a library that is missing, and a bucket that cannot be
-    read, or written to. A written object is taken away at once."""
+    """Raises ConfigError for a scheme that is none of these, and OutOfReach for a library that is missing and a bucket
+    that cannot be read, or written to. A written object is taken away at once."""
     scheme, _, rest = place.partition(":")
     rest = rest.lstrip("/")
     near = difflib.get_close_matches(scheme.lower(), schemes, n=1)
@@ -51,13 +55,14 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
     errors.expect(place == right, field, place, " or ".join(["a folder on a disk", *(f"{one}://BUCKET/FOLDER"
                   for one in schemes)]) + (f"; did you mean {right!r}?" if right else ""))
     bucket = rest.partition("/")[0]
-    errors.expect(importlib.util.find_spec(LIBRARIES[scheme]) is not None, field, place,
-                  f"the library {LIBRARIES[scheme]} to reach it by (pip install -e .[{scheme}])")
+    if importlib.util.find_spec(LIBRARIES[scheme]) is None:
+        raise OutOfReach(f"{field} = {place!r}: expected the library {LIBRARIES[scheme]} to reach it by "
+                         f"(pip install -e .[{scheme}])")
     try:
         _tried(f"{scheme}://{bucket}", "" if writing else place)
     except (Unreachable, FileNotFoundError) as error:
         why = "there is none" if isinstance(error, FileNotFoundError) else errors.line(error.__cause__ or error)
-        raise errors.ConfigError(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
+        raise OutOfReach(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
                                  f"({why})") from None
 
 
