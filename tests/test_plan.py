@@ -171,3 +171,44 @@ def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():
         process.ask(time.sleep, 600, seconds=1)
     with pytest.raises(elsewhere.Ended, match="was ended by SIGKILL"):
         list(elsewhere.each(signal.raise_signal, [signal.SIGKILL]))
+
+
+def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(monkeypatch):
+    cfg = member(model__layers=8, model__width=64, model__hidden=256)
+    row = point(cfg, "H200", 4)
+    assert row["both"] < min(row["split"], row["remat"]) <= max(row["split"], row["remat"]) < row["whole"]
+    assert row["memory"] == row["whole"] and "split" not in point(cfg, "H200", 1)
+    room = 1.01 * plan.ERROR * 1e9 * row["both"] / plan.USABLE
+    monkeypatch.setitem(kinds.KINDS, "between", kinds.Kind(1e12, room, 1, ""))
+    alone = point(cfg, "between", 4)
+    assert re.match(r"no: parallel\.mode=sharded and model\.remat would \([\d.]+ GB\)", alone["fits"])
+    both = point(fields.override(cfg, {"parallel.mode": "sharded", "model.remat": True}), "between", 4)
+    assert both["fits"] == "yes" and both["memory"] == row["both"] and both["hours"] > alone["hours"]
+
+
+def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monkeypatch):
+    asked = []
+
+    class Process:
+        def __init__(self, platform):
+            assert platform == "cpu"
+
+        def ask(self, function, item):
+            asked.append((function, item))
+            if function is plan.compiled:
+                cfg, entries = item
+                assert cfg.train.batch_size == 64 and entries == 500
+                size = 2e9 if cfg.parallel.mode == "sharded" else 5e9
+                return cost.Compiled(size / (1 + cfg.model.remat), {"all-gather": 3 * 10**8, "all-to-all": 0})
+
+        def close(self):
+            asked.append("closed")
+
+    monkeypatch.setattr(plan.elsewhere, "Process", Process)
+    lines = list(plan.lines({"a": member(parallel__mode="sharded"), "b": member(parallel__mode="sharded", seed=3)},
+                            plan.Plan(kinds.KINDS["v5e-8"], 2, exact=True)))
+    assert asked[0] == (plan.simulate, 16) and asked[-1] == "closed" and len(asked) == 2 + 4
+    assert re.search(r"\| +5\.0 \| +2\.5 \| +2\.0 \| +1\.0 \|.*\| all-gather 0\.3 +\| yes", lines[2])
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    plan.simulate(16)
+    assert plan.os.environ["XLA_FLAGS"].split()[-1] == "--xla_force_host_platform_device_count=16"

@@ -158,7 +158,7 @@ def estimated(cfg: config.Config, entries: int, devices: int = 1) -> float:
     The state, a gradient (two where parts are added up), what the forward pass keeps for the backward pass, and once
     more the largest of that, or a layer that is computed again; where the state is split, a device's part of it, and
     the whole gradient of what stands outside the layers. Within ERROR of what the compiler plans in float32, for steps
-    that take gigabytes.
+    that take gigabytes; a third too little where recurrent layers are computed again.
     """
     state, split = cost.abstract(cfg, entries), devices if cfg.parallel.mode == "sharded" else 1
     own, objective = sharded.parts(state, split), program.parts(cfg, pack.shape(cfg, entries))[1]
