@@ -1,9 +1,12 @@
 """A short breaker: a run that is killed ends as if nobody had; and the breaker tells right from wrong, and phases."""
+import contextlib
 import os
 import random
+import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,3 +121,14 @@ def test_a_clock_that_stands_still_is_named_before_a_checkpoint_waits_for_it(mon
         checkpoint.save(None, None, None, None)
     assert command.outside(stands.value) == (
         1, "error: the clock of this machine stands still; the same command continues when it goes")
+
+
+def test_what_threads_say_of_a_checkpoint_that_failed_is_not_shown(tmp_path, monkeypatch):
+    """They call into an event loop that Orbax has closed; that the disk is full is told by us."""
+    told = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    monkeypatch.setattr(sys, "unraisablehook", None)
+    with contextlib.closing(checkpoint.manager(tmp_path)):
+        for error in (RuntimeError("Event loop is closed"), ValueError("something else")):
+            sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert [str(one.exc_value) for one in told] == ["something else"]

@@ -35,6 +35,8 @@ def manager(workdir: Path | str, *steps: int, every: int = 0, alone: bool = True
 
     alone: False where a trainer may be writing one, which is else swept away as unfinished.
     """
+    sys.unraisablehook = _heard
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     policies = ocp.checkpoint_managers
     policy = policies.AnyPreservationPolicy([policies.LatestN(KEPT), policies.CustomSteps(steps),
                                             *([policies.EveryNSteps(every, max_to_keep=KEPT)] if every else [])])
@@ -175,13 +177,11 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
 def _damaged(name: str, error: Exception) -> Exception:
     if said := buckets.unreachable(error):
         return buckets.Unreachable(f"{name}: {said}")
-    sys.unraisablehook = _heard
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     return files.Damaged(f"{name} is damaged: {files.brief(error)}")
 
 
 def _heard(unraisable) -> None:
-    """Of a restore that failed, tensorstore's threads still report to an event loop that orbax has closed."""
+    """Of a restore or a save that failed, tensorstore's threads still report to an event loop that orbax has closed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 
