@@ -13,7 +13,7 @@ from small import small_config
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.train import recipe
-from mlm.train.run import checkpoint, directory, log, loop, population, spikes
+from mlm.train.run import checkpoint, directory, log, longer, loop, population, spikes
 
 STEPS, BACK = 26, 8
 JUMPS = {20}  # batches whose loss is ten times what it is
@@ -183,6 +183,19 @@ def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
     every = [*range(10), *range(15, 25), *range(31, 40)]
     for step in range(25):
         assert list(itertools.islice(found.batches(itertools.count, step), 29 - step)) == every[step:]
+
+
+def test_a_longer_run_does_not_come_by_a_checkpoint_after_a_spike_that_it_would_not_have_had():
+    short, long = (fields.override(config.Config(), {
+        "train.steps": steps, "train.spike": 2.0, "optim.schedule": "wsd", "optim.decay_fraction": 0.2,
+        "optim.warmup_fraction": 10 / steps}) for steps in (100, 200))
+    assert longer.stable(short) == 81
+
+    def on_the_way(*steps):
+        saved = fields.identity(short, {}) | {"totals": {"spikes": [{"step": step, "back_to": 70} for step in steps]}}
+        return longer.behind(long, saved, 81) == short
+
+    assert on_the_way() and on_the_way(75) and not on_the_way(95) and not on_the_way(75, 95)
 
 
 def test_knobs_that_no_run_could_use(folder):

@@ -20,11 +20,14 @@ def stable(cfg: config.Config) -> int:
 def behind(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
     """cfg with the steps and the warm-up of an identity, where a run of those comes to `step` as one of cfg; else cfg.
 
-    saved: an identity (base/fields.py).
+    saved: an identity (base/fields.py), or that of a checkpoint: a spike at a step that the two do not share may have
+    sent its run back to before one that they do, to come to that again by other batches.
     """
     then = fields.override(cfg, {name: saved["config"][name] for name in CHANGED})
     same = optim.warmup(then.optim, then.train.steps) == optim.warmup(cfg.optim, cfg.train.steps)
-    return then if same and step <= min(stable(then), stable(cfg)) else cfg
+    shared = min(stable(then), stable(cfg))
+    found = saved.get("totals", {}).get("spikes", ())
+    return then if same and max([step, *(spike["step"] for spike in found)]) <= shared else cfg
 
 
 def begun(saved: Mapping[str, Any]) -> dict[str, Any]:
