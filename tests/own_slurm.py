@@ -100,6 +100,14 @@ class Slurm:
             self.daemons[name] = subprocess.Popen(words, env=self.env, stdout=log, stderr=log)
 
     def __enter__(self):
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def begin(self) -> None:
         at = self.folder
         self.start("munged", "--foreground", "--force", f"--key-file={at}/key", f"--socket={at}/munge.socket",
                    f"--pid-file={at}/munge.pid", f"--log-file={at}/munge.log", f"--seed-file={at}/seed")
@@ -109,7 +117,6 @@ class Slurm:
         for name in self.nodes:
             self.start("slurmd", "-N", name, "-D")
         self.wait(lambda: self.say("sinfo", "--noheader", "--Node", "--format=%T").count("idle") >= len(self.nodes), 30)
-        return self
 
     def restart_controller(self) -> None:
         self.daemons["slurmctld"].terminate()
