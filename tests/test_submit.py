@@ -282,6 +282,14 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
         names("width8-seed")
 
 
+def test_points_that_are_not_selected_are_no_strangers(sweep, monkeypatch, capsys):
+    monkeypatch.setattr(directory, "beside", lambda workdir: [cfg.workdir for cfg in sweep.configs])
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(points=["width8-seed0"]):
+        command.listed(sweep.configs[:1])
+    assert capsys.readouterr() == (f"{sweep.configs[0].workdir}: not started\n", "")
+
+
 def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
     """By the command itself, in a process of its own."""
     done = subprocess.run(

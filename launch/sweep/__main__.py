@@ -223,7 +223,7 @@ def listed(configs) -> None:
     for cfg in configs:
         workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
         print(f"{workdir}: {overview.state(cfg)}", flush=True)
-    if said := overview.strangers(configs):
+    if not _POINTS.value and (said := overview.strangers(configs)):
         print(said, file=sys.stderr)
 
 
