@@ -28,8 +28,8 @@ _TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained s
                                  lower_bound=0, upper_bound=1024)
 _DEVICE = flags.DEFINE_string("device", "H200", "plan: the kind of device, one of launch/cluster/kinds.py's, or here: "
                               "this machine, on which a few steps of each program are then measured.")
-_EXACT = flags.DEFINE_bool("exact", False, "plan: compile each program for its memory, in 3 to 20 s, instead of "
-                           "estimating that.")
+_EXACT = flags.DEFINE_bool("exact", False, "plan: compile each program for its memory, in 3 to 20 s for each "
+                           "column of that (as it is, with remat, sharded), instead of estimating it.")
 _DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1, upper_bound=2**20)
 _UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense peak that training reaches.",
                                   lower_bound=0.01, upper_bound=1)
