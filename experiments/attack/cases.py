@@ -43,7 +43,10 @@ RUN = [["--config={}/none.py"], ["--config={}"], ["--config={}/pipe"], ["--confi
        ["--coordinator=localhost:9", "--processes=2", "--process=2"], ["--coordinator=localhost:9", "--distributed"],
        ["--coordinator=localhost:9", "--processes=2", "--process=1", "--join_timeout=1"],
        ["--coordinator=localhost:48761", "--processes=2", "--process=0", "--join_timeout=1"], ["--distributed"],
-       ["--processes=0"], ["--process=-1"], ["--processes=99999999999"], ["--join_timeout=0"]]
+       ["--processes=0"], ["--process=-1"], ["--processes=99999999999"], ["--join_timeout=0"],
+       ["--local_processes=-1"], ["--local_processes=2", "--coordinator=localhost:9"], ["--restarts=-1"],
+       ["--hang_after=0"], ["--expect_processes=3"], ["--expect_devices=4096"], ["--config.workdir=gs:/lab/a"],
+       ["--config.workdir=s3://lab/a"], ["--config.workdir=gs://"], ["--config.workdir=hdfs://lab/a"]]
 SWEEP = [[], ["run"], ["lst", "{}/good.py"], ["list", "{}/none.py"], ["list", "{}"], ["list", "{}/pipe"],
          *(["list", f"{{}}/{name}.py"] for name in (
              "syntax", "raises", "exits", "empty", "nul", "no_scales", "scales_no_dict", "no_table", "sweep_raises",
@@ -55,7 +58,15 @@ SWEEP = [[], ["run"], ["lst", "{}/good.py"], ["list", "{}/none.py"], ["list", "{
          ["list", "{}/good.py", "--workers=0"], ["list", "{}/good.py", "--workers=999999999999"],
          ["plan", "{}/good.py", "--device=abacus"], ["plan", "{}/good.py", "--devices=0"],
          ["plan", "{}/good.py", "--utilisation=nan"], ["plan", "{}/good.py", "--utilisation=2"],
-         ["table", "{}/table_raises.py"], ["list", "{}/good.py", "extra"]]
+         ["table", "{}/table_raises.py"], ["list", "{}/good.py", "extra"], ["list", "{}/good.py", "--dry_run"],
+         ["list", "{}/good.py", "--points=none"], ["table", "{}/good.py", "--points=*"], ["submit", "{}/good.py"],
+         *(["submit", "{}/good.py", "--dry_run", f"--on={on}", *more] for on, *more in (
+             ("lsf",), ("slurm", "--kind=abacus"), ("slurm", "--hours=nan"), ("slurm", "--hours=-1"),
+             ("slurm", "--hosts=-1"), ("slurm", "--running=0"), ("slurm", "--option=zone=a"),
+             ("slurm", "--option=cpus=x"), ("slurm", "--option=sbatch=\"a"), ("tpu",), ("tpu", "--kind=v5p-8"),
+             ("tpu", "--kind=H200"), ("tpu", "--kind=v5p-8", "--option=zone=us-east5-a"), ("kubernetes",),
+             ("kubernetes", "--kind=v5p-8"), ("kubernetes", "--kind=H200", "--option=image=a b"))),
+         ["cancel", "{}/good.py", "--points=*"]]
 JUDGE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--blimp={}/none"], ["{}/none", "--max_pairs=-1"],
          ["{}/none", "--config.seed=3"], ["{}/none", "--paradigms=a"], ["{}/none", "--config.eval.batch_size=-4"]]
 FINETUNE = [[], ["{}/none"], ["{}"], ["{}/empty.py"], [""], ["{}/none", "--epochs=nan"], ["{}/none", "--epochs=-1"],

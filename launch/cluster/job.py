@@ -26,7 +26,7 @@ class Job(NamedTuple):
     hours: float = 24.0                  # after which the cluster may end a command
     running: int = 8                     # commands at work at the same time, at most
     after: tuple[Path, ...] = ()         # files of jobs that must have ended first, however they did
-    runs: str = ""                       # where the commands keep their runs: a path on all hosts, gs://... or s3://...
+    runs: str = ""                       # where the commands keep their runs: a path on all hosts, or gs://...
     options: Mapping[str, str] = NONE    # what its kind of cluster asks for besides, by name: all of Cluster.options
 
 

@@ -73,7 +73,7 @@ def check(job: Job) -> None:
                       "text without spaces and quotes")
     errors.expect(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
     pairs(said["selector"])
-    bucket = job.runs.startswith(("gs://", "s3://"))
+    bucket = job.runs.startswith("gs://")
     if said["claim"]:
         mount = Path(said["mount"])
         errors.expect(mount.is_absolute(), "--option=mount", said["mount"], "an absolute path, beside claim")
@@ -81,7 +81,7 @@ def check(job: Job) -> None:
             errors.expect(path.is_relative_to(mount), "--config.workdir", job.runs,
                           f"a folder in {mount}, which the pods see")
     else:
-        errors.expect(bucket, "--config.workdir", job.runs, "gs://... or s3://..., or --option=claim=NAME: pods see no "
+        errors.expect(bucket, "--config.workdir", job.runs, "gs://..., or --option=claim=NAME: pods see no "
                       "disk of this machine, and theirs go with them")
     if job.kind:
         errors.one_of("--kind", job.kind, list(KINDS))

@@ -55,11 +55,8 @@ def load_experiment(path: str):
     return module
 
 
-def points(experiment, argv, measure: bool, reach: bool) -> tuple[Path, list]:
-    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment.
-
-    reach: whether a bucket that cannot be asked from here is an error.
-    """
+def points(experiment, argv, verb: str) -> tuple[Path, list]:
+    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
     from launch import loaded
     from launch.sweep import points as checked
     from mlm.base import buckets, errors, fields, files
@@ -70,15 +67,17 @@ def points(experiment, argv, measure: bool, reach: bool) -> tuple[Path, list]:
     own_steps = _BUDGET.value == "steps"
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
     root = files.path(asked.pop("workdir", f"runs/{name}"))
-    with contextlib.suppress(*([] if reach else [buckets.OutOfReach])):
-        files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
+    shown = verb == "plan" or (verb == "submit" and submitting.dry())  # for which a bucket may be out of reach
+    with contextlib.suppress(*([buckets.OutOfReach] if shown else [])):
+        files.check_folder("config.workdir", str(root), writing=not shown and verb not in ("list", "status"),
+                           schemes=directory.SCHEMES)
     with loaded.blamed("experiment", experiment.__file__):
         sweep = experiment.sweep(_SCALE.value)
     resolved = list(checked.resolved(command.base(), sweep, asked).values())
     if not own_steps:
         from launch.sweep import budget
 
-        resolved = budget.rewrite(resolved, _BUDGET.value, root, measure)
+        resolved = budget.rewrite(resolved, _BUDGET.value, root, measure=verb == "run")
     configs, names = [], {}
     for name, cfg in zip(sweep, resolved, strict=True):
         print_ = fields.fingerprint(cfg)
@@ -188,13 +187,13 @@ def main(argv):
                                  "python -m launch.sweep run experiments/architectures.py --scale=quick")
     verb, path = argv[1:]
     errors.one_of("verb", verb, VERBS)
+    errors.expect(verb == "submit" or not submitting.dry(), "--dry_run", True, f"none beside {verb}")
     errors.number("--utilisation", _UTILISATION.value, 0.01, 1)  # which the flag's own bounds let pass where it is nan
     errors.expect(not _POINTS.value or verb not in ("table", "report", "cancel"), "--points", ",".join(_POINTS.value),
                   f"none beside {verb}, which is of all points")
     experiment = load_experiment(path)
     try:
-        shown = verb == "plan" or (verb == "submit" and submitting.dry())
-        root, configs = points(experiment, sys.argv, measure=verb == "run", reach=not shown)
+        root, configs = points(experiment, sys.argv, verb)
         if verb == "list":
             listed(configs)
         elif verb == "plan":

@@ -127,7 +127,7 @@ class Runner:
             group = self.choose(open_, member.warm, others)
             made = self.programs[group[0].workdir]
             count, why = side_by_side(member.platform, group[0])
-            if self.together:
+            if self.together and group[0].parallel.mode != "sharded":
                 count, why = self.together, "--together"
             if made not in self.told and len(group) > 1:
                 self.told.add(made)

@@ -194,7 +194,7 @@ def reached(root: Path) -> bool:
     from mlm.train.run import directory
 
     try:
-        files.check_folder("config.workdir", str(root), schemes=directory.SCHEMES)
+        files.check_folder("config.workdir", str(root), writing=False, schemes=directory.SCHEMES)
     except buckets.OutOfReach as error:
         print(f"{error}; shown as if nothing were there yet", file=sys.stderr)
         return False
