@@ -2,6 +2,7 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from mlm.base import files
 from mlm.report import series
 from mlm.train.run import checkpoint, directory, trained
 
+TIMED = re.compile("second|timed")
 TABLES = ("table.csv", "table.md", "table.tex", "claims.md")
 
 
@@ -19,9 +21,9 @@ def workdirs(folder: Path) -> list[Path]:
 
 
 def untimed(value):
-    """A JSON value without what times are in."""
+    """A JSON value without what times are in, or what was timed."""
     if isinstance(value, Mapping):
-        return {name: untimed(one) for name, one in value.items() if "second" not in name}
+        return {name: untimed(one) for name, one in value.items() if not TIMED.search(name)}
     return [untimed(one) for one in value] if isinstance(value, list | tuple) else value
 
 
@@ -34,7 +36,7 @@ def of_run(workdir: Path, folder: Path) -> dict[str, str]:
     found["history"] = list(series.by_step(found["history"]).values())
     del found["provenance"]
     parts = {name: files.sha256(json.loads(json.dumps(untimed({"": value}), default=repr)))
-             for name, value in found.items() if "second" not in name}
+             for name, value in found.items() if not TIMED.search(name)}
     parts["held-out rows"] = hashlib.sha256(b"".join(
         name.encode() + columns[name].tobytes() for name in sorted(columns))).hexdigest()
     parts["checkpoint"] = checkpoint.newest_digest(workdir)

@@ -45,16 +45,18 @@ class Place:
         started.alone()
         return code, started.said()
 
-    def finish(self, what: subject.Subject, wanted: Mapping[str, str], **how) -> Ending:
-        """Calls the subject's commands, which must make what is wanted."""
+    def finish(self, what: subject.Subject, wanted: Mapping[str, str], *, but: str = "", **how) -> Ending:
+        """Calls the subject's commands, which must make what is wanted; but: see `compared`."""
         for words in what.commands:
             code, said = self.call(words, **how)
             if code != 0:
                 return Ending(BAD, f"exit code {code}: {said.strip()[-500:]}")
-        return self.compared(wanted)
+        return self.compared(wanted, but)
 
-    def compared(self, wanted: Mapping[str, str]) -> Ending:
-        wrong = outcome.differences(outcome.outcome(self.folder), wanted)
+    def compared(self, wanted: Mapping[str, str], but: str = "") -> Ending:
+        """but: how the names of parts end that may be others."""
+        wrong = [name for name in outcome.differences(outcome.outcome(self.folder), wanted)
+                 if not but or not name.endswith(but)]
         return Ending(BAD, f"differs: {'; '.join(wrong[:5])}") if wrong else Ending(EQUAL, "")
 
     def keep(self, name: str) -> Path:

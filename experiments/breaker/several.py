@@ -47,18 +47,23 @@ def halted(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: 
 
 
 def asked(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
-    """SIGTERM or SIGINT at a moment of chance, of each command."""
+    """SIGTERM or SIGINT at moments of chance. What was logged is then as before but for a record of the step at which
+    a run was stopped."""
     place.clear()
     line = ""
     for words in what.commands:
-        started, number = place.start(words), rng.choice((signal.SIGTERM, signal.SIGINT))
-        time.sleep(rng.uniform(1, 12))
-        started.signal(number, started.members()[:1])
-        code, said = started.wait(), started.said()
-        if code == 0:
-            continue
-        if code not in (128 + number, -number) or "Traceback" in said:
-            return Ending(BAD, f"{signal.Signals(number).name}: exit code {code}: {said.strip()[-500:]}")
-        line = (said.strip().splitlines() or [""])[-1] if code > 0 else f"ended by {signal.Signals(number).name}"
-    ending = place.finish(what, wanted)
+        code, left = 1, 2
+        while code != 0:
+            started, number = place.start(words), rng.choice((signal.SIGTERM, signal.SIGINT))
+            if left:
+                time.sleep(rng.uniform(1, 12))
+                started.signal(number, started.members()[:1])
+                left -= 1
+            code, said = started.wait(), started.said()
+            if code == 0:
+                continue
+            if code not in (128 + number, -number) or "Traceback" in said:
+                return Ending(BAD, f"{signal.Signals(number).name}: exit code {code}: {said.strip()[-500:]}")
+            line = said.strip().splitlines()[-1] if code > 0 and said.strip() else line
+    ending = place.compared(wanted, ": history")
     return Ending(NAMED, line) if line and ending.how == EQUAL else ending
