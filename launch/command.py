@@ -26,6 +26,8 @@ _ALLOCATOR = flags.DEFINE_bool("allocator", True, "Hold memory as launch/environ
 # What libraries say, in an error of their own, of a machine that has no more.
 FULL = {"No space left on device": "the disk is full; the same command continues when there is room",
         "Disk quota exceeded": "the disk quota is used up; the same command continues when there is room",
+        "futures but timed out": "a checkpoint took longer than Orbax waits for it, or the clock of this machine "
+                                 "was set meanwhile; the same command continues",
         "RESOURCE_EXHAUSTED: Out of memory": "out of memory; python -m launch.sweep plan says what a step takes"}
 
 

@@ -132,3 +132,10 @@ def test_what_threads_say_of_a_checkpoint_that_failed_is_not_shown(tmp_path, mon
         for error in (RuntimeError("Event loop is closed"), ValueError("something else")):
             sys.unraisablehook(SimpleNamespace(exc_value=error))
     assert [str(one.exc_value) for one in told] == ["something else"]
+
+
+def test_a_checkpoint_that_orbax_waited_for_in_vain_is_named():
+    """As it does where the clock is set ahead, by which it waits."""
+    error = TimeoutError("ChainedFuture completed 3/4 futures but timed out after 86390.1 seconds.")
+    code, said = command.outside(error)
+    assert code == 1 and "the clock of this machine was set meanwhile; the same command continues" in said
