@@ -171,7 +171,7 @@ def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base
 def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     cfg = config.Config()
     checkpoints = checkpoint.manager(tmp_path)
-    state = loop.types.TrainState(np.int32(3), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
+    state = loop.types.TrainState(np.array(3, np.int32), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
     checkpoint.save(checkpoints, cfg, {}, checkpoint.Saved(state, {"tokens": 7.0}))
     checkpoints.wait_until_finished()
     found = checkpoint.read(checkpoints, 3, cfg, {}, state)
