@@ -2,19 +2,22 @@
 import contextlib
 import os
 import random
+import struct
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
 from experiments.breaker import kills, outcome, phases, place, queue, subject
 from experiments.breaker.processes import Started
 from launch import command
 from mlm.base import files
-from mlm.train.run import checkpoint, directory
+from mlm.train.run import checkpoint, directory, log
 
 SHORT = {"train.steps": 6, "train.checkpoint_every": 2, "train.eval_every": 0, "data.cache": subject.CACHE,
          "workdir": f"{subject.RUNS}/run"}
@@ -140,3 +143,26 @@ def test_a_checkpoint_that_orbax_waited_for_in_vain_is_named():
     error = TimeoutError("ChainedFuture completed 3/4 futures but timed out after 86390.1 seconds.")
     code, said = command.outside(error)
     assert code == 1 and "the clock of this machine was set meanwhile; the same command continues" in said
+
+
+def test_what_is_logged_needs_no_thread_that_a_full_disk_could_end(tmp_path):
+    before = threading.enumerate()
+    for step, first in ((0, 1), (2, 3)):
+        time.sleep(1.1 * bool(step))  # a file is named by the second
+        with contextlib.closing(log.Writer(tmp_path, step)) as writer:
+            for number in range(first, first + 3):
+                writer.write(number, {"loss": number / 8, "name": "text", **{f"more{i}": i for i in range(20)}})
+            assert threading.enumerate() == before
+    found = [Event.FromString(record) for path in sorted(directory.events(tmp_path).iterdir())
+             for record in records(path.read_bytes())]
+    assert [(event.step, value.simple_value) for event in found for value in event.summary.value
+            if value.tag == "loss"] == [(number, number / 8) for number in (1, 2, 3, 3, 4, 5)]
+    assert [event.step for event in found if event.HasField("session_log")] == [1, 3]
+
+
+def records(content: bytes):
+    """Of a file of TensorBoard's: each has its length before it, with a checksum, and a checksum behind."""
+    while content:
+        size, = struct.unpack("<Q", content[:8])
+        yield content[12:12 + size]
+        content = content[16 + size:]

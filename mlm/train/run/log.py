@@ -139,26 +139,55 @@ class Writer:
     """
 
     def __init__(self, workdir: Path, step: int):
-        from tensorboardX import SummaryWriter
-
         path = directory.metrics(workdir)
         records, faults = files.whole_lines(path)
         for fault in faults:
             logging.warning("%s; it is left out", fault)
         self.lines = files.Lines(path, [record for record in records if record["step"] <= step])
         self.mirror = files.Mirror(directory.events(workdir))
-        self.events = SummaryWriter(str(self.mirror.here), purge_step=step + 1)
+        self.events = Events(self.mirror.here, step)
 
     def write(self, step: int, values: dict, flush: bool = False) -> None:
         """flush: whether others are to see at once what was written, wherever that is."""
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self.events.add_scalar(name, value, step)
-        if self.lines.add({"step": step, **values}, flush):
-            self.events.flush()
+        put = self.lines.add({"step": step, **values}, flush)
+        self.events.write(step, values)
+        if put:
             self.mirror.put()
 
     def close(self) -> None:
         self.lines.close()
         self.events.close()
         self.mirror.close()
+
+
+class Events:
+    """TensorBoard's events, in a folder. tensorboardX's SummaryWriter has a thread for them: where the disk is full it
+    ends, and who trains waits for it, for ever.
+
+    Opened at a step, those after it that are there are no longer shown.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = EventsWriter(str(folder / "events"))
+        self.add(step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, step: int, **what) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self.file.write_event(Event(wall_time=time.time(), step=step, **what))
+
+    def write(self, step: int, values: dict) -> None:
+        """Those of a record that are numbers."""
+        from tensorboardX.summary import scalar
+
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self.add(step, summary=scalar(name, value))
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
