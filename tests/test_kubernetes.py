@@ -234,7 +234,7 @@ def jobset(cloud, name, **status) -> dict:
     ({"kind": "H20"}, "did you mean 'H200'?"),
     ({"kind": "v5p-64", "hosts": 12}, "--hosts = 12: expected 8, which a v5p-64 has"),
     ({"kind": "v5e-8", "hosts": 2}, "--hosts = 2: expected 1: GKE"),
-    ({"runs": "runs/a"}, "--config.workdir = 'runs/a': expected gs://... or s3://..., or --option=claim=NAME"),
+    ({"runs": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
     ({"asked": ("claim=lab",)}, "--option=mount = ''"),
     ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
     ({"asked": ("restarts=-1",)}, "--option=restarts"),

@@ -18,7 +18,7 @@ ALWAYS = {  # read by every run
     "model.unroll", "model.remat", "model.fast",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "train.steps", "train.batch_size", "train.accumulate", "train.eval_every",
-    "train.checkpoint_every", "train.log_every", "start.run", "start.hub", "tune.layers", "tune.decay",
+    "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub", "tune.layers", "tune.decay",
     "downstream.names", "eval.embeddings", "eval.sts", "eval.seed", "eval.batch_size", "eval.max_rows", "parallel.mode"}
 # Each choice that takes a reader away, with what else it needs.
 CHOICES = [{"data.corpus": "language"} | choice for choice in (
