@@ -4,7 +4,6 @@ Under its name lie the files, each called by its digest too, and at last the man
 that put at once never mix. While one makes, others wait (base/lease.py), and fetch.
 """
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def put(folder: Path, there: Path, manifest: dict[str, Any]) -> None:
     for name, digest in digests.items():
         lease.check(there / MANIFEST)
         buckets.put(folder / name, _object(there, name, digest))
-    files.write_sealed(there / MANIFEST, json.loads(json.dumps(manifest)) | {"sha256": digests})
+    files.write_sealed(there / MANIFEST, {**manifest, "sha256": digests})
 
 
 def _object(there, name, digest):
