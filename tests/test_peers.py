@@ -3,13 +3,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from launch import local
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +31,7 @@ class Pair:
             (place / name).mkdir(exist_ok=True)
             for number in range(20):
                 (place / name / f"{number}.txt").write_text(f"{name[:1]} {'b c ' * number}d e f g a.\n" * 9)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = local.free_port()
         self.place = place
         fields = [f"--config.{name}={str(value).replace('PLACE', str(place))}" for name, value in SMALL.items()]
         both = [sys.executable, "-m", "launch.run", *fields, f"--coordinator=localhost:{port}", "--processes=2"]

@@ -2,7 +2,6 @@
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 from small import environment
 
+from launch import local
 from mlm.base import config, errors, fields, files
 from mlm.train import recipe
 from mlm.train.run import checkpoint, directory, log, loop
@@ -132,9 +132,7 @@ def alone(base, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ["jit", "pmap"])
 def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = local.free_port()
     pair = [start(base | SHORT | {"parallel.mode": mode}, tmp_path / "pair", f"--coordinator=127.0.0.1:{port}",
                   "--processes=2", f"--process={number}", devices=2) for number in range(2)]
     for process in pair:

@@ -1,6 +1,5 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
 import signal
-import socket
 
 import jax
 import numpy as np
@@ -9,6 +8,7 @@ import test_run
 from small import VOCAB, about, small_config
 from test_step import uneven
 
+from launch import local
 from mlm.base import files
 from mlm.data.rows import pack
 from mlm.train.run import checkpoint, loop
@@ -161,9 +161,7 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
             "model.width": 16, "model.hidden": 16, "model.heads": 2, "train.steps": 100_000, "train.batch_size": 8,
             "train.checkpoint_every": 100_000, "train.log_every": 1, "eval.batch_size": 8}
     pair = tmp_path / "pair"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = local.free_port()
     both = [test_run.start(said | {"parallel.mode": "sharded"}, pair, f"--coordinator=127.0.0.1:{port}",
                            "--processes=2", f"--process={number}", devices=2) for number in range(2)]
     test_run.wait_for(pair, both[0], 5)
