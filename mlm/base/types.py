@@ -29,7 +29,8 @@ class Batch(NamedTuple):
     text: Text
     labels: dict[str, jax.Array]        # by the names that the rows were made with; none for text alone
     index_B: jax.Array        # names the row in random draws: its slot in the global batch; in evaluation, in the split
-    source: Text | None = None          # what a decoder reads beside it
+    source: Text | None = None          # what a decoder reads beside it: a token of the text sees those of the source
+                                        # whose segment has its own number
     row_B: jax.Array | None = None      # in training: its number in the split,
     epoch_B: jax.Array | None = None    # and how often all rows came before it; None: it has no static mask
 
@@ -43,6 +44,7 @@ class About(NamedTuple):
     unigram: bytes            # int64: how often each entry of the vocabulary stands in the train split
     classes: tuple[str, ...] = ()  # names of the labels or tags, in the order of their numbers
     counts: bytes = b""       # int64: how often each of them is a label in the train split
+    source_length: int = 0    # tokens of the source beside each row; 0: there is none
 
 
 NUMBERS = ("value_B",)        # labels that are float32, not int32
@@ -50,13 +52,13 @@ NUMBERS = ("value_B",)        # labels that are float32, not int32
 
 def abstract(rows: int, about: About) -> Batch:
     """The shapes of a batch of `rows` rows, without their values."""
-    size = {"B": rows, "L": about.length}
-
-    def array(name):
-        kind = jnp.float32 if name.startswith("value") else jnp.int32
+    def array(name, length=about.length):
+        size, kind = {"B": rows, "L": length}, jnp.float32 if name.startswith("value") else jnp.int32
         return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], kind)
 
-    return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"))
+    source = Text(*(array(name, about.source_length) for name in Text._fields)) if about.source_length else None
+    return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"),
+                 source)
 
 
 class Knobs(NamedTuple):
@@ -80,12 +82,14 @@ class Model(NamedTuple):
     Random draws take one key a row (key_B), so that they do not depend on how rows are spread over devices.
     """
 
-    ways: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",) or ("left",)
+    ways: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",), ("left",),
+                              # ("left", "right") or ("row",), as each row says
     width: int                # D
     init: Callable            # (key) -> params
-    hidden: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None) -> tuple of h_BxLxD, one
-                              # for each of `ways`; key_B None: evaluation, no dropout; shift: what is added to the
-                              # embeddings, behind their norm, to take gradients by them
+    hidden: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None) -> tuple of
+                              # h_BxLxD, one for each of `ways`; key_B None: evaluation, no dropout; shift: what is
+                              # added to the embeddings, behind their norm, to take gradients by them; left_B: of a
+                              # model whose way is "row", rows whose states see the left alone, None: no row's
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
     head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
                                   # logits; None: a loss cannot, or should not, take its own way through them
@@ -96,6 +100,11 @@ class Model(NamedTuple):
                                   # States of several ways stand side by side in D. None: a stand-in's alone
     attention: Callable | None = None  # (params, text) -> weights_KxBxHxLxL, K layers of H heads: how much each token
                                   # (the first L) takes of each other one. None: a model without attention
+    start: Callable | None = None  # (params, text, source, room) -> cache: what the next token needs of rows that were
+                                  # read from the left (each from its first place on, of its own length, which may be
+                                  # 0), with room for `room` tokens in all. Every leaf has the rows on its axis 1.
+                                  # None: a model of which no token can be read alone
+    next: Callable | None = None  # (params, cache, ids_B) -> (logits_BxV of the token after these, cache)
 
 
 class Family(NamedTuple):

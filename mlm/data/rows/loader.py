@@ -8,6 +8,7 @@ from mlm.base import errors, types
 
 Rows = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
 TEXT = ("ids", "segments", "positions", "types")
+SOURCE = "source_"  # before these, in the names of columns that hold the source beside a row
 NOTHING = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
 
 
@@ -45,7 +46,8 @@ def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, process: int
     for first in range(process * share, -(-count // batch_size) * batch_size, batch_size):
         numbers_B = np.arange(first, first + share, dtype=np.int32)
         batch = read(rows, np.minimum(numbers_B, count - 1), numbers_B)
-        for name, column in (*batch.text._asdict().items(), *batch.labels.items()):
+        source = batch.source._asdict() if batch.source else {}
+        for name, column in (*batch.text._asdict().items(), *source.items(), *batch.labels.items()):
             column[max(0, count - first):] = NOTHING.get(name, 0)
         yield batch
 
@@ -61,12 +63,17 @@ def _share(batch_size, processes, field):
 
 
 def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray) -> types.Batch:
-    """Rows rows_B of a split as a batch of arrays of its own. What is no part of the text is a label.
+    """Rows rows_B of a split as a batch of arrays of its own. What is no part of text and source is a label.
 
     Numbers with a fraction are float32, all others int32.
     """
     there = {name: column[rows_B].astype(np.float32 if column.dtype.kind == "f" else np.int32)
              for name, column in rows.items()}
-    there = {"types": np.zeros_like(there["ids"])} | there
-    labels = {f"{name}_{'x'.join('BL'[:column.ndim])}": column for name, column in there.items() if name not in TEXT}
-    return types.Batch(types.Text(*(there[name] for name in TEXT)), labels, index_B)
+
+    def text(prefix):
+        missing = {f"{prefix}types": np.zeros_like(there[f"{prefix}ids"])}
+        return types.Text(*((missing | there)[f"{prefix}{name}"] for name in TEXT))
+
+    labels = {f"{name}_{'x'.join('BL'[:column.ndim])}": column for name, column in there.items()
+              if name.removeprefix(SOURCE) not in TEXT}
+    return types.Batch(text(""), labels, index_B, text(SOURCE) if f"{SOURCE}ids" in there else None)
