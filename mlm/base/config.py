@@ -55,10 +55,23 @@ class Labelled:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Aligned:
+    """Which files of aligned_path hold pairs of a text and its translation, a pair a line."""
+
+    source: str = ""                    # ending of the files of texts that are read, such as "en"; with train: train.en
+    target: str = ""                    # of those beside them that are written, such as "de"; empty, as source then is:
+                                        #       train is one file, its lines a source, a tab and a target
+    train: str = "train"                # file names without these endings, all the name where there are none
+    dev: str = "val"
+    test: str = ""                      # empty: there is none
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Data:
     corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known) |
-                                        #       task (labelled rows); auto: task where task is set, text where path is,
-                                        #       else language
+                                        #       task (labelled rows) | aligned (a text and its translation); auto: task
+                                        #       where task is set, aligned where aligned_path, text where path is, else
+                                        #       language
     path: str = ""                      # text: globs of .txt and .gz files, separated by commas
     validation_path: str = ""           # text: globs of the held-out files; empty: a share of path's documents
     boundary: str = "file"              # text: a document is a "file" or a "line", ends at a "blank_line", or starts at
@@ -71,9 +84,11 @@ class Data:
     validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
     task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
     task_path: str = ""                 # task: folder of its files; labelled.format tfds: name, such as "glue/sst2"
+    aligned_path: str = ""              # aligned: folder of its files
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)
+    aligned: Aligned = dataclasses.field(default_factory=Aligned)
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -91,6 +106,7 @@ class Pack:
     mode: str = ""                      # full_sentences | doc_sentences | segment_pair; empty: doc_sentences for the
                                         #       language, else full_sentences
     length: int = 128                   # tokens in a row; of choices tokens of each, side by side in a row
+    source_length: int = 0              # aligned: tokens of the source beside a row; 0: as length
     isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)
     short_share: float = 0.0            # segment_pair: of the documents, those whose pairs are shorter, by a length
                                         #       drawn for each; in BERT's code 0.1

@@ -18,7 +18,7 @@ class Column(NamedTuple):
     """What a file of a split holds of each row."""
 
     dtype: type
-    letters: str          # of its shape, as in types.py: "NxL" or "N"
+    letters: str          # of its shape, as in types.py: "NxL" or "N"; S for the length of a source
     fill: int = 0         # what it holds where nothing is written
 
 
@@ -27,7 +27,8 @@ class Packed(NamedTuple):
 
     ids_NxL; segments_NxL: tokens see each other where this is equal, from 1, 0 on padding; positions_NxL: of a token in
     its segment, from 0. Of pairs also types_NxL, 1 in the second segment, and the label next_N, 1 where that is the
-    true next one. Of a task's rows the labels that labelled.COLUMNS has for the objective.
+    true next one. Of a task's rows the labels that labelled.COLUMNS has for the objective. Of aligned text the source
+    beside each row, source_ids_NxS and so on.
     """
 
     train: dict[str, np.ndarray]
@@ -54,11 +55,12 @@ TYPES = {"types": Column(np.uint8, "NxL")}
 class Writer:
     """A split's rows on their way to its files, which are whole when the block that it is used in ends."""
 
-    def __init__(self, folder: Path, split: str, columns: Mapping[str, Column], length: int, vocab_size: int):
-        self.length, self.rows, self.tokens = length, 0, 0
+    def __init__(self, folder: Path, split: str, columns: Mapping[str, Column], length: int, vocab_size: int,
+                 source_length: int = 0):
+        self.length, self.source_length, self.rows, self.tokens = length, source_length, 0, 0
         self.unigram_V = np.zeros(vocab_size, np.int64)  # how often each entry stands in the rows, padding included
         self._columns, self._filled = columns, 0
-        self._block = {name: np.full(_shape(column, BLOCK, length), column.fill, column.dtype)
+        self._block = {name: np.full(_shape(column, BLOCK, length, source_length), column.fill, column.dtype)
                        for name, column in columns.items()}
         self._paths = {name: _path(folder, split, name) for name in columns}
 
@@ -96,9 +98,11 @@ class Writer:
         self._filled = 0
 
 
-def opened(folder: Path, split: str, columns: Mapping[str, Column], rows: int, length: int) -> dict[str, np.ndarray]:
+def opened(folder: Path, split: str, columns: Mapping[str, Column], rows: int, length: int,
+           source_length: int = 0) -> dict[str, np.ndarray]:
     """The columns that a Writer wrote, memory-mapped."""
-    return {name: np.memmap(_path(folder, split, name), column.dtype, "r", shape=tuple(_shape(column, rows, length)))
+    return {name: np.memmap(_path(folder, split, name), column.dtype, "r",
+                            shape=tuple(_shape(column, rows, length, source_length)))
             for name, column in columns.items()}
 
 
@@ -106,6 +110,6 @@ def _path(folder, split, name):
     return folder / f"{split}.{name}.bin"
 
 
-def _shape(column, rows, length):
-    size = {"N": rows, "L": length}
+def _shape(column, rows, length, source_length):
+    size = {"N": rows, "L": length, "S": source_length}
     return [size[letter] for letter in column.letters.split("x")]

@@ -10,7 +10,7 @@ from absl import logging
 from mlm.base import buckets, config, errors, files, types
 from mlm.base.reads import Rule
 from mlm.base.special import PAD
-from mlm.data.rows import columns, labelled, store
+from mlm.data.rows import aligned, columns, labelled, store
 from mlm.data.rows.columns import Column, Packed
 from mlm.data.rows.fill import MODES, Document
 from mlm.data.tasks import tasks
@@ -19,7 +19,8 @@ from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
-READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", unless=("task",)),
+READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", unless=("task", "aligned")),
+        Rule(("pack.source_length",), "data.corpus", ("aligned",)),
         Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
         Rule(("pack.short_share",), "pack.mode", ("segment_pair",)),
         Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
@@ -31,7 +32,7 @@ def resolve(cfg: config.Config) -> config.Config:
     """With the corpus, its vocabulary and how its documents fill rows, where nothing is said."""
     data, knobs, pack = cfg.data, cfg.tokenizer, cfg.pack
     if data.corpus == "auto":
-        found = "task" if data.task else "text" if data.path else "language"
+        found = "task" if data.task else "aligned" if data.aligned_path else "text" if data.path else "language"
         data = dataclasses.replace(data, corpus=found)
     if data.corpus == "task":
         return tasks.resolve(dataclasses.replace(cfg, data=data))
@@ -42,7 +43,10 @@ def resolve(cfg: config.Config) -> config.Config:
     if not knobs.path:
         knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
                                     vocab_size=knobs.vocab_size or (0 if drawn else 8192))
-    pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
+    if data.corpus == "aligned":
+        pack = dataclasses.replace(pack, source_length=pack.source_length or pack.length)
+    else:
+        pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
     return dataclasses.replace(cfg, data=data, tokenizer=knobs, pack=pack)
 
 
@@ -53,8 +57,11 @@ def check(cfg: config.Config) -> None:
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
-    errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
-    errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
+    if cfg.data.corpus == "aligned":
+        errors.number("config.pack.source_length", cfg.pack.source_length, 8, 2**16 - 1)
+    else:
+        errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
+        errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
     if not cfg.tokenizer.path:
         errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     if cfg.data.corpus != "language":
@@ -80,6 +87,8 @@ def load(cfg: config.Config) -> Packed:
         return labelled.load(cfg)
     content = corpus.fingerprint(cfg.data)
     tokenizer = vocabulary(cfg, content)
+    if cfg.data.corpus == "aligned":
+        return aligned.load(cfg, tokenizer)
     isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
@@ -112,7 +121,10 @@ def load(cfg: config.Config) -> Packed:
 
 
 def told(cfg: config.Config, packed: Packed, split: str) -> list[dict]:
-    """The examples of a split by the names of their fields; none of rows that are text alone."""
+    """The examples of a split by the names of their fields; none of rows that are text alone, and of aligned text those
+    of held-out splits."""
+    if cfg.data.corpus == "aligned" and split != "train":
+        return aligned.examples(packed, split)
     return labelled.examples(packed, split) if cfg.data.corpus == "task" else []
 
 
@@ -123,6 +135,8 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
     """
     if cfg.data.corpus == "task":
         return labelled.shape(cfg, vocab_size, unigram_V)
+    if cfg.data.corpus == "aligned":
+        return aligned.shape(cfg, vocab_size, unigram_V)
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     return types.About(vocab_size, cfg.pack.length, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
                        unigram_V.tobytes())

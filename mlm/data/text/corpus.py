@@ -18,10 +18,11 @@ from mlm.base import config, errors
 from mlm.base.reads import Rule
 from mlm.data.language import grammar as drawn
 from mlm.data.tasks import splits, tasks
+from mlm.data.text import aligned as two_sided
 from mlm.data.text import files, trouble
 
 SPLITS = ("train", "validation")
-READ = (*tasks.READ,
+READ = (*tasks.READ, *two_sided.READ,
         Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
         Rule(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
         Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
@@ -53,6 +54,8 @@ def check(data: config.Data) -> None:
     if data.corpus == "text":
         errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.boundary("config.data.boundary", data.boundary)
+    if data.corpus == "aligned":
+        two_sided.check(data)
     if data.corpus == "tfds":
         errors.expect(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
     errors.number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True)
@@ -271,4 +274,13 @@ def language(data: config.Data) -> Corpus:
                   drawn_from(HELD_OUT, data.language.validation_documents), content, lexicon)
 
 
-CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language}
+def aligned(data: config.Data) -> Corpus:
+    """The lines of both sides of aligned text, of which rows/aligned.py makes rows of its own."""
+    def lines(split):
+        return lambda: two_sided.lines(data, split)
+
+    return Corpus(lines("train"), lines("validation"), two_sided.pairs(data).content, lexicon=lines("train"))
+
+
+CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language,
+           "aligned": aligned}

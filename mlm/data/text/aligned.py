@@ -1,0 +1,108 @@
+"""Aligned text: pairs of a text and its translation, in two files line by line or in one with a tab between them."""
+import difflib
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mlm.base import config, errors
+from mlm.base.reads import Rule
+from mlm.data.tasks import examples
+from mlm.data.text import files, trouble
+
+FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.aligned by split
+READ = (Rule(("data.aligned_path", "data.aligned"), "data.corpus", ("aligned",)),)
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+class Pairs(NamedTuple):
+    """Where pairs come from: functions, so that each pass starts anew."""
+
+    splits: dict[str, Callable[[], Iterator[Pair]]]  # train, validation, and test where there is one; none is empty
+    content: Callable[[], bytes]                     # digest of all that the pairs follow from
+
+
+def check(data: config.Data) -> None:
+    """Raises ConfigError for aligned text that is not named; opens no file."""
+    errors.expect(bool(data.aligned_path.strip()), "config.data.aligned_path", data.aligned_path,
+                  "the folder of the pairs' files, since config.data.corpus is aligned")
+    said, name = data.aligned, "config.data.aligned"
+    for field in ("train", "dev"):
+        errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
+    errors.expect(bool(said.source) == bool(said.target), f"{name}.target", said.target,
+                  "the ending of the files beside those of the sources, or neither ending")
+    errors.expect(not said.source or said.source != said.target, f"{name}.target", said.target,
+                  "another ending than the sources'")
+
+
+def pairs(data: config.Data) -> Pairs:
+    """The pairs of config.data.aligned_path. Each pass raises ConfigError for the first fault, by file and line."""
+    there = paths(data)
+
+    def of(split):
+        read = _read_table if len(there[split]) == 1 else _read_two
+        return lambda: read(*there[split])
+
+    def content():
+        return hashlib.sha256(b"".join(files.sha256(str(path)) for found in there.values() for path in found)).digest()
+
+    return Pairs({split: of(split) for split in there}, content)
+
+
+def lines(data: config.Data, split: str) -> Iterator[str]:
+    """Both sides of each pair of a split, one after the other."""
+    return itertools.chain.from_iterable(pairs(data).splits[split]())
+
+
+def told_twice(found: Pairs) -> None:
+    """Warns of held-out pairs that stand in the train split too. They stay: a published split is judged as it is."""
+    held = {pair: split for split, read in found.splits.items() if split != "train" for pair in read()}
+    count = {split: 0 for split in found.splits}
+    for pair in found.splits["train"]():
+        if split := held.pop(pair, ""):
+            count[split] += 1
+    for split, twice in count.items():
+        if twice:
+            trouble.warn(f"{split}: {twice} pairs also stand in the train split")
+
+
+def paths(data: config.Data) -> dict[str, list[Path]]:
+    """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
+    folder, said = Path(data.aligned_path).expanduser(), data.aligned
+    errors.expect(folder.is_dir(), "config.data.aligned_path", data.aligned_path, "the folder of the pairs' files")
+    found = {}
+    for split, field in FILES.items():
+        if name := getattr(said, field):
+            names = [f"{name}.{ending}" for ending in (said.source, said.target)] if said.source else [name]
+            for one in names:
+                near = difflib.get_close_matches(one, sorted(path.name for path in folder.iterdir()), n=1)
+                errors.expect((folder / one).is_file(), f"config.data.aligned.{field}", name, f"a name of which {one} "
+                              f"is a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            found[split] = [folder / one for one in names]
+    return found
+
+
+def _read_two(source, target):
+    last = 0
+    for first, second in itertools.zip_longest(examples.lines(source), examples.lines(target)):
+        if first is None or second is None:
+            longer, shorter = (target, source) if first is None else (source, target)
+            raise errors.ConfigError(f"{longer}, line {last + 1}: expected none, since {shorter} has {last} lines: a "
+                                     "line of one is the translation of that line of the other")
+        last = first[0]
+        yield Pair(*(examples.text(text, f"{path}, line {last}") for path, (_, text) in (
+            (source, first), (target, second))))
+
+
+def _read_table(path):
+    for number, line in examples.lines(path):
+        parts = line.split("\t")
+        errors.expect(len(parts) == 2, f"{path}, line {number}: columns", len(parts), "2, a source and its "
+                      "translation with a tab between them (two files: set config.data.aligned.source and target)")
+        yield Pair(*(examples.text(text, f"{path}, line {number}: {side}") for side, text in zip(
+            Pair._fields, parts, strict=True)))
