@@ -159,7 +159,7 @@ def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_it_cannot_use_is_refused(objective):
     sees = OBJECTIVES[objective].sees
-    for way in {"both", "left"} - {*sees}:
+    for way in {"both", "left", "apart", "row"} - {*sees}:
         cfg = small_config(objective=objective, model__sees=way, data__corpus="docstrings")
         with pytest.raises(errors.ConfigError, match=rf"config.model.sees = '{way}': expected {sees[0]}"):
             recipe.check(cfg)

@@ -142,8 +142,10 @@ class Model:
     hidden: int = 0                     # inside a layer: MLP units, or recurrent units of one direction
     heads: int = 0                      # transformer
     window: int = 0                     # feedforward: neighbours on each side
-    sees: str = ""                      # of its row, each token's state: both sides | left (itself and what stands
-                                        #       before it); empty: as the objective asks
+    sees: str = ""                      # of its row, each token's state: both (sides) | left (itself and what stands
+                                        #       before it) | apart (two stacks, of which one sees the left and one the
+                                        #       right, as ELMo's) | row (each row says: both or left); empty: as the
+                                        #       objective asks
     timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
     norm_eps: float = 1e-6              # added to the variance in each layer norm

@@ -82,8 +82,8 @@ def ask_similarities(run: Trained, part: Part, told: Callable) -> dict:
         return correlated(cosines(h_SxD[one_P], h_SxD[other_P]), value_P)
 
     reads = {"cls": found.cls_SxKxD, "mean": found.mean_SxKxD}
-    if run.cfg.model.sees == "left":
-        del reads["cls"]  # it stands first and has seen nothing
+    if run.cfg.model.sees in ("left", "apart"):
+        del reads["cls"]  # from the left, where it stands first, it has seen nothing
     return {"pairs": len(pairs), "sentences": len(texts), "cut": found.cut, "static": said(found.static_SxD),
             "layers": [{name: said(h_SxKxD[:, layer]) for name, h_SxKxD in reads.items()}
                        for layer in range(found.mean_SxKxD.shape[1])]}

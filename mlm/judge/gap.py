@@ -19,8 +19,10 @@ from mlm.train.step.program import frozen
 
 
 def can(cfg: config.Config) -> str:
-    corpus = cfg.data.corpus
-    return "" if corpus == "language" else f"config.data.corpus is {corpus}, not the built-in language"
+    if cfg.data.corpus != "language":
+        return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
+    sees = cfg.model.sees
+    return "" if objectives.seen(cfg) in references.FLOORS else f"no floor is known where config.model.sees is {sees}"
 
 
 def asked(cfg: config.Config) -> dict:

@@ -1,5 +1,5 @@
 """Feedforward encoders: a deep MLP at each token over the tokens around it, never over the token itself; or, where it
-sees what stands left of the next token alone, over the last tokens up to its own.
+sees what stands left of the next token alone, or a row may, over the last tokens up to its own.
 
 window: the neighbours' embeddings concatenated in order (Bengio et al. 2003). bag: their mean, which knows no order.
 """
@@ -10,19 +10,22 @@ from mlm.base import config, errors, types
 from mlm.models import layers, lm
 
 
-def neighbours(x_BxLxD, segments_BxL, window: int, sees: str):
+def neighbours(x_BxLxD, segments_BxL, window: int, sees: str, left_B=None):
     """The embeddings around each token: those of another segment are zero.
 
-    sees: "both", the `window` tokens on each side; "left", the last `window` tokens, the token's own among them.
+    sees: "both", the `window` tokens on each side; "left", the last `window` tokens, the token's own among them; "row",
+    those and the `window` tokens to the right, which are zero in rows of which left_B says so.
     Returns a list of pairs (x_BxLxD, same_BxL), the farthest left first.
     """
     L = x_BxLxD.shape[1]
     padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))
     segments = jnp.pad(segments_BxL, ((0, 0), (window, window)), constant_values=-1)
     pairs = []
-    starts = range(1, window + 1) if sees == "left" else [*range(window), *range(window + 1, 2 * window + 1)]
-    for start in starts:
+    before, after = [*range(1, window + 1)], [*range(window + 1, 2 * window + 1)]
+    for start in {"both": [*range(window), *after], "left": before, "row": before + after}[sees]:
         same_BxL = segments[:, start:start + L] == segments_BxL
+        if left_B is not None and start in after:
+            same_BxL &= ~left_B[:, None]
         pairs.append((jnp.where(same_BxL[..., None], padded[:, start:start + L], 0), same_BxL))
     return pairs
 
@@ -40,8 +43,9 @@ class Encoder(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, key_B):
-        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, self.model.window, self.model.sees), strict=True)
+    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
+        model = self.model
+        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, model.window, model.sees, left_B), strict=True)
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)
         else:

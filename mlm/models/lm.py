@@ -1,4 +1,5 @@
 """A language model around an encoder: embeddings before it, BERT's output layer behind it."""
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +10,8 @@ from mlm.base import config, types
 from mlm.models import fast
 from mlm.models.layers import dense, dropout, fold, initializer, norm
 
+WAYS = {"both": ("both",), "left": ("left",), "apart": ("left", "right"), "row": ("row",)}  # by config.model.sees
+
 
 def sinusoids(length: int, width: int):
     """Fixed positions: sines and cosines of geometric wavelengths (Vaswani et al. 2017, section 3.5)."""
@@ -17,11 +20,16 @@ def sinusoids(length: int, width: int):
 
 
 class LanguageModel(nn.Module):
-    """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019)."""
+    """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019).
+
+    With model.sees = "apart" two encoders, of which each sees one side through all its layers, share embeddings and
+    output layer (ELMo, Peters et al. 2018, section 3.1): the one of the right reads the row turned round.
+    """
 
     model: config.Model
     vocab_size: int
-    encoder: Any            # a module class of (x_BxLxD, segments_BxL, key_B) -> h_BxLxD, which sees as model.sees says
+    encoder: Any            # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, which sees as
+                            # model.sees says: "both", "left" or "row"
     positions: str          # none | learned | sinusoidal
 
     def setup(self):
@@ -34,12 +42,17 @@ class LanguageModel(nn.Module):
         if model.segment_types:
             self.type = embed(model.segment_types)
         self.embed_norm = norm(model, "embed_norm")
-        self.body = self.encoder(model, name="body")
+        if model.sees == "apart":
+            one = dataclasses.replace(model, sees="left")
+            self.left, self.right = (self.encoder(one, name=side) for side in bodies(model))
+        else:
+            self.body = self.encoder(model, name="body")
         self.transform = dense(model, model.width, "transform")
         self.transform_norm = norm(model, "transform_norm")
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
-    def hidden(self, text: types.Text, key_B, shift_BxLxD=None):
+    def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
+        """A tuple of h_BxLxD, one for each of WAYS[model.sees]."""
         x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
             x_BxLxD += self.position(text.positions_BxL)
@@ -53,7 +66,10 @@ class LanguageModel(nn.Module):
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
-        return self.body(x_BxLxD, text.segments_BxL, key_B)
+        if self.model.sees != "apart":
+            return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
+        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold(key_B, self.model.layers + 1))
+        return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
     def head(self, h):
         h = self.transform_norm(nn.gelu(self.transform(h), approximate=False)).astype(self.model.dtype)
@@ -64,7 +80,12 @@ class LanguageModel(nn.Module):
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
     def __call__(self, text: types.Text):
-        return self.logits(self.hidden(text, None))
+        return self.logits(self.hidden(text, None)[0])
+
+
+def bodies(model: config.Model) -> tuple[str, ...]:
+    """The names of the encoders' parameters, one for each way."""
+    return WAYS["apart"] if model.sees == "apart" else ("body",)
 
 
 def build(model: config.Model, vocab_size: int, encoder, positions: str = "none", *, attends: bool = False
@@ -84,24 +105,37 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
 
     states = method("hidden")
 
-    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
+    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "these encoders read one text"
-        return (states(params, text, key_B, shift_BxLxD),)
+        assert left_B is None or model.sees == "row", "only rows of a model that sees by row say how they are seen"
+        return states(params, text, key_B, shift_BxLxD, left_B)
+
+    def kept(params, text, key_B):
+        """The last states by way, what was kept, and of each encoder the stack's."""
+        last, found = module.apply({"params": params}, text, key_B, method="hidden", mutable=["intermediates"])
+        found = found["intermediates"]
+        return last, found, [found[name]["stack"]["layers"] for name in bodies(model)]
 
     def layers(params, text, source=None, *, key_B=None):
         assert source is None, "these encoders read one text"
-        last_BxLxD, kept = module.apply({"params": params}, text, key_B, method="hidden", mutable=["intermediates"])
-        kept = kept["intermediates"]
-        first_BxLxD, = kept["embeddings"]
-        after_KxBxLxD, = kept["body"]["stack"]["layers"]["after"]
-        return jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]])
+        last, found, stacks = kept(params, text, key_B)
+        first_BxLxD, = found["embeddings"]
+        each = []
+        for way, last_BxLxD, stack in zip(WAYS[model.sees], last, stacks, strict=True):
+            after_KxBxLxD, = stack["after"]
+            after_KxBxLxD = after_KxBxLxD[:, :, ::-1] if way == "right" else after_KxBxLxD
+            each.append(jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]]))
+        return jnp.concatenate(each, -1)
 
     def attention(params, text):
-        _, kept = module.apply({"params": params}, text, None, method="hidden", mutable=["intermediates"])
-        weights_KxBxHxLxL, = kept["intermediates"]["body"]["stack"]["layers"]["layer"]["attention"]["weights"]
-        return weights_KxBxHxLxL
+        _, _, stacks = kept(params, text, None)
+        each = []
+        for way, stack in zip(WAYS[model.sees], stacks, strict=True):
+            weights_KxBxHxLxL, = stack["layer"]["attention"]["weights"]
+            each.append(weights_KxBxHxLxL[..., ::-1, ::-1] if way == "right" else weights_KxBxHxLxL)
+        return jnp.concatenate(each, 2)
 
-    return types.Model(ways=(model.sees,), width=model.width, init=init, hidden=hidden, logits=method("logits"),
+    return types.Model(ways=WAYS[model.sees], width=model.width, init=init, hidden=hidden, logits=method("logits"),
                        head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers,
                        attention=attention if attends else None)
 

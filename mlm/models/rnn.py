@@ -74,8 +74,9 @@ class Layer(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, key_B):
+    def __call__(self, x_BxLxD, rows, key_B):
         model, cell = self.model, STEPS[self.model.cell]
+        segments_BxL, left_B = rows
         hidden, gates = model.hidden, cell.gates * model.hidden
         y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
         kernels, biases, inputs, same = [], [], [], []
@@ -97,7 +98,11 @@ class Layer(nn.Module):
             h = recurrence.recur(model.cell, model.time_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
             h = [recur(cell, *each, model.time_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
-        h_LxBxH = jnp.concatenate([h[0], *(h_LxBxH[::-1] for h_LxBxH in h[1:])], -1)
+        forward_LxBxH, *backward = h
+        backward = [h_LxBxH[::-1] for h_LxBxH in backward]
+        if left_B is not None:
+            backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
+        h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
         out_BxLxD = jnp.swapaxes(layers.dense(model, model.width, "out")(h_LxBxH), 0, 1)
         return x_BxLxD + layers.dropout(out_BxLxD, key_B, model.dropout)
 
@@ -106,8 +111,8 @@ class Encoder(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, key_B):
-        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, segments_BxL, key_B)
+    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
+        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
         return layers.norm(self.model, "norm")(h_BxLxD)
 
 

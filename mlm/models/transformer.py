@@ -27,10 +27,13 @@ class Encoder(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, key_B):
+    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
+        before_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         if self.model.sees == "left":
-            visible_Bx1xLxL &= jnp.tri(segments_BxL.shape[1], dtype=bool)
+            visible_Bx1xLxL &= before_LxL
+        elif left_B is not None:
+            visible_Bx1xLxL &= before_LxL | ~left_B[:, None, None, None]
         h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, visible_Bx1xLxL, key_B)
         return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
 

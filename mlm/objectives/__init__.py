@@ -23,8 +23,11 @@ def resolve(cfg: config.Config) -> config.Config:
 
 
 def seen(cfg: config.Config) -> str:
-    """What of an asked token's row the objective lets a model see, in evaluation: Goal.seen."""
-    return OBJECTIVES[cfg.objective].seen
+    """What of an asked token's row the objective lets a model see, in evaluation: Goal.seen; "sides" where that is its
+    left, and its right apart from it.
+    """
+    found = OBJECTIVES[cfg.objective].seen
+    return "sides" if found == "left" and cfg.model.sees == "apart" else found
 
 
 def predicted(cfg: config.Config) -> float:
@@ -35,7 +38,7 @@ def predicted(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     sees = OBJECTIVES[cfg.objective].sees
-    errors.one_of("config.model.sees", cfg.model.sees, ("both", "left"))
+    errors.one_of("config.model.sees", cfg.model.sees, ("both", "left", "apart", "row"))
     errors.expect(cfg.model.sees in sees, "config.model.sees", cfg.model.sees,
                   f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
     OBJECTIVES[cfg.objective].check(cfg)

@@ -1,4 +1,8 @@
-"""Causal language modelling: each token of a segment from those before it (Bengio et al. 2003; Radford et al. 2018)."""
+"""Causal language modelling: each token of a segment from those before it (Bengio et al. 2003; Radford et al. 2018).
+
+A model that sees both sides apart also tells each token from those behind it, by the same output layer (Peters et al.
+2018, section 3.1).
+"""
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,16 +13,22 @@ from mlm.objectives import tokens
 
 
 def build(cfg: config.Config, about: types.About) -> types.Objective:
-    """The objective on these rows: a segment's first token is given, [SEP] and unknown tokens are predicted too."""
+    """The objective on these rows: a segment's first token is given, [SEP] and unknown tokens are predicted too.
+
+    From the right its last token is given, and the first one is predicted.
+    """
     unigram_V = np.frombuffer(about.unigram, np.int64)
-    log_unigram_V = tokens.log_unigram(unigram_V, ~np.isin(np.arange(len(unigram_V)), (PAD, CLS, MASK)))
+    never = (PAD, MASK) if cfg.model.sees == "apart" else (PAD, CLS, MASK)  # is asked for
+    log_unigram_V = tokens.log_unigram(unigram_V, ~np.isin(np.arange(len(unigram_V)), never))
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
-        h_BxLxD, = model.hidden(params["model"], text, batch.source, key_B=key_B if train else None)
-        target_BxK, weight_BxK = text.ids_BxL[:, 1:], asked(text, key_B, knobs)[:, 1:].astype(jnp.float32)
+        states = model.hidden(params["model"], text, batch.source, key_B=key_B if train else None)
+        pairs = [facing(way, h_BxLxD, text.ids_BxL) for way, h_BxLxD in zip(model.ways, states, strict=True)]
+        h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
+        weight_BxK = jnp.tile(asked(text, key_B, knobs)[:, 1:].astype(jnp.float32), len(pairs))
         predict = tokens.predict_fast if train else tokens.predict
-        nats_BxK, right_BxK = predict(params["model"], model, h_BxLxD[:, :-1], target_BxK)
+        nats_BxK, right_BxK = predict(params["model"], model, h_BxKxD, target_BxK)
         sums = {"correct": (right_BxK * weight_BxK).sum(-1),
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
@@ -30,10 +40,20 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                            training=(Score("accuracy", "training accuracy", ("correct", "causal_weight"), share=True),))
 
 
+def facing(way: str, h_BxLxD, ids_BxL):
+    """(h_BxKxD, target_BxK): the states of a way with the token that each has next before it."""
+    return (h_BxLxD[:, 1:], ids_BxL[:, :-1]) if way == "right" else (h_BxLxD[:, :-1], ids_BxL[:, 1:])
+
+
 def asked(text: types.Text, key_B, knobs):
     """asked_BxL: whether the token before belongs to the same segment."""
     same_BxK = (text.segments_BxL[:, 1:] == text.segments_BxL[:, :-1]) & (text.segments_BxL[:, 1:] > 0)
     return jnp.pad(same_BxK, ((0, 0), (1, 0)))
 
 
-GOAL = types.Goal(build, check=lambda cfg: None, predicted=lambda cfg: 1.0, sees=("left",), seen="left")
+def predicted(cfg: config.Config) -> float:
+    """Each token once, or from either side."""
+    return 2.0 if cfg.model.sees == "apart" else 1.0
+
+
+GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left")

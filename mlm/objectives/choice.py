@@ -39,6 +39,6 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, sees=("both", "left"), seen="row",
+GOAL = types.Goal(build, check, sees=heads.SEES, seen="row",
                   predicted=lambda cfg: 1 / (cfg.pack.length * (cfg.data.labelled.choices.count(",") + 1)),
                   reads=("tune.read", "tune.features", "data.labelled.scores"))

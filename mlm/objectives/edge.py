@@ -104,5 +104,5 @@ def check(cfg: config.Config) -> None:
     errors.number("config.tune.depth", cfg.tune.depth, -1, cfg.model.layers)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("both", "left"), seen="row",
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
                   reads=("tune.depth", "data.labelled.scores"))

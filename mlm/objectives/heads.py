@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from mlm.base import config, errors, types
 from mlm.objectives import features
 
-READS = {"both": ("first", "last", "mean"), "left": ("last", "mean")}  # by what each state has seen of its row
+READS = {"both": ("first", "last", "mean"), "row": ("first", "last", "mean"),  # by what each state has seen of its row
+         "left": ("last", "mean"), "apart": ("last", "mean")}
+SEES = tuple(READS)
 DRAW = 2**31  # folded into a row's key it is no layer's number
 
 

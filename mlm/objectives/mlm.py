@@ -68,5 +68,5 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
     return forward
 
 
-GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left"), "rest",
+GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left", "row"), "rest",
                   masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.rate", "eval.rates"))

@@ -71,5 +71,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("both", "left"), seen="row",
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
                   reads=("tune.features", "tune.head", "data.labelled.scores"))

@@ -51,7 +51,7 @@ def given(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """What a trial sets of the config of its fine-tuning, by dotted name; cfg: the pretrained run's."""
     path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
     of_row = tasks.objective(trial.task) in ("classify", "regress", "choice")
-    read = {"tune.read": "last"} if of_row and cfg.model.sees == "left" else {}
+    read = {"tune.read": "last"} if of_row and cfg.model.sees in ("left", "apart") else {}
     return path | read | {"data.task": trial.task, "data.cache": cfg.data.cache, "train.batch_size": trial.batch_size,
                           "optim.learning_rate": trial.learning_rate,
                           "seed": (cfg.seed * APART + trial.seed) % 2**32} | downstream.settings(trial.variant)

@@ -35,7 +35,7 @@ def held(tune: config.Tune, layers: int, words: bool, path) -> int | None:
         return 0
     if "layers" in names and tune.layers:
         return layers - tune.layers
-    return 0 if names[1:3] == ["body", "norm"] and tune.layers else None
+    return 0 if names[2:3] == ["norm"] and tune.layers else None
 
 
 def moving(params: types.Params, frozen: Callable) -> types.Params:
@@ -81,6 +81,6 @@ def rates(part: types.Params, tune: config.Tune, layers: int) -> types.Params:
         if "layers" in names:
             depth = np.arange(len(leaf), 0, -1, np.float32)
             return (tune.decay ** depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
-        return np.float32(tune.decay ** (1 if names[1:3] == ["body", "norm"] else layers + 1))
+        return np.float32(tune.decay ** (1 if names[2:3] == ["norm"] else layers + 1))
 
     return jax.tree_util.tree_map_with_path(rate, part)

@@ -62,7 +62,7 @@ def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> R
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         known = optimum.columns(cfg, packed)
         return References(optimum.scores(made.objective), lambda found: optimum.add(found, known, made.objective))
-    if cfg.data.corpus != "language":
+    if cfg.data.corpus != "language" or objectives.seen(cfg) not in FLOORS:
         return References()
     kind = FLOORS[objectives.seen(cfg)]
 

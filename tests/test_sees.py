@@ -1,0 +1,80 @@
+"""What each state of a model may know of its row, by model.sees: both sides, the left, both apart, or as a row says."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import MEMBERS, batch, build, small_config
+
+FAMILIES = [("feedforward", "bag"), ("rnn", "lstm"), ("transformer", "")]
+members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
+
+
+def may_see(way, family, segments_L, window):
+    """reach_LxL: whether the state of a token (the first L), of a way, may know of each other one."""
+    places_L = np.arange(len(segments_L))
+    ahead_LxL = places_L - places_L[:, None]  # how far right of the first the second stands
+    near = True
+    if family == "feedforward":
+        near = {"both": (ahead_LxL != 0) & (np.abs(ahead_LxL) <= window), "left": -ahead_LxL < window,
+                "right": ahead_LxL < window, "row": (-ahead_LxL < window) & (ahead_LxL <= window)}[way]
+    side = {"left": ahead_LxL <= 0, "right": ahead_LxL >= 0}.get(way, True)
+    return (segments_L == segments_L[:, None]) & near & side
+
+
+@pytest.mark.parametrize("sees", ["both", "left", "apart", "row"])
+@members
+def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
+    """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
+    cfg, rows = small_config(family, cell, model__sees=sees, model__unroll=1), batch()
+    model, params, _ = build(cfg)
+    left = {"left_B": np.array([True, False, True])} if sees == "row" else {}
+    none_BxLxD = np.zeros((*rows.text.ids_BxL.shape, model.width), np.float32)
+    toward_D = np.random.default_rng(0).normal(size=model.width).astype(np.float32)
+
+    @jax.jit
+    def reach(place_Q):
+        _, back = jax.vjp(lambda shift: model.hidden(params, rows.text, shift_BxLxD=shift, **left), none_BxLxD)
+
+        def of(place, way):
+            asked_L = jnp.arange(16) == place
+            slope_BxLxD, = back(tuple((number == way) * asked_L[:, None] * jnp.broadcast_to(toward_D, none_BxLxD.shape)
+                                      for number in range(len(model.ways))))
+            return jnp.abs(slope_BxLxD).max(-1) > 0
+
+        return jax.vmap(jax.vmap(of, (0, None)), (None, 0))(place_Q, jnp.arange(len(model.ways)))
+
+    found_WxQxBxL = np.asarray(reach(jnp.arange(16)))
+    for way, reach_QxBxL in zip(model.ways, found_WxQxBxL, strict=True):
+        for row, segments_L in enumerate(rows.text.segments_BxL):
+            said = "left" if left and left["left_B"][row] else way
+            np.testing.assert_array_equal(reach_QxBxL[:, row], may_see(said, family, segments_L, 3), err_msg=way)
+
+
+@pytest.mark.parametrize(("family", "cell"), FAMILIES)
+def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(family, cell):
+    cfg, rows = small_config(family, cell, model__sees="row"), batch()
+    model, params, _ = build(cfg)
+    states = jax.jit(lambda left_B: model.hidden(params, rows.text, left_B=left_B)[0])
+    mixed = states(np.array([True, False, True]))
+    left, whole = states(np.ones(3, bool)), states(np.zeros(3, bool))
+    np.testing.assert_array_equal(mixed, np.stack([left[0], whole[1], left[2]]))
+    np.testing.assert_allclose(whole, model.hidden(params, rows.text)[0], rtol=1e-5, atol=1e-5)
+    assert np.abs(left - whole)[:, 2].max() > 1e-3
+
+
+@pytest.mark.parametrize(("family", "cell"), FAMILIES)
+def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_the_turned_one(family, cell):
+    """They share embeddings and output layer; layers and attention have the ways side by side."""
+    model, params, _ = build(small_config(family, cell, model__sees="apart"))
+    left, _, _ = build(small_config(family, cell, model__sees="left"))
+    text, shared = batch().text, {name: params[name] for name in {*params} - {"left", "right"}}
+    for way, turn, found in zip(model.ways, (1, -1), model.hidden(params, text), strict=True):
+        alone, = left.hidden(shared | {"body": params[way]}, jax.tree.map(lambda x, turn=turn: x[:, ::turn], text))
+        np.testing.assert_allclose(found, alone[:, ::turn], rtol=1e-5, atol=1e-5)
+    layers_KxBxLxD = model.layers(params, text)
+    np.testing.assert_array_equal(layers_KxBxLxD[-1], jnp.concatenate(model.hidden(params, text), -1))
+    np.testing.assert_array_equal(*jnp.split(layers_KxBxLxD[0], 2, -1))
+    if model.attention:
+        left_KxBxHxLxL, right_KxBxHxLxL = jnp.split(model.attention(params, text), 2, 2)
+        assert not jnp.triu(left_KxBxHxLxL, 1).any() and not jnp.tril(right_KxBxHxLxL, -1).any()
+        np.testing.assert_allclose(right_KxBxHxLxL.sum(-1), 1, rtol=1e-5)
