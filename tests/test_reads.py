@@ -14,8 +14,8 @@ from mlm.train import recipe
 ALWAYS = {  # read by every run
     "seed", "workdir", "objective", "data.corpus", "data.cache", "tokenizer.path", "pack.length",
     "model.family", "model.cell", "model.size", "model.layers", "model.width", "model.hidden",
-    "model.sees", "model.segment_types", "model.dropout", "model.init_std", "model.norm_eps", "model.dtype",
-    "model.unroll", "model.remat", "model.fast",
+    "model.sees", "model.segment_types", "model.dropout", "model.init_std", "model.norm_eps", "model.embed_norm",
+    "model.output", "model.dtype", "model.unroll", "model.remat", "model.fast",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "train.steps", "train.batch_size", "train.accumulate", "train.eval_every",
     "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub", "tune.layers", "tune.decay",
@@ -36,7 +36,8 @@ CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "c
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm": "post", "model.positions": "rotary", "downstream.variants": "tune.layers=0"}
+    named = {"model.norm": "post", "model.activation": "relu", "model.positions": "rotary",
+             "downstream.variants": "tune.layers=0"}
     if name in named:
         return named[name]
     value = fields.DEFAULT[name]

@@ -149,6 +149,11 @@ class Model:
     timescale: int = 0                  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
     norm: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
     norm_eps: float = 1e-6              # added to the variance in each layer norm
+    embed_norm: bool = True             # a layer norm behind the embeddings, as BERT has it
+    activation: str = "gelu"            # transformer, feedforward, inside a layer: gelu | gelu_tanh (its approximation,
+                                        #       as GPT-2 has it) | relu
+    output: str = "bert"                # bert: a dense layer, GELU and a norm before the token embeddings' product with
+                                        #       the state, and a bias behind it | plain: that product alone
     positions: str = "learned"          # transformer: learned | sinusoidal | rotary
     max_positions: int = 512            # transformer: longest row
     segment_types: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding

@@ -7,9 +7,11 @@ from mlm.models import feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY}
-READ = [rule for name, family in MODELS.items() for rule in (
-    Rule(tuple(f"model.{field}" for field in (*family.reads, *family.of_cells)), "model.family", (name,)),
-    *(Rule((f"model.{field}",), "model.cell", cells) for field, cells in family.of_cells.items()))]
+_READERS = {field: tuple(name for name, one in MODELS.items() if field in (*one.reads, *one.of_cells))
+            for family in MODELS.values() for field in (*family.reads, *family.of_cells)}
+READ = [*(Rule((f"model.{field}",), "model.family", names) for field, names in _READERS.items()),
+        *(Rule((f"model.{field}",), "model.cell", cells) for family in MODELS.values()
+          for field, cells in family.of_cells.items())]
 MEMBERS = [(family, cell) for family, row in MODELS.items() for cell in row.cells or ("",)]
 
 
@@ -33,6 +35,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
     for field, names in (("norm", ("pre", "post")), ("positions", ("learned", "sinusoidal", "rotary")),
+                         ("activation", ("gelu", "gelu_tanh", "relu")), ("output", ("bert", "plain")),
                          ("dtype", ("float32", "bfloat16"))):
         errors.one_of(f"{name}.{field}", getattr(model, field), names)
     for field in ("dropout", "attention_dropout"):

@@ -64,4 +64,4 @@ def check(cfg: config.Config) -> None:
     errors.number("config.model.window", cfg.model.window, 1, cfg.pack.length)
 
 
-FAMILY = types.Family(build, check, ("window", "bag"), reads=("window",))
+FAMILY = types.Family(build, check, ("window", "bag"), reads=("window", "activation"))

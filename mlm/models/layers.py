@@ -67,14 +67,19 @@ def norm(model: config.Model, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon=model.norm_eps, dtype=fast.stream(model), name=name)
 
 
+def activate(model: config.Model, x):
+    """model.activation of each entry."""
+    return nn.relu(x) if model.activation == "relu" else nn.gelu(x, approximate=model.activation == "gelu_tanh")
+
+
 class MLP(nn.Module):
-    """Two dense layers with a GELU between them."""
+    """Two dense layers with model.activation between them."""
 
     model: config.Model
 
     @nn.compact
     def __call__(self, x_BxLxD):
-        hidden_BxLxH = nn.gelu(dense(self.model, self.model.hidden, "up")(x_BxLxD), approximate=False)
+        hidden_BxLxH = activate(self.model, dense(self.model, self.model.hidden, "up")(x_BxLxD))
         return dense(self.model, self.model.width, "down")(hidden_BxLxH)
 
 

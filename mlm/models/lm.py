@@ -1,4 +1,4 @@
-"""A language model around an encoder: embeddings before it, BERT's output layer behind it."""
+"""A language model around an encoder: embeddings before it, an output layer tied to them behind it."""
 import dataclasses
 from typing import Any
 
@@ -20,7 +20,7 @@ def sinusoids(length: int, width: int):
 
 
 class LanguageModel(nn.Module):
-    """Embeddings, an encoder, and BERT's output layer tied to the token embeddings (Devlin et al. 2019).
+    """Embeddings, an encoder, and an output layer tied to them: BERT's (Devlin et al. 2019), or the product alone.
 
     With model.sees = "apart" two encoders, of which each sees one side through all its layers, share embeddings and
     output layer (ELMo, Peters et al. 2018, section 3.1): the one of the right reads the row turned round.
@@ -41,15 +41,17 @@ class LanguageModel(nn.Module):
             self.position = embed(model.max_positions)
         if model.segment_types:
             self.type = embed(model.segment_types)
-        self.embed_norm = norm(model, "embed_norm")
+        if model.embed_norm:
+            self.embed_norm = norm(model, "embed_norm")
         if model.sees == "apart":
             one = dataclasses.replace(model, sees="left")
             self.left, self.right = (self.encoder(one, name=side) for side in bodies(model))
         else:
             self.body = self.encoder(model, name="body")
-        self.transform = dense(model, model.width, "transform")
-        self.transform_norm = norm(model, "transform_norm")
-        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+        if model.output == "bert":
+            self.transform = dense(model, model.width, "transform")
+            self.transform_norm = norm(model, "transform_norm")
+            self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
     def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of WAYS[model.sees]."""
@@ -62,7 +64,9 @@ class LanguageModel(nn.Module):
             x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[text.positions_BxL]
         if self.model.segment_types:
             x_BxLxD += self.type(text.types_BxL)
-        x_BxLxD = dropout(self.embed_norm(x_BxLxD), fold(key_B, 0), self.model.dropout)
+        if self.model.embed_norm:
+            x_BxLxD = self.embed_norm(x_BxLxD)
+        x_BxLxD = dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
@@ -72,8 +76,11 @@ class LanguageModel(nn.Module):
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
     def head(self, h):
-        h = self.transform_norm(nn.gelu(self.transform(h), approximate=False)).astype(self.model.dtype)
-        return h, self.token.embedding.astype(h.dtype), self.bias
+        bias_V = jnp.zeros(self.vocab_size)
+        if self.model.output == "bert":
+            h, bias_V = self.transform_norm(nn.gelu(self.transform(h), approximate=False)), self.bias
+        h = h.astype(self.model.dtype)
+        return h, self.token.embedding.astype(h.dtype), bias_V
 
     def logits(self, h):
         h, table_VxD, bias_V = self.head(h)

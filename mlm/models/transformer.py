@@ -55,4 +55,5 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     return lm.build(model, vocab_size, Encoder, model.positions, attends=True)
 
 
-FAMILY = types.Family(build, check, reads=("heads", "norm", "positions", "max_positions", "attention_dropout"))
+FAMILY = types.Family(build, check, reads=("heads", "norm", "activation", "positions", "max_positions",
+                                           "attention_dropout"))

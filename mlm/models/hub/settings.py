@@ -80,7 +80,8 @@ def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
 
     A model of one segment type is a RoBERTa there. Raises ConfigError, saying why, for one that no class of theirs is.
     """
-    for field, want in (("family", "transformer"), ("positions", "learned"), ("sees", "both")):
+    for field, want in (("family", "transformer"), ("positions", "learned"), ("sees", "both"), ("embed_norm", True),
+                        ("activation", "gelu"), ("output", "bert")):
         value = getattr(model, field)
         errors.expect(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
     name = "roberta-prelayernorm" if model.norm == "pre" else "roberta" if model.segment_types == 1 else "bert"
