@@ -115,6 +115,7 @@ class Family(NamedTuple):
     cells: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()  # fields of config.model that not every family reads
     of_cells: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # those that some cells alone read, with the cells
+    source: bool = False      # whether it reads a source beside each row; else it is given none
 
 
 class Losses(NamedTuple):
