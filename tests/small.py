@@ -29,7 +29,7 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
     """
     base = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
             "model.family": family, "model.cell": cell}
-    if family == "transformer":
+    if family in ("transformer", "encoder_decoder"):
         base |= {"model.heads": 2, "model.max_positions": 32}
     if family == "feedforward":
         base["model.window"] = 3

@@ -14,8 +14,8 @@ from mlm.train import recipe
 ALWAYS = {  # read by every run
     "seed", "workdir", "objective", "data.corpus", "data.cache", "tokenizer.path", "pack.length",
     "model.family", "model.cell", "model.size", "model.layers", "model.width", "model.hidden",
-    "model.sees", "model.segment_types", "model.dropout", "model.init_std", "model.norm_eps", "model.embed_norm",
-    "model.output", "model.dtype", "model.unroll", "model.remat", "model.fast",
+    "model.sees", "model.dropout", "model.init_std", "model.norm_eps", "model.dtype",
+    "model.unroll", "model.remat", "model.fast",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "train.steps", "train.batch_size", "train.accumulate", "train.eval_every",
     "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub", "tune.layers", "tune.decay",
@@ -26,6 +26,8 @@ CHOICES = [{"data.corpus": "language"} | choice for choice in (
     {"data.corpus": "tfds", "data.tfds_name": "lm1b"}, {"data.corpus": "docstrings"}, {"data.language.modifiers": 0.0},
     {"data.language.protagonist": 0.0}, {"objective": "causal"}, {"optim.schedule": "constant"},
     {"model.family": "feedforward"}, {"model.family": "rnn"}, {"model.family": "rnn", "model.cell": "elman"},
+    {"model.family": "encoder_decoder", "objective": "causal"},
+    {"model.family": "encoder_decoder", "model.cell": "gru", "objective": "causal"},
     {"data.corpus": "docstrings", "tokenizer.path": "a"})]
 TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pack.length": 256}
 CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "squad")
@@ -36,7 +38,7 @@ CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "c
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm": "post", "model.activation": "relu", "model.positions": "rotary",
+    named = {"model.norm": "post", "model.activation": "relu", "model.positions": "rotary", "model.segment_types": 1,
              "downstream.variants": "tune.layers=0"}
     if name in named:
         return named[name]

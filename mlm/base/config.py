@@ -134,10 +134,11 @@ class Mask:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Model:
-    family: str = "transformer"         # feedforward | rnn | transformer
-    cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; empty: the family's first
+    family: str = "transformer"         # feedforward | rnn | transformer | encoder_decoder (of rows beside a source)
+    cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder:
+                                        #       transformer | gru; empty: the family's first
     size: str = "tiny"                  # row of mlm/models/sizes.py that fills the zeros below
-    layers: int = 0
+    layers: int = 0                     # encoder_decoder: on each side; a decoder of the cell gru has one
     width: int = 0                      # of the embeddings and of the stream between layers
     hidden: int = 0                     # inside a layer: MLP units, or recurrent units of one direction
     heads: int = 0                      # transformer

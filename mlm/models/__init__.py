@@ -3,16 +3,28 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
-from mlm.models import feedforward, rnn, transformer
+from mlm.models import encoder_decoder, feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
-MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY}
-_READERS = {field: tuple(name for name, one in MODELS.items() if field in (*one.reads, *one.of_cells))
-            for family in MODELS.values() for field in (*family.reads, *family.of_cells)}
-READ = [*(Rule((f"model.{field}",), "model.family", names) for field, names in _READERS.items()),
-        *(Rule((f"model.{field}",), "model.cell", cells) for family in MODELS.values()
-          for field, cells in family.of_cells.items())]
-MEMBERS = [(family, cell) for family, row in MODELS.items() for cell in row.cells or ("",)]
+MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY,
+          "encoder_decoder": encoder_decoder.FAMILY}
+MEMBERS = [(family, cell) for family, row in MODELS.items() if not row.source for cell in row.cells or ("",)]
+
+
+def _read(field: str) -> list[Rule]:
+    """Which families read a field that not every one does, and where only some cells do, which."""
+    families = {name: row for name, row in MODELS.items() if field in (*row.reads, *row.of_cells)}
+    cells = {cell: None for row in families.values() for cell in row.of_cells.get(field, row.cells or ("",))}
+    rules = [Rule((f"model.{field}",), "model.family", tuple(families))]
+    if any(field in row.of_cells for row in families.values()):
+        rules.append(Rule((f"model.{field}",), "model.cell", tuple(cells)))
+    return rules
+
+
+READ = [rule for field in dict.fromkeys(field for row in MODELS.values() for field in (*row.reads, *row.of_cells))
+        for rule in _read(field)]
+READ.append(Rule(("model.segment_types", "model.embed_norm", "model.output"), "model.family",
+                  tuple(n for n, row in MODELS.items() if not row.source)))
 
 
 def resolve(cfg: config.Config) -> config.Config:

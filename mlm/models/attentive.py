@@ -1,0 +1,75 @@
+"""A recurrent decoder that attends to its source before each token (Bahdanau et al. 2015, arXiv 1409.0473, appendix A).
+
+Letters in array names: S tokens of the source, H units of the state and of the alignment, G = 3 * H gates.
+"""
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mlm.base import config
+from mlm.models import layers, rnn
+from mlm.models.recurrence import product
+
+
+class Decoder(nn.Module):
+    """One GRU layer over a row's tokens, each beside what its state before took of the source.
+
+    Theirs but for: a reset gate behind the product, as in rnn.py; the source's states from layers that are summed and
+    normed; the readout a tanh, not a maxout, of model.width units, since the output layer is the embeddings' table.
+    """
+
+    model: config.Model
+
+    def setup(self):
+        model = self.model
+        H, G = model.hidden, 3 * model.hidden
+        initial, orthogonal = layers.initializer(model), nn.initializers.orthogonal()
+        self.input = layers.dense(model, G, "input", rnn.input_bias(model))
+        self.key, self.start = layers.dense(model, H, "key"), layers.dense(model, H, "start")
+        self.readout = layers.dense(model, model.width, "readout")
+        self.query = self.param("query", initial, (H, H))
+        self.score = self.param("score", initial, (H, 1))
+        self.context = self.param("context", initial, (model.width, G))
+        self.kernel = self.param("kernel", lambda key: jnp.concatenate(
+            [orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1))
+        self.bias = self.param("bias", nn.initializers.zeros, (G,))
+
+    def source(self, source_BxSxD):
+        """What steps need of the source: keys_BxSxH, and first_BxSxH, states before a row whose source begins there."""
+        return self.key(source_BxSxD), jnp.tanh(self.start(source_BxSxD))
+
+    def step(self, s_BxH, input_BxG, visible_BxS, keys_BxSxH, source_BxSxD):
+        """The state after a token, and context_BxD, what it took of the source's visible tokens: nothing of none."""
+        dtype = self.model.dtype
+        query_BxH = product(s_BxH, self.query.astype(dtype)).astype(keys_BxSxH.dtype)
+        energy_BxS = product(jnp.tanh(query_BxH[:, None] + keys_BxSxH), self.score.astype(dtype))[..., 0]
+        weights_BxS = jax.nn.softmax(jnp.where(visible_BxS, energy_BxS, -1e9)) * visible_BxS
+        context_BxD = jnp.einsum("bs,bsd->bd", weights_BxS.astype(dtype), source_BxSxD.astype(dtype),
+                                 preferred_element_type=jnp.float32)
+        given_BxG = input_BxG + product(context_BxD, self.context.astype(dtype))
+        (s_BxH,) = rnn.gru(given_BxG, product(s_BxH, self.kernel.astype(dtype)) + self.bias, (s_BxH,))
+        return s_BxH, context_BxD
+
+    def read_out(self, s, context, x):
+        """h...xD of states, contexts and embeddings (their equation 4: the next token follows from all three)."""
+        every = [part.astype(x.dtype) for part in (s, context, x)]
+        return jnp.tanh(self.readout(jnp.concatenate(every, -1)))
+
+    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, source_segments_BxS, key_B):
+        visible_BxLxS = segments_BxL[:, :, None] == source_segments_BxS[:, None, :]
+        keys_BxSxH, first_BxSxH = self.source(source_BxSxD)
+        start_BxLxH = jnp.take_along_axis(first_BxSxH, visible_BxLxS.argmax(-1)[..., None], 1)
+        start_BxLxH = jnp.where(visible_BxLxS.any(-1, keepdims=True), start_BxLxH, 0).astype(jnp.float32)
+        begins_BxL = jnp.pad(segments_BxL[:, 1:] != segments_BxL[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+
+        def step(s_BxH, reads):
+            input_BxG, start_BxH, begins_B, visible_BxS = reads
+            s_BxH = jnp.where(begins_B[:, None], start_BxH, s_BxH)
+            after = self.step(s_BxH, input_BxG, visible_BxS, keys_BxSxH, source_BxSxD)
+            return after[0], after
+
+        each = (self.input(x_BxLxD).astype(jnp.float32), start_BxLxH, begins_BxL, visible_BxLxS)
+        _, states = jax.lax.scan(jax.checkpoint(step) if self.model.remat else step, jnp.zeros_like(start_BxLxH[:, 0]),
+                                 [x.swapaxes(0, 1) for x in each], unroll=self.model.time_unroll)
+        s_BxLxH, context_BxLxD = (x.swapaxes(0, 1) for x in states)
+        return layers.dropout(self.read_out(s_BxLxH, context_BxLxD, x_BxLxD), key_B, self.model.dropout)

@@ -1,0 +1,155 @@
+"""Encoder-decoders: states of a row's tokens, which see what stands before them and a source beside the row.
+
+Rows may hold several pairs side by side: a token sees of the source what has its own segment's number. Source, row and
+output layer share one table of embeddings (Vaswani et al. 2017, section 3.4); the logits are products with it and a
+bias, without a layer between. model.layers is the number of layers on each side; the recurrent decoder has one.
+"""
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from mlm.base import config, errors, types
+from mlm.models import attentive, fast, layers, rnn, transformer
+from mlm.models.attention import Attention, CrossAttention
+from mlm.models.lm import sinusoids
+
+
+class Encoder(nn.Module):
+    """What each token of the source is in its segment: layers of the Transformer, or of an RNN in both directions."""
+
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxSxD, segments_BxS, key_B):
+        model = dataclasses.replace(self.model, sees="both")
+        recurrent = model.cell == "gru"
+        shared = segments_BxS if recurrent else same(segments_BxS, segments_BxS)[:, None]
+        layer = rnn.Layer if recurrent else transformer.Layer
+        h_BxSxD = layers.Stack(model, layer, name="stack")(x_BxSxD, shared, key_B)
+        return h_BxSxD if model.norm == "post" and not recurrent else layers.norm(model, "norm")(h_BxSxD)
+
+
+class Layer(nn.Module):
+    """A decoder's layer (Vaswani et al. 2017, figure 1): its row's left side, then the source, then the MLP."""
+
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, shared, key_B):
+        visible_Bx1xLxL, source_BxSxD, visible_Bx1xLxS = shared
+        model = self.model
+        attention, cross = Attention(model, name="attention"), CrossAttention(model, name="cross")
+        parts = {"attention": lambda x: attention(x, visible_Bx1xLxL, layers.fold(key_B, 0)),
+                 "cross": lambda x: cross(x, source_BxSxD, visible_Bx1xLxS, layers.fold(key_B, 1)),
+                 "mlp": layers.MLP(model, name="mlp")}
+        for site, (name, part) in enumerate(parts.items(), 2):
+            norm = layers.norm(model, f"{name}_norm")
+            out_BxLxD = part(norm(x_BxLxD) if model.norm == "pre" else x_BxLxD)
+            x_BxLxD += layers.dropout(out_BxLxD, layers.fold(key_B, site), model.dropout)
+            x_BxLxD = x_BxLxD if model.norm == "pre" else norm(x_BxLxD)
+        return x_BxLxD
+
+
+class Decoder(nn.Module):
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, source_segments_BxS, key_B):
+        visible_BxLxL = same(segments_BxL, segments_BxL) & jnp.tri(segments_BxL.shape[1], dtype=bool)
+        shared = visible_BxLxL[:, None], source_BxSxD, same(segments_BxL, source_segments_BxS)[:, None]
+        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, shared, key_B)
+        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
+
+
+def same(segments_BxL, others_BxS):
+    """same_BxLxS: whether two tokens stand in segments of one number."""
+    return segments_BxL[:, :, None] == others_BxS[:, None, :]
+
+
+class EncoderDecoder(nn.Module):
+    """Embeddings, an encoder of the source, a decoder of the row, and the output layer."""
+
+    model: config.Model
+    vocab_size: int
+
+    def setup(self):
+        model = self.model
+        embed = lambda number: nn.Embed(number, model.width, dtype=fast.stream(model),  # noqa: E731
+                                        embedding_init=nn.initializers.truncated_normal(
+                                            model.init_std or model.width**-0.5))
+        self.positions = "none" if model.cell == "gru" else model.positions
+        self.token = embed(self.vocab_size)
+        if self.positions == "learned":
+            self.position = embed(model.max_positions)
+        self.encoder = Encoder(model)
+        self.decoder = attentive.Decoder(model) if model.cell == "gru" else Decoder(model)
+        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+
+    def embed(self, ids, positions, key_B):
+        """Scaled to entries of about the size of sinusoids (section 3.4), but where learnt positions are added."""
+        x = self.token(ids)
+        if self.positions == "learned":
+            x += self.position(positions)
+        else:
+            x *= self.model.width**0.5
+        if self.positions == "sinusoidal":
+            x += sinusoids(self.model.max_positions, self.model.width).astype(x.dtype)[positions]
+        return layers.dropout(x, key_B, self.model.dropout)
+
+    def read(self, source: types.Text, key_B):
+        """source_BxSxD, the states of the source's tokens."""
+        x_BxSxD = self.embed(source.ids_BxL, source.positions_BxL, layers.fold(key_B, 0))
+        return self.encoder(x_BxSxD, source.segments_BxL, layers.fold(key_B, 1))
+
+    def hidden(self, text: types.Text, source: types.Text, key_B, shift_BxLxD=None):
+        x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold(key_B, 2))
+        if shift_BxLxD is not None:
+            x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
+        return self.decoder(x_BxLxD, text.segments_BxL, self.read(source, key_B), source.segments_BxL,
+                            layers.fold(key_B, 3))
+
+    def head(self, h):
+        h = h.astype(self.model.dtype)
+        return h, self.token.embedding.astype(h.dtype), self.bias
+
+    def logits(self, h):
+        h, table_VxD, bias_V = self.head(h)
+        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
+
+    def __call__(self, text: types.Text, source: types.Text):
+        return self.logits(self.hidden(text, source, None))
+
+
+def build(model: config.Model, vocab_size: int) -> types.Model:
+    module = EncoderDecoder(model, vocab_size)
+
+    def init(key):
+        text = types.Text(*[jnp.zeros((1, 2), jnp.int32)] * 4)
+        return module.init(key, text, text)["params"]
+
+    def method(name):
+        return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
+
+    states = method("hidden")
+
+    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
+        assert source is not None, "an encoder-decoder reads a source beside each row"
+        assert left_B is None, "a decoder's rows are all read from the left"
+        return (states(params, text, source, key_B, shift_BxLxD),)
+
+    return types.Model(ways=("left",), width=model.width, init=init, hidden=hidden, logits=method("logits"),
+                       head=method("head") if fast.takes(model, "cross_entropy") else None)
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for what no encoder-decoder can be."""
+    errors.expect(cfg.model.sees == "left", "config.model.sees", cfg.model.sees,
+                  "left, since config.model.family is encoder_decoder")
+    (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
+
+
+FAMILY = types.Family(
+    build, check, ("transformer", "gru"), source=True,
+    of_cells={**dict.fromkeys(transformer.FAMILY.reads, ("transformer",)), "time_unroll": ("gru",),
+              "timescale": ("gru",)})

@@ -1,0 +1,143 @@
+"""Encoder-decoders: what a token of the row and of the source reaches, and that rows side by side are rows alone."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import VOCAB, about, batch, small_config
+
+from mlm.base import types
+from mlm.models import MODELS
+from mlm.train.step import program, update
+
+CELLS = MODELS["encoder_decoder"].cells
+cells = pytest.mark.parametrize("cell", CELLS)
+
+
+def config_of(cell, **changes):
+    return small_config("encoder_decoder", cell, objective="causal", **changes)
+
+
+def built(cfg, vocab=VOCAB):
+    """The model, parameters of which none is zero, and its compiled logits of rows beside a source."""
+    model, rng = MODELS[cfg.model.family].build(cfg.model, vocab), np.random.default_rng(0)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(size=x.shape).astype(np.float32),
+        jax.eval_shape(model.init, jax.random.key(0)))
+    return model, params, jax.jit(lambda text, source: model.logits(params, model.hidden(params, text, source)[0]))
+
+
+def pairs(rows=2):
+    """Rows of two pairs and padding, whose sources are longer than they; each row has its own tokens."""
+    text, source = batch(rows, 16, seed=1).text, batch(rows, 23, seed=2, pad=5).text
+    return text, source
+
+
+@cells
+def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell):
+    """By gradients: which embeddings of the row and of the source move each token's logits."""
+    text, source = pairs(1)
+    model, params, _ = built(config_of(cell), text.ids_BxL.size + source.ids_BxL.size)
+
+    def states(own, others):
+        """The row's states where each token of row and source has a table of its own to be read from."""
+        table = jnp.concatenate([own, others])
+        numbered = lambda text, first: text._replace(  # noqa: E731
+            ids_BxL=first + jnp.arange(text.ids_BxL.shape[1])[None])
+        given = {**params, "token": {"embedding": table}}
+        return model.hidden(given, numbered(text, 0), numbered(source, len(own)))[0][0]
+
+    rng = np.random.default_rng(3)
+    draw = lambda text: jnp.asarray(rng.normal(size=(text.ids_BxL.shape[1], model.width)), jnp.float32)  # noqa: E731
+    slopes = jax.jit(jax.jacrev(states, (0, 1)))(draw(text), draw(source))
+    moved_LxL, moved_LxS = (np.abs(slope).max((1, 3)) > 0 for slope in slopes)
+    segments_L, segments_S, real_L = text.segments_BxL[0], source.segments_BxL[0], text.segments_BxL[0] > 0
+    same_LxL = segments_L[:, None] == segments_L
+    np.testing.assert_array_equal(moved_LxL[real_L], (same_LxL & np.tri(len(segments_L), dtype=bool))[real_L])
+    np.testing.assert_array_equal(moved_LxS[real_L], (segments_L[:, None] == segments_S)[real_L])
+
+
+def alone(text: types.Text, row: int, segment: int, length: int) -> types.Text:
+    """One segment of a row, from the first place on, in a row of its own."""
+    places = np.flatnonzero(text.segments_BxL[row] == segment)
+    return types.Text(*(np.pad(x[row, places], (0, length - len(places)))[None] for x in text))
+
+
+@cells
+def test_pairs_side_by_side_are_pairs_alone(cell):
+    _, _, logits = built(config_of(cell))
+    text, source = pairs()
+    together = np.asarray(logits(text, source))
+    every = [(row, segment) for row in range(2) for segment in (1, 2)]
+    apart = logits(*(types.Text(*map(np.concatenate, zip(*(alone(one, row, segment, length) for row, segment in every),
+                                                         strict=True)))
+                     for one, length in ((text, 9), (source, 11))))
+    for number, (row, segment) in enumerate(every):
+        places = np.flatnonzero(text.segments_BxL[row] == segment)
+        np.testing.assert_allclose(apart[number, :len(places)], together[row, places], atol=2e-5)
+
+
+@cells
+def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
+    _, _, logits = built(config_of(cell))
+    text, source = pairs()
+    gone = source._replace(segments_BxL=np.where(source.segments_BxL == 1, 7, source.segments_BxL))
+    other = gone._replace(ids_BxL=np.where(gone.segments_BxL == 7, 9, gone.ids_BxL))
+    first = text.segments_BxL == 1
+    before, after = (np.asarray(logits(text, one)) for one in (gone, other))
+    np.testing.assert_array_equal(before[first], after[first])
+    assert np.isfinite(before).all()
+
+
+@cells
+def test_rolled_and_rematerialised_layers_agree_and_dropout_follows_a_rows_key(cell):
+    text, source = pairs()
+    cfg = config_of(cell, model__unroll=1, model__time_unroll=3)
+    _, _, logits = built(config_of(cell))
+    np.testing.assert_allclose(built(cfg)[2](text, source), logits(text, source), atol=2e-5)
+    cfg = config_of(cell, model__dropout=0.5, model__attention_dropout=0.0)
+    model, params, _ = built(cfg)
+    key_B = jax.random.split(jax.random.key(0), 2)
+    dropped = jax.jit(lambda text, source, key_B: model.hidden(params, text, source, key_B=key_B)[0])
+    one, turned = dropped(text, source, key_B), dropped(*jax.tree.map(lambda x: x[::-1], (text, source)), key_B[::-1])
+    np.testing.assert_allclose(one, turned[::-1], atol=2e-5)
+    assert np.abs(one - dropped(text, source, key_B[::-1])).max() > 0.1
+
+
+@cells
+def test_a_step_of_training_lowers_its_loss_and_both_paths_agree(cell):
+    """By the causal objective, at the peak rate from the first step, on a source that says the row."""
+    text, _ = pairs()
+    rows = types.Batch(text, {}, np.arange(2, dtype=np.int32), text)
+    losses = {}
+    for fast in (True, False):
+        cfg = config_of(cell, optim__warmup_fraction=0.0, optim__learning_rate=0.01, model__dropout=0.0,
+                        model__attention_dropout=0.0, train__steps=100, model__fast=fast)
+        of_rows = about(cfg)._replace(source_length=16)
+        model, objective = program.parts(cfg, of_rows)
+        knobs = program.knobs(cfg)
+        state = update.init_state(cfg, model, objective, knobs)
+        step = jax.jit(lambda state, c=cfg, m=model, o=objective, k=knobs: update.train_step(
+            c, m, o, lambda x: x, state, rows, k))
+        losses[fast] = []
+        for _ in range(30 if fast else 3):
+            state, metrics = step(state)
+            losses[fast].append(float(metrics["loss"]))
+    assert losses[True][-1] < 0.7 * losses[True][0], losses[True]
+    np.testing.assert_allclose(losses[True][:3], losses[False], rtol=1e-4)
+
+
+@cells
+def test_bfloat16_is_close_to_float32(cell):
+    cfg = config_of(cell)
+    half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
+    text, source = pairs()
+    full, low = (np.asarray(built(one)[2](text, source)) for one in (cfg, half))
+    assert low.dtype == np.float32 and 1e-6 < np.abs(full - low)[text.segments_BxL > 0].mean() < 0.1
+
+
+def test_without_a_source_it_says_so():
+    model, params, _ = built(config_of("transformer"))
+    with pytest.raises(AssertionError, match="reads a source"):
+        model.hidden(params, pairs()[0])
