@@ -28,6 +28,14 @@ def test_schedules_rise_to_the_peak_and_end_where_they_should(schedule):
         np.testing.assert_allclose(share[80:101:10], [1, 0.525, 0.05], rtol=1e-5)
 
 
+def test_the_inverse_square_root_is_that_of_the_updates_number():
+    share = shares(schedule="inverse_sqrt", warmup_fraction=0.1)
+    number = np.arange(1, 102)
+    # Vaswani et al. 2017, equation 3, over its largest value.
+    np.testing.assert_allclose(share, np.minimum(number**-0.5, number * 10**-1.5) * 10**0.5, rtol=1e-5)
+    assert shares(schedule="inverse_sqrt", warmup_fraction=0.0)[3] == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("family", ["transformer", "rnn", "feedforward"])
 def test_weights_decay_and_biases_and_norms_do_not(family):
     cell = {"rnn": "gru"}.get(family, "")

@@ -173,7 +173,7 @@ class Model:
 @dataclasses.dataclass(unsafe_hash=True)
 class Optim:
     learning_rate: float = 1e-3         # peak
-    schedule: str = "linear"            # linear | cosine | wsd | constant, all after a linear warm-up
+    schedule: str = "linear"            # linear | cosine | wsd | constant | inverse_sqrt, all after a linear warm-up
     warmup_fraction: float = 0.06       # of the steps
     decay_fraction: float = 0.1         # wsd (warmup-stable-decay): of the steps, at the end
     final_fraction: float = 0.0         # of the peak, reached at the last step
@@ -182,6 +182,11 @@ class Optim:
     eps: float = 1e-6
     weight_decay: float = 0.01          # not applied to biases and layer norms
     clip: float = 1.0                   # largest global gradient norm; 0: no clipping
+    label_smoothing: float = 0.0        # causal, in training: share of a target's probability that is spread evenly
+                                        #       over the vocabulary; evaluation asks for the target alone
+    average: int = 0                    # the run ends with the mean of its parameters at so many moments, the last of
+                                        #       them its end (averaged checkpoints); 0: with those of its last step
+    average_every: int = 100            # steps between these moments
 
 
 @dataclasses.dataclass(unsafe_hash=True)

@@ -27,7 +27,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         pairs = [facing(way, h_BxLxD, text.ids_BxL) for way, h_BxLxD in zip(model.ways, states, strict=True)]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(asked(text, key_B, knobs)[:, 1:].astype(jnp.float32), len(pairs))
-        predict = tokens.predict_fast if train else tokens.predict
+        predict = tokens.predictor(train, cfg.optim.label_smoothing)
         nats_BxK, right_BxK = predict(params["model"], model, h_BxKxD, target_BxK)
         sums = {"correct": (right_BxK * weight_BxK).sum(-1),
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
@@ -56,4 +56,5 @@ def predicted(cfg: config.Config) -> float:
     return 2.0 if cfg.model.sees == "apart" else 1.0
 
 
-GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left")
+GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left",
+                  reads=("optim.label_smoothing",))

@@ -39,3 +39,14 @@ def _backward(kept, gradients):
 
 
 cross_entropy.defvjp(_forward, _backward)
+
+
+def above_mean(h_NxD, table_VxD, bias_V, target_N):
+    """How far the target's logit lies above the mean of all: times eps, what label smoothing by eps adds to the nats.
+
+    (1 - eps) nats of the target + eps (mean of the nats of each entry) = nats + eps (its logit - mean logit), since all
+    share one log of the sum. The mean of logits is the logit of the mean, so that no logits are made for it.
+    """
+    f32 = jnp.float32
+    away_NxD = table_VxD[target_N].astype(f32) - table_VxD.astype(f32).mean(0)
+    return (h_NxD.astype(f32) * away_NxD).sum(1) + bias_V[target_N] - bias_V.mean()

@@ -1,10 +1,12 @@
 """What objectives that predict tokens share: the nats of each, the unigram baseline beside them, and their scores."""
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base.estimates import Score
-from mlm.objectives.cross_entropy import cross_entropy
+from mlm.objectives.cross_entropy import above_mean, cross_entropy
 
 
 def log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
@@ -24,15 +26,28 @@ def predict(params, model, h_BxKxD, target_BxK):
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
 
 
-def predict_fast(params, model, h_BxKxD, target_BxK):
-    """As `predict`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand."""
+def predict_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0):
+    """As `predict`, but a tie counts as right, which spares a pass over the logits: their maximum is at hand.
+
+    smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy et
+    al. 2016, section 7).
+    """
     if model.head is not None:
         h_BxKxD, table_VxD, bias_V = model.head(params, h_BxKxD)
-        found = cross_entropy(h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), table_VxD, bias_V, target_BxK.reshape(-1))
-        return (x_N.reshape(target_BxK.shape) for x_N in found)
+        h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
+        nats_N, right_N = cross_entropy(h_NxD, table_VxD, bias_V, target_N)
+        if smoothing:
+            nats_N += smoothing * above_mean(h_NxD, table_VxD, bias_V, target_N)
+        return nats_N.reshape(target_BxK.shape), right_N.reshape(target_BxK.shape)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, label_BxK >= logits_BxKxV.max(-1)
+    aim_BxK = label_BxK + smoothing * (logits_BxKxV.mean(-1) - label_BxK) if smoothing else label_BxK
+    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - aim_BxK, label_BxK >= logits_BxKxV.max(-1)
+
+
+def predictor(train: bool, smoothing: float):
+    """What gives the nats: in training, of targets that are smoothed so, the quick way; in evaluation the true ones."""
+    return functools.partial(predict_fast, smoothing=smoothing) if train else predict
 
 
 def baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:

@@ -63,7 +63,7 @@ def check(cfg: Config) -> None:
     grammar.check(cfg.data.language)
     models.check(cfg)
     objectives.check(cfg)
-    optim.check(cfg.optim)
+    optim.check(cfg.optim, cfg.train.steps)
     finetune.check(cfg)
     downstream.check(cfg)
     parallel.check_mode(cfg)

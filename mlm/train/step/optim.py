@@ -1,5 +1,6 @@
 """The optimiser: AdamW with BERT's decay mask, clipping, and the schedules, as one optax transformation."""
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,23 @@ import optax
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
 
-SCHEDULES = ("linear", "cosine", "wsd", "constant")
-STABLE = ("wsd", "constant")  # at the peak after the warm-up, however many steps there are
+SCHEDULES = ("linear", "cosine", "wsd", "constant", "inverse_sqrt")
+STABLE = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
 READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
-        Rule(("optim.final_fraction",), "optim.schedule", unless=("constant",)))
+        Rule(("optim.final_fraction",), "optim.schedule", unless=("constant", "inverse_sqrt")),
+        Rule(("optim.average_every",), "optim.average", unless=(0,)))
 
 
-def check(optim: config.Optim) -> None:
-    """Raises ConfigError for a config.optim that no run could use."""
+class Averaged(NamedTuple):
+    """State of an optimiser whose run ends with a mean of its parameters."""
+
+    count: jax.Array   # int32, updates made
+    mean: types.Params  # of the parameters at those moments that have been
+    inner: Any
+
+
+def check(optim: config.Optim, steps: int) -> None:
+    """Raises ConfigError for a config.optim that no run of so many steps could use."""
     name = "config.optim"
     errors.one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
     for field in ("final_fraction", "warmup_fraction", "decay_fraction"):
@@ -29,6 +39,12 @@ def check(optim: config.Optim) -> None:
     if optim.schedule == "wsd":
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.expect(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
+    errors.at_least(0, f"{name}.average", optim.average)
+    errors.at_least(1, f"{name}.average_every", optim.average_every)
+    most = (steps - 1) // optim.average_every + 1
+    errors.expect(optim.average != 1 and optim.average <= most, f"{name}.average", optim.average,
+                  f"0, or 2 to {most}: so many there are, {name}.average_every = {optim.average_every} steps apart, of "
+                  f"config.train.steps = {steps}")
 
 
 def warmup(optim: config.Optim, steps: int) -> int:
@@ -37,23 +53,27 @@ def warmup(optim: config.Optim, steps: int) -> int:
 
 
 def stable(optim: config.Optim, steps: int) -> int:
-    """How many of the first steps have their share of the peak by the number of steps of warm-up alone."""
+    """How many of the first steps are made by the number of steps of warm-up alone, whatever that of all steps is."""
     peak = max(steps - warmup(optim, steps), 1) - round(optim.decay_fraction * steps)
-    early = {"constant": steps, "wsd": warmup(optim, steps) + max(peak, 0) + 1}.get(optim.schedule, 0)
-    return min(early, steps)
+    early = {"constant": steps, "inverse_sqrt": steps, "wsd": warmup(optim, steps) + max(peak, 0) + 1}
+    before_mean = steps - (optim.average - 1) * optim.average_every - 1 if optim.average else steps
+    return min(early.get(optim.schedule, 0), before_mean)
 
 
 def schedule(optim: config.Optim, steps: int) -> Callable:
     """The share of the peak learning rate at each step, a function that can be traced.
 
     It rises linearly over the warm-up to the peak, then falls so that final_fraction would be that of step `steps`, one
-    after the last; wsd stays at the peak until the last decay_fraction of the steps, constant for good.
+    after the last; wsd stays at the peak until the last decay_fraction of the steps, constant for good. inverse_sqrt
+    falls with the root of the update's number, from 1 (Vaswani et al. 2017, section 5.3), the last of the warm-up
+    being at the peak.
     """
     rising = warmup(optim, steps)
     rest = max(steps - rising, 1)
     final = optim.final_fraction
     after = {
         "constant": optax.constant_schedule(1.0),
+        "inverse_sqrt": lambda step: jnp.sqrt(max(rising, 1) / (jnp.maximum(step, 0) + rising + 1)),
         "linear": optax.linear_schedule(1.0, final, rest),
         "cosine": optax.cosine_decay_schedule(1.0, rest, final),
         "wsd": optax.linear_schedule(1.0, final, max(round(optim.decay_fraction * steps), 1),
@@ -86,6 +106,31 @@ def scale_by(rates: types.Params) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, rates))
 
 
+def averaging(inner: optax.GradientTransformation, count: int, every: int, steps: int) -> optax.GradientTransformation:
+    """`inner`, whose last update of `steps` moves to the mean of the parameters after it and after count - 1 updates
+    before it, each `every` updates before the next: averaged checkpoints (Vaswani et al. 2017, section 6.1).
+
+    The mean is part of the state, so that a run that is killed and goes on ends with the same.
+    """
+    def init(params):
+        return Averaged(jnp.int32(0), jax.tree.map(jnp.zeros_like, params), inner.init(params))
+
+    def update(gradient, state, params):
+        updates, inner_state = inner.update(gradient, state.inner, params)
+        number = state.count + 1
+        taken = count - (steps - number) // every  # moments that have been, with this one where it is one
+        now = ((steps - number) % every == 0) & (taken > 0)
+
+        def take(mean):
+            return jax.tree.map(lambda mean, old, move: mean + (old + move - mean) / taken, mean, params, updates)
+
+        mean = jax.lax.cond(now, take, lambda mean: mean, state.mean)
+        updates = jax.lax.cond(number == steps, lambda: jax.tree.map(jnp.subtract, mean, params), lambda: updates)
+        return updates, Averaged(number, mean, inner_state)
+
+    return optax.GradientTransformation(init, update)
+
+
 def build(optim: config.Optim, steps: int, knobs: types.Knobs, rates: types.Params | None = None
           ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced.
@@ -93,10 +138,11 @@ def build(optim: config.Optim, steps: int, knobs: types.Knobs, rates: types.Para
     rates: what the learning rate of each leaf is multiplied by; None: of no leaf.
     """
     share = schedule(optim, steps)
-    return optax.chain(
+    adamw = optax.chain(
         clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
         optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
         optax.add_decayed_weights(knobs.weight_decay, decays),
         *((scale_by(rates),) if rates is not None else ()),
         optax.scale_by_learning_rate(lambda step: knobs.learning_rate * share(step)),
     )
+    return averaging(adamw, optim.average, optim.average_every, steps) if optim.average else adamw

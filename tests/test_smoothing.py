@@ -1,0 +1,61 @@
+"""Label smoothing: the loss and gradients of the plain formula, on both ways through the output layer."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import VOCAB, about, batch, small_config
+
+from mlm.objectives import causal, tokens
+
+EPS = 0.1
+
+
+def plain(params, h_BxKxD, target_BxK):
+    """Cross-entropy against (1 - eps) of the target and eps of the uniform distribution (Szegedy et al. 2016)."""
+    h_BxKxD, table_VxD, bias_V = h_BxKxD * params["gain"], params["table"], params["bias"]
+    log_BxKxV = jax.nn.log_softmax(h_BxKxD @ table_VxD.T + bias_V)
+    aim_BxKxV = (1 - EPS) * jax.nn.one_hot(target_BxK, len(bias_V)) + EPS / len(bias_V)
+    return -(aim_BxKxV * log_BxKxV).sum(-1)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
+    rng = np.random.default_rng(0)
+    params = {"table": jnp.asarray(rng.normal(size=(VOCAB, 8)), jnp.float32), "gain": jnp.float32(1.5),
+              "bias": jnp.asarray(rng.normal(size=VOCAB), jnp.float32)}
+    h_BxKxD = jnp.asarray(rng.normal(size=(2, 5, 8)), jnp.float32)
+    target_BxK = jnp.asarray(rng.integers(0, VOCAB, (2, 5)))
+    weight_BxK = jnp.asarray(rng.normal(size=(2, 5)), jnp.float32)
+
+    class Model:
+        head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        logits = staticmethod(lambda params, h: h * params["gain"] @ params["table"].T + params["bias"])
+
+    def ours(params, h_BxKxD):
+        nats_BxK, _ = tokens.predict_fast(params, Model, h_BxKxD, target_BxK, EPS)
+        return (nats_BxK * weight_BxK).sum(), nats_BxK
+
+    (_, nats_BxK), found = jax.value_and_grad(ours, (0, 1), has_aux=True)(params, h_BxKxD)
+    np.testing.assert_allclose(nats_BxK, plain(params, h_BxKxD, target_BxK), rtol=1e-5)
+    wanted = jax.grad(lambda *given: (plain(*given, target_BxK) * weight_BxK).sum(), (0, 1))(params, h_BxKxD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+def test_training_is_smoothed_and_evaluation_is_not():
+    class Model:
+        """The logits of a token are a row of a table."""
+        ways, head = ("left",), None
+        hidden = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
+        logits = staticmethod(lambda params, h: h)
+
+    table_VxV = jnp.asarray(np.random.default_rng(0).normal(size=(VOCAB, VOCAB)), jnp.float32)
+    sums = {}
+    for eps in (0.0, EPS):
+        cfg = small_config(objective="causal", optim__label_smoothing=eps)
+        objective = causal.build(cfg, about(cfg))
+        for train in (True, False):
+            losses = objective.loss({"model": table_VxV}, Model, batch(), None, {}, train=train)
+            sums[eps, train] = np.asarray(losses.loss_B["causal"])
+    np.testing.assert_array_equal(sums[EPS, False], sums[0.0, False])
+    np.testing.assert_allclose(sums[0.0, True], sums[0.0, False], rtol=1e-5)
+    assert (np.abs(sums[EPS, True] - sums[0.0, True]) > 1e-4 * sums[0.0, True]).all()
