@@ -17,9 +17,10 @@ ALWAYS = {  # read by every run
     "model.sees", "model.dropout", "model.init_std", "model.norm_eps", "model.dtype",
     "model.unroll", "model.remat", "model.fast",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
-    "optim.weight_decay", "optim.clip", "train.steps", "train.batch_size", "train.accumulate", "train.eval_every",
-    "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub", "tune.layers", "tune.decay",
-    "downstream.names", "eval.embeddings", "eval.sts", "eval.seed", "eval.batch_size", "eval.max_rows", "parallel.mode"}
+    "optim.weight_decay", "optim.clip", "optim.average", "train.steps", "train.batch_size", "train.accumulate",
+    "train.eval_every", "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub",
+    "tune.layers", "tune.decay", "downstream.names", "eval.embeddings", "eval.sts", "eval.seed", "eval.batch_size",
+    "eval.max_rows", "parallel.mode"}
 # Each choice that takes a reader away, with what else it needs.
 CHOICES = [{"data.corpus": "language"} | choice for choice in (
     {}, {"data.corpus": "text", "data.path": "a.txt", "data.validation_path": "b.txt"},
