@@ -15,6 +15,7 @@ from mlm.data.language.hmm import HMM, unigram
 from mlm.data.language.left import ended, left_posterior, left_window_posterior, with_end
 from mlm.data.language.noise import Channel, guess_corrupted
 from mlm.data.language.posterior import bag_posterior, guess, posterior, window_posterior
+from mlm.data.language.right import right_posterior, right_window_posterior, turned
 
 
 class Floor(NamedTuple):
@@ -42,6 +43,10 @@ def tally(words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray,
         return np.bincount(np.nonzero(masked_NxL)[0], np.asarray(value_K, np.float64), len(words_NxL))
 
     nats_N, right_N, count_N = sums(-log_prob_K), sums(best_K == words_NxL[masked_NxL]), masked_NxL.sum(1)
+    return of_sums(nats_N, right_N, count_N)
+
+
+def of_sums(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
     return Floor(*ratio(nats_N, count_N), *ratio(right_N, count_N), nats_N, right_N, count_N)
 
 
@@ -69,8 +74,7 @@ def bag_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: in
     return tally(words_NxL, masked_NxL, *guess(hmm, bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
 
 
-def _left(hmm, words_NxL, known) -> Floor:
-    tokens_NxP = with_end(hmm, words_NxL)
+def _read(hmm, tokens_NxP, known) -> Floor:
     return tally(tokens_NxP, tokens_NxP >= 0, *guess(ended(hmm), known, tokens_NxP))
 
 
@@ -80,12 +84,31 @@ def left_loss(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
     length: the most words that a document may hold, which a model can learn; how many this one holds it is not told.
     count_N is a row's words and 1; nats_N is minus the log-probability of the whole document.
     """
-    return _left(hmm, words_NxL, left_posterior(hmm, words_NxL, length))
+    return _read(hmm, with_end(hmm, words_NxL), left_posterior(hmm, words_NxL, length))
 
 
 def left_window_loss(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
     """The floor of causal models that see the last `window` words: see `left_window_posterior` for what that means."""
-    return _left(hmm, words_NxL, left_window_posterior(hmm, words_NxL, length, window))
+    return _read(hmm, with_end(hmm, words_NxL), left_window_posterior(hmm, words_NxL, length, window))
+
+
+def right_loss(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
+    """The floor of models that predict each word, and then that the document begins, from what is to the right.
+
+    By the chain rule nats_N is that of `left_loss`: it is the same document's log-probability.
+    """
+    return _read(hmm, turned(hmm, words_NxL), right_posterior(hmm, words_NxL, length))
+
+
+def right_window_loss(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
+    """As left_window_loss, from right to left."""
+    return _read(hmm, turned(hmm, words_NxL), right_window_posterior(hmm, words_NxL, length, window))
+
+
+def both(one: Floor, other: Floor) -> Floor:
+    """The floor of models that are asked for what both are of: their sums over each row, added up."""
+    nats_N, right_N, count_N = (a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True))
+    return of_sums(nats_N, right_N, count_N)
 
 
 def unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:

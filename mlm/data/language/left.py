@@ -11,15 +11,24 @@ batch, S states and the end, C classes and the end, W words and the end, T topic
 words already written, I places of a window, the asked one last.
 """
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.data.language.hmm import HMM, fitting, places
+from mlm.data.language.hmm import HMM, fitting
 from mlm.data.language.posterior import Posterior, batched, checked, class_evidence, class_shares, on_device, sweep
 
 ROWS, WINDOWS = 128, 1024   # batch sizes: bound memory, change no result
+
+
+class Reader(NamedTuple):
+    """A language as it is read word by word, to its end: forward recursion from `first_S`, and what counting adds."""
+
+    hmm: HMM                # with the end as its last state, class and word; trans_SxS leads to the next word's state
+    first_S: np.ndarray     # weight of each state at the first word that is read
+    weight_FxS: np.ndarray  # by what a state is weighted once F words were read, for how many may follow
 
 
 def ended(hmm: HMM) -> HMM:
@@ -76,8 +85,8 @@ def _before(hmm, words_BxL, first_BxS):
 
 
 @jax.jit
-def _rows(hmm, weight_FxS, words_BxP, written_BxP):
-    first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], (len(words_BxP), len(hmm.trans_SxS)))
+def _rows(hmm, first_S, weight_FxS, words_BxP, written_BxP):
+    first_BxS = jnp.broadcast_to(first_S, (len(words_BxP), len(first_S)))
     state_BxPxS, topic_BxPxT, name_BxPxM = _before(hmm, words_BxP, first_BxS)
     return class_shares(hmm, state_BxPxS * weight_FxS[written_BxP]), topic_BxPxT, name_BxPxM
 
@@ -88,39 +97,56 @@ def _windows(hmm, weight_FxS, words_BxI, written_B, first_BxS):
     return class_shares(hmm, state_BxIxS[:, -1] * weight_FxS[written_B]), topic_BxIxT[:, -1], name_BxIxM[:, -1]
 
 
-def _written(words_NxP, length):
+def _written(reader, words_NxP):
     """Words before each place; no more than a document may hold, as in a longer row one of them has probability 0."""
     word_NxP = words_NxP >= 0
-    return np.minimum(word_NxP.cumsum(1) - word_NxP, length)
+    return np.minimum(word_NxP.cumsum(1) - word_NxP, len(reader.weight_FxS) - 1)
 
 
-def left_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
-    """The exact distribution of each word and of each row's end given the words to the left, for `ended(hmm)`.
+def read(reader: Reader, words_NxL: np.ndarray) -> Posterior:
+    """The exact distribution of each word and of each row's end given the words before it, for `reader.hmm`.
 
     One pass of forward recursion (Rabiner 1989, section III.A). The asked places are those of `with_end`.
     Raises ValueError for a row that cannot begin as it does; where a true word is impossible its probability is 0.
     """
-    row_K, column_K = np.nonzero(with_end(hmm, words_NxL) >= 0)
+    row_K, column_K = asked = np.nonzero(with_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    rows = functools.partial(_rows, on_device(ended(hmm)), jnp.asarray(_weights(hmm, length)))
-    class_NxPxC, topic_NxPxT, name_NxPxM = batched(rows, ROWS, words_NxP, _written(words_NxP, length))
-    asked = row_K, column_K
-    return checked(*asked, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
+    rows = functools.partial(_rows, on_device(reader.hmm), jnp.asarray(reader.first_S), jnp.asarray(reader.weight_FxS))
+    class_NxPxC, topic_NxPxT, name_NxPxM = batched(rows, ROWS, words_NxP, _written(reader, words_NxP))
+    return checked(row_K, column_K, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
 
 
-def left_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
-    """As left_posterior, but given the last `window` words alone, and how many words are written already.
+def read_window(reader: Reader, words_NxL: np.ndarray, window: int) -> Posterior:
+    """As `read`, but given the last `window` words alone, and how many words were read already.
 
     A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
     these words alone can do better, told where it stands or not.
     """
-    row_K, column_K = np.nonzero(with_end(hmm, words_NxL) >= 0)
+    row_K, column_K = np.nonzero(with_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    written_K = _written(words_NxP, length)[row_K, column_K]
+    written_K = _written(reader, words_NxP)[row_K, column_K]
     column_KxI = column_K[:, None] + np.arange(-window, 1)
     near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
     words_KxI = np.where(column_KxI >= 0, near_KxI, -1)
-    before_FxS, _ = places(ended(hmm), length + 1)
-    first_KxS = before_FxS[np.maximum(written_K - window, 0)]
-    windows = functools.partial(_windows, on_device(ended(hmm)), jnp.asarray(_weights(hmm, length)))
+    before_FxS = [reader.first_S]
+    for _ in reader.weight_FxS[1:]:
+        before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
+    first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
+    windows = functools.partial(_windows, on_device(reader.hmm), jnp.asarray(reader.weight_FxS))
     return checked(row_K, column_K, *batched(windows, WINDOWS, words_KxI, written_K, first_KxS))
+
+
+def reader(hmm: HMM, length: int) -> Reader:
+    """Who reads from left to right documents of at most `length` words."""
+    language = ended(hmm)
+    return Reader(language, language.trans_SxS[hmm.end], _weights(hmm, length))
+
+
+def left_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
+    """`read` from left to right: of each word given those to the left, and of the document's end."""
+    return read(reader(hmm, length), words_NxL)
+
+
+def left_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
+    """`read_window` from left to right."""
+    return read_window(reader(hmm, length), words_NxL, window)

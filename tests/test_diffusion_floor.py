@@ -1,0 +1,76 @@
+"""The bound of an exact denoiser is the log-probability of a document: by every mask of tiny ones, and by many of long.
+"""
+import itertools
+import math
+
+import numpy as np
+import pytest
+from test_left_floor import LENGTH, TINY, every, tables  # noqa: F401  fixtures among them
+
+from mlm.base.config import Language
+from mlm.base.estimates import ratio
+from mlm.data.language import bound, floor
+from mlm.data.language.grammar import build
+from mlm.data.language.hmm import draw
+
+
+def test_the_length_of_a_document_is_the_enumerated_one(tables):  # noqa: F811
+    log_P = bound.log_length(TINY, LENGTH)
+    np.testing.assert_allclose(np.exp(log_P), [0, *(joint.sum() for joint in tables.values())], rtol=1e-12)
+
+
+def test_what_is_seen_of_a_document_is_as_likely_as_enumerated(tables, every):  # noqa: F811
+    words_NxL, share_N = every
+    log_P, count_N = bound.log_length(TINY, LENGTH), (words_NxL >= 0).sum(1)
+    whole_N = bound.log_prob(TINY, words_NxL, words_NxL >= 0)
+    np.testing.assert_allclose(whole_N + log_P[count_N], np.log(share_N), rtol=1e-10)
+    few_NxL = words_NxL[::37]
+    seen_NxL = np.random.default_rng(0).random(few_NxL.shape) < 0.5
+    for words_L, seen_L, got in zip(few_NxL, seen_NxL, bound.log_prob(TINY, few_NxL, seen_NxL), strict=True):
+        joint = tables[(words_L >= 0).sum()]
+        at = tuple(word if seen else slice(None) for word, seen in zip(words_L, seen_L, strict=True) if word >= 0)
+        assert got == pytest.approx(np.log(joint[at].sum() / joint.sum()), rel=1e-10)
+
+
+def test_over_every_mask_the_exact_posterior_loses_the_log_probability(every):  # noqa: F811
+    """k uniform on 1 to n, its places uniform, the loss n / k times the nats: all of them, without a draw."""
+    words_NxL, _ = every
+    few_NxL = words_NxL[3::211]
+    lost_N = []
+    for words_L in few_NxL:
+        place_n = np.flatnonzero(words_L >= 0)
+        n = len(place_n)
+        hidden = [np.isin(np.arange(len(words_L)), places) for k in range(1, n + 1)
+                  for places in itertools.combinations(place_n, k)]
+        found = bound.weighted(floor.bayes_loss(TINY, np.tile(words_L, (len(hidden), 1)), np.array(hidden)),
+                               np.tile(words_L, (len(hidden), 1)))
+        k_R = np.sum(hidden, 1)
+        lost_N.append(found.nats_N @ [1 / n / math.comb(n, k) for k in k_R])
+        np.testing.assert_array_equal(found.count_N, n)
+    assert len({(words_L >= 0).sum() for words_L in few_NxL}) > 2
+    np.testing.assert_allclose(lost_N, -bound.log_prob(TINY, few_NxL, few_NxL >= 0), rtol=2e-6)
+
+
+def test_masks_in_turn_are_each_as_likely_and_hide_so_many():
+    stream, counts = np.random.default_rng(0), {k: {} for k in (1, 2, 3, 4, 5)}
+    for k, _ in itertools.product(counts, range(3000)):
+        masked_RxL = bound.turns(np.array([1, 2, 4, 5, 6]), k, 8, stream)
+        assert (masked_RxL.sum(1) == k).all() and not masked_RxL[:, [0, 3, 7]].any()
+        assert masked_RxL.any(0).sum() == 5     # every word has its turn
+        assert k == 5 or not masked_RxL[:, [1, 2, 4, 5, 6]].all(0).any()
+        for mask_L in masked_RxL:
+            counts[k][mask_L.tobytes()] = counts[k].get(mask_L.tobytes(), 0) + 1
+    for k, found in counts.items():
+        assert len(found) == math.comb(5, k)
+        share = np.array(list(found.values())) / sum(found.values())
+        np.testing.assert_allclose(share, 1 / len(found), atol=0.02)
+
+
+def test_drawn_masks_meet_the_causal_floor_within_their_error():
+    hmm = build(Language()).hmm
+    words_NxL = draw(hmm, 20, 0, 0, 32)
+    count_N = (words_NxL >= 0).sum(1)
+    exact_N = floor.left_loss(hmm, words_NxL, 20).nats_N + bound.log_length(hmm, 20)[count_N]
+    np.testing.assert_allclose(exact_N, -bound.log_prob(hmm, words_NxL, words_NxL >= 0), atol=1e-4)
+    apart, error = ratio(bound.integrated(hmm, words_NxL, 0) - exact_N, count_N)
+    assert abs(apart) < 3 * error < 0.04
