@@ -9,7 +9,7 @@ from test_left_floor import LENGTH, TINY, every, tables  # noqa: F401  fixtures 
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
-from mlm.data.language import bound, floor
+from mlm.data.language import bound, filled, floor, posterior
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import draw
 
@@ -49,6 +49,26 @@ def test_over_every_mask_the_exact_posterior_loses_the_log_probability(every):  
         np.testing.assert_array_equal(found.count_N, n)
     assert len({(words_L >= 0).sum() for words_L in few_NxL}) > 2
     np.testing.assert_allclose(lost_N, -bound.log_prob(TINY, few_NxL, few_NxL >= 0), rtol=2e-6)
+
+
+def test_words_filled_in_from_the_left_are_the_enumerated_ones(tables, every):  # noqa: F811
+    words_NxL, _ = every
+    few_NxL = words_NxL[::37]
+    hidden_NxL = (np.random.default_rng(1).random(few_NxL.shape) < 0.5) & (few_NxL >= 0)
+    known = filled.filled_posterior(TINY, few_NxL, hidden_NxL)
+    for row, column, log_prob_W in zip(known.row_K, known.column_K, posterior.log_probs(TINY, known), strict=True):
+        told_L = ~hidden_NxL[row] | (np.arange(len(few_NxL[row])) < column)
+        joint = tables[(few_NxL[row] >= 0).sum()]
+        at = [word if told else slice(None) for word, told in zip(few_NxL[row], told_L, strict=True) if word >= 0]
+        at[column - 1] = slice(None)
+        share_W = joint[tuple(at)].reshape(*[len(log_prob_W)] * at.count(slice(None)))
+        mine = at[:column - 1].count(slice(None))
+        share_W = share_W.sum(tuple(axis for axis in range(share_W.ndim) if axis != mine))
+        np.testing.assert_allclose(np.exp(log_prob_W), share_W / share_W.sum(), rtol=1e-5, atol=1e-6)
+    nats_N = floor.filled_loss(TINY, few_NxL, hidden_NxL).nats_N
+    apart_N = bound.log_prob(TINY, few_NxL, ~hidden_NxL) - bound.log_prob(TINY, few_NxL, few_NxL >= 0)
+    np.testing.assert_allclose(nats_N, apart_N, atol=1e-5)
+    assert len(known.row_K) > 50
 
 
 def test_masks_in_turn_are_each_as_likely_and_hide_so_many():

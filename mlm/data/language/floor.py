@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import ratio
+from mlm.data.language.filled import filled_posterior
 from mlm.data.language.hmm import HMM, unigram
 from mlm.data.language.left import ended, left_posterior, left_window_posterior, with_end
 from mlm.data.language.noise import Channel, guess_corrupted
@@ -109,6 +110,14 @@ def both(one: Floor, other: Floor) -> Floor:
     """The floor of models that are asked for what both are of: their sums over each row, added up."""
     nats_N, right_N, count_N = (a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True))
     return of_sums(nats_N, right_N, count_N)
+
+
+def filled_loss(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Floor:
+    """The floor of models that fill in the hidden words from left to right: nats_N is -log P(hidden | visible words).
+
+    What is copied, and where the document ends, is certain, since the visible row says how many words it has.
+    """
+    return tally(words_NxL, hidden_NxL, *guess(hmm, filled_posterior(hmm, words_NxL, hidden_NxL), words_NxL))
 
 
 def unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:
