@@ -206,6 +206,11 @@ def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
         directory.reported(cfg.workdir)
 
 
+def test_a_digest_whose_name_is_damaged_is_no_older_version():
+    with pytest.raises(files.Damaged, match=r"^a\.json is damaged: it lacks its digest$"):
+        files.unseal({"step": 1, files.SEAL.replace("_", "^", 1): "0"}, "a.json")
+
+
 def test_what_an_older_version_wrote_is_refused_and_stays(runs):
     cfg = copy(runs, "done", "unsealed")
     path = directory.end(cfg.workdir)

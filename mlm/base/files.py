@@ -6,6 +6,7 @@ are kept here and put together, all of them, every now and then; a folder is hel
 or listed there is what was put last. What cannot be reached is not taken to be damaged: buckets.Unreachable is raised.
 """
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -164,6 +165,8 @@ def unseal(value, name: Path | str) -> dict:
     if not isinstance(value, dict) or not value:
         raise Damaged(f"{name} is damaged: it lacks its digest")
     if SEAL not in value:
+        if difflib.get_close_matches(SEAL, value, 1, 0.9):
+            raise Damaged(f"{name} is damaged: it lacks its digest")
         raise Older(f"{name} lacks its digest: an older version wrote it; move what is there away to make it again")
     rest = {key: one for key, one in value.items() if key != SEAL}
     if value[SEAL] != sha256(rest):

@@ -24,7 +24,7 @@ class Encoder(nn.Module):
     def __call__(self, x_BxSxD, segments_BxS, key_B):
         model = dataclasses.replace(self.model, sees="both")
         recurrent = model.cell == "gru"
-        shared = segments_BxS if recurrent else same(segments_BxS, segments_BxS)[:, None]
+        shared = (segments_BxS, None) if recurrent else same(segments_BxS, segments_BxS)[:, None]
         layer = rnn.Layer if recurrent else transformer.Layer
         h_BxSxD = layers.Stack(model, layer, name="stack")(x_BxSxD, shared, key_B)
         return h_BxSxD if model.norm == "post" and not recurrent else layers.norm(model, "norm")(h_BxSxD)

@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.data.language.hmm import HMM
-from mlm.data.language.posterior import TINY, Posterior, batched, checked, class_evidence, class_shares, on_device, sweep
+from mlm.data.language.posterior import (
+    TINY,
+    Posterior,
+    batched,
+    checked,
+    class_evidence,
+    class_shares,
+    on_device,
+    sweep,
+)
 
 ROWS = 128      # of a batch: bounds memory, changes no result
 
