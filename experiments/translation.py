@@ -1,0 +1,76 @@
+"""What does a translation gain by attention in place of recurrence, and by a wider search?
+
+Question   A recurrent encoder-decoder with attention against the Transformer, on the same rows and with the same
+           vocabulary; and for each the translations that beams of 1, 2, 4 and 8 find, with and without the division by
+           their length.
+Source     Bahdanau et al. 2015 (arXiv:1409.0473); Vaswani et al. 2017 (arXiv:1706.03762); the recipe is the one of the
+           smallest Transformer for Multi30k in fairseq_mmt (libeineu/fairseq_mmt): 4+4 layers of 128, FFN 256, 4 heads,
+           dropout 0.3, smoothing 0.1, Adam (0.9, 0.98) at 5e-3, inverse square root, 2,000 steps of warm-up, shared
+           embeddings, averaged checkpoints. Theirs has 8,192 tokens an update, and up to 8,000 updates.
+Command    python -m launch.sweep run experiments/translation.py --scale=laptop --config.data.aligned_path=multi30k
+Corpus     Files that nothing here brings along: Multi30k, English to German (train, val, test_2016_flickr, each with
+           .en and .de); paper: WMT 2014, named likewise.
+Rows       A row of 64 tokens holds three or four pairs, so that 64 rows are 4,096 tokens on each side.
+Hours      laptop: 0.8 s a step of the Transformer on two cores that it has to itself: an hour. paper: an accelerator's;
+           not reckoned.
+"""
+from collections.abc import Sequence
+
+from launch.sweep.grid import axis, named, product
+from mlm.report import summary
+from mlm.report.table import Column
+
+PAIRS = {"data.aligned_path": "multi30k", "data.aligned.source": "en", "data.aligned.target": "de",
+         "data.aligned.test": "test_2016_flickr", "tokenizer.vocab_size": 8000, "pack.length": 64}
+RECIPE = {"objective": "causal", "model.family": "encoder_decoder", "model.width": 128, "model.hidden": 256,
+          "model.dropout": 0.3, "model.init_std": 0.0, "optim.label_smoothing": 0.1, "optim.weight_decay": 0.0,
+          "optim.learning_rate": 5e-3, "optim.schedule": "inverse_sqrt", "optim.eps": 1e-9, "train.batch_size": 64}
+MEMBERS = {
+    "rnn": {"name": "rnn", "model.cell": "gru", "model.layers": 1, "model.width": 256},
+    "transformer": {"name": "transformer", "model.cell": "transformer", "model.layers": 4, "model.heads": 4,
+                    "model.attention_dropout": 0.0, "model.positions": "sinusoidal", "model.max_positions": 256},
+}
+
+
+def of_steps(steps: int, warmup: int, average: int, every: int) -> dict:
+    """So many steps, so many of them of warm-up, and the mean of so many moments, each `every` steps from the next."""
+    return {"train.steps": steps, "optim.warmup_fraction": warmup / steps, "optim.average": average,
+            "optim.average_every": every}
+
+
+SCALES = {
+    "quick": {"fields": PAIRS | RECIPE | of_steps(40, 20, 2, 5) | {"train.eval_every": 20}, "seeds": 1},
+    "laptop": {"fields": PAIRS | RECIPE | of_steps(4200, 2000, 10, 50) | {"train.eval_every": 200}, "seeds": 1},
+    "paper": {"fields": PAIRS | RECIPE | of_steps(100_000, 4000, 5, 1000) | {
+        "data.aligned_path": "wmt14", "data.aligned.test": "newstest2014", "tokenizer.vocab_size": 37_000,
+        "pack.length": 256, "model.dropout": 0.1, "model.hidden": 2048, "model.dtype": "bfloat16",
+        "optim.learning_rate": 7e-4, "train.batch_size": 100, "train.eval_every": 1000}, "seeds": 1},
+}
+BASE = {"transformer": {"model.layers": 6, "model.width": 512, "model.heads": 8},
+        "rnn": {"model.layers": 1, "model.width": 512, "model.hidden": 1024}}  # at paper scale
+
+COLUMNS = (Column("model", "model"),)
+
+
+def sweep(scale: str) -> dict[str, dict]:
+    """Points by name, each the fields it sets."""
+    plan = SCALES[scale]
+    members = [member | (BASE[name] if scale == "paper" else {}) for name, member in MEMBERS.items()]
+    points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
+    return {name: plan["fields"] | point for name, point in named(points).items()}
+
+
+def about(seeds: Sequence[dict]) -> dict:
+    config = seeds[0]["config"]
+    cell = {"gru": "GRU with attention", "transformer": "Transformer"}[config["model.cell"]]
+    return {"model": f"{cell}, {config['model.layers']} x {config['model.width']}"}
+
+
+def claims(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Attention alone is better than recurrence with attention."""
+    return [("transformer", "rnn")]
+
+
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """A row a model."""
+    return summary.table(results, COLUMNS, about)
