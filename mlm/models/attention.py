@@ -7,14 +7,15 @@ from mlm.base import config
 from mlm.models import layers
 
 
-def rotate(x_BxLxHxd):
+def rotate(x_BxLxHxd, place_BxL=None):
     """Turns pairs of entries by angles that grow along the row (RoPE, Su et al. 2021, section 3.2.2).
 
-    Products of two turned vectors depend on how far apart they stand, not on where.
+    Products of two turned vectors depend on how far apart they stand, not on where. place: from 0 where none is given.
     """
     half = x_BxLxHxd.shape[-1] // 2
-    angle_Lx1xh = jnp.arange(x_BxLxHxd.shape[1])[:, None, None] / 10_000 ** (jnp.arange(half) / half)
-    sin, cos = jnp.sin(angle_Lx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_Lx1xh).astype(x_BxLxHxd.dtype)
+    place_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if place_BxL is None else place_BxL
+    angle_BxLx1xh = place_BxL[..., None, None] / 10_000 ** (jnp.arange(half) / half)
+    sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
     one, other = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
     return jnp.concatenate([one * cos - other * sin, one * sin + other * cos], -1)
 
@@ -38,15 +39,22 @@ class Attention(nn.Module):
 
     model: config.Model
 
-    @nn.compact
-    def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
-        B, L, D = x_BxLxD.shape
-        heads = self.model.heads
-        qkv_BxLx3xHxd = layers.dense(self.model, 3 * D, "qkv")(x_BxLxD).reshape(B, L, 3, heads, D // heads)
+    def setup(self):
+        self.qkv = layers.dense(self.model, 3 * self.model.width, "qkv")
+        self.out = layers.dense(self.model, self.model.width, "out")
+
+    def heads(self, x_BxLxD, place_BxL=None):
+        """q, k and v, each BxLxHxd; place: of each token in its row, from 0 where none is given."""
+        model, (B, L, D) = self.model, x_BxLxD.shape
+        qkv_BxLx3xHxd = self.qkv(x_BxLxD).reshape(B, L, 3, model.heads, D // model.heads)
         q, k, v = (qkv_BxLx3xHxd[:, :, i] for i in range(3))
-        if self.model.positions == "rotary":
-            q, k = rotate(q), rotate(k)
-        return layers.dense(self.model, D, "out")(attend(self, q, k, v, visible_Bx1xLxL, key_B))
+        return (rotate(q, place_BxL), rotate(k, place_BxL), v) if model.positions == "rotary" else (q, k, v)
+
+    def take(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+        return self.out(attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B))
+
+    def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
+        return self.take(*self.heads(x_BxLxD), visible_Bx1xLxL, key_B)
 
 
 class CrossAttention(nn.Module):
@@ -57,11 +65,22 @@ class CrossAttention(nn.Module):
 
     model: config.Model
 
-    @nn.compact
+    def setup(self):
+        self.query = layers.dense(self.model, self.model.width, "query")
+        self.source = layers.dense(self.model, 2 * self.model.width, "source")
+        self.out = layers.dense(self.model, self.model.width, "out")
+
+    def keys(self, source_BxSxD):
+        """What tokens need of their source: k and v, each BxSxHxd."""
+        B, S, D = source_BxSxD.shape
+        kv_BxSx2xHxd = self.source(source_BxSxD).reshape(B, S, 2, self.model.heads, D // self.model.heads)
+        return kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1]
+
+    def take(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+        B, L, D = x_BxLxD.shape
+        q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.heads, D // self.model.heads)
+        out_BxLxD = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
+        return self.out(jnp.where(visible_Bx1xLxS.any(-1).swapaxes(1, 2), out_BxLxD, 0))
+
     def __call__(self, x_BxLxD, source_BxSxD, visible_Bx1xLxS, key_B):
-        (B, L, D), heads = x_BxLxD.shape, self.model.heads
-        q_BxLxHxd = layers.dense(self.model, D, "query")(x_BxLxD).reshape(B, L, heads, D // heads)
-        kv_BxSx2xHxd = layers.dense(self.model, 2 * D, "source")(source_BxSxD).reshape(B, -1, 2, heads, D // heads)
-        out_BxLxD = attend(self, q_BxLxHxd, kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1], visible_Bx1xLxS, key_B)
-        any_BxLx1 = visible_Bx1xLxS.any(-1).swapaxes(1, 2)
-        return layers.dense(self.model, D, "out")(jnp.where(any_BxLx1, out_BxLxD, 0))
+        return self.take(x_BxLxD, *self.keys(source_BxSxD), visible_Bx1xLxS, key_B)

@@ -34,9 +34,14 @@ class Decoder(nn.Module):
             [orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1))
         self.bias = self.param("bias", nn.initializers.zeros, (G,))
 
-    def source(self, source_BxSxD):
-        """What steps need of the source: keys_BxSxH, and first_BxSxH, states before a row whose source begins there."""
-        return self.key(source_BxSxD), jnp.tanh(self.start(source_BxSxD))
+    def source(self, source_BxSxD, visible_BxLxS):
+        """What steps need of the source: keys_BxSxH, and start_BxLxH, the states before rows that begin at a token.
+
+        Those follow from the first token of the source that is seen there, whose state has read it all.
+        """
+        first_BxSxH = jnp.tanh(self.start(source_BxSxD)).astype(jnp.float32)
+        start_BxLxH = jnp.take_along_axis(first_BxSxH, visible_BxLxS.argmax(-1)[..., None], 1)
+        return self.key(source_BxSxD), jnp.where(visible_BxLxS.any(-1, keepdims=True), start_BxLxH, 0)
 
     def step(self, s_BxH, input_BxG, visible_BxS, keys_BxSxH, source_BxSxD):
         """The state after a token, and context_BxD, what it took of the source's visible tokens: nothing of none."""
@@ -50,16 +55,19 @@ class Decoder(nn.Module):
         (s_BxH,) = rnn.gru(given_BxG, product(s_BxH, self.kernel.astype(dtype)) + self.bias, (s_BxH,))
         return s_BxH, context_BxD
 
+    def further(self, s_BxH, x_BxD, visible_BxS, keys_BxSxH, source_BxSxD):
+        """h_BxD of a further token, and the state after it."""
+        input_BxG = self.input(x_BxD).astype(jnp.float32)
+        s_BxH, context_BxD = self.step(s_BxH, input_BxG, visible_BxS, keys_BxSxH, source_BxSxD)
+        return self.read_out(s_BxH, context_BxD, x_BxD), s_BxH
+
     def read_out(self, s, context, x):
         """h...xD of states, contexts and embeddings (their equation 4: the next token follows from all three)."""
         every = [part.astype(x.dtype) for part in (s, context, x)]
         return jnp.tanh(self.readout(jnp.concatenate(every, -1)))
 
-    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, source_segments_BxS, key_B):
-        visible_BxLxS = segments_BxL[:, :, None] == source_segments_BxS[:, None, :]
-        keys_BxSxH, first_BxSxH = self.source(source_BxSxD)
-        start_BxLxH = jnp.take_along_axis(first_BxSxH, visible_BxLxS.argmax(-1)[..., None], 1)
-        start_BxLxH = jnp.where(visible_BxLxS.any(-1, keepdims=True), start_BxLxH, 0).astype(jnp.float32)
+    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, key_B):
+        keys_BxSxH, start_BxLxH = self.source(source_BxSxD, visible_BxLxS)
         begins_BxL = jnp.pad(segments_BxL[:, 1:] != segments_BxL[:, :-1], ((0, 0), (1, 0)), constant_values=True)
 
         def step(s_BxH, reads):
@@ -73,3 +81,18 @@ class Decoder(nn.Module):
                                  [x.swapaxes(0, 1) for x in each], unroll=self.model.time_unroll)
         s_BxLxH, context_BxLxD = (x.swapaxes(0, 1) for x in states)
         return layers.dropout(self.read_out(s_BxLxH, context_BxLxD, x_BxLxD), key_B, self.model.dropout)
+
+
+def start(model: config.Model, params, source_BxSxD, visible_BxS, room: int) -> dict:
+    """The cache of rows that hold nothing yet, as decoder.start."""
+    keys_BxSxH, state_Bx1xH = Decoder(model).apply({"params": params}, source_BxSxD, visible_BxS[:, None],
+                                                   method="source")
+    return {"state_1xBxH": state_Bx1xH.swapaxes(0, 1), "visible_1xBxS": visible_BxS[None],
+            "keys_1xBxSxH": keys_BxSxH[None], "source_1xBxSxD": source_BxSxD[None]}
+
+
+def after(model: config.Model, params, cache: dict, place_B, x_BxD) -> tuple[jax.Array, dict]:
+    """h_BxD of a further token of each row, and the cache with it, as decoder.after."""
+    state_BxH, *source = (cache[name][0] for name in ("state_1xBxH", "visible_1xBxS", "keys_1xBxSxH", "source_1xBxSxD"))
+    h_BxD, state_BxH = Decoder(model).apply({"params": params}, state_BxH, x_BxD, *source, method="further")
+    return h_BxD, cache | {"state_1xBxH": state_BxH[None]}

@@ -7,12 +7,14 @@ bias, without a layer between. model.layers is the number of layers on each side
 import dataclasses
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import attentive, fast, layers, rnn, transformer
-from mlm.models.attention import Attention, CrossAttention
+from mlm.models import attentive, decoder, fast, layers, rnn, transformer
 from mlm.models.lm import sinusoids
+
+DECODERS = {"transformer": decoder, "gru": attentive}
 
 
 class Encoder(nn.Module):
@@ -28,38 +30,6 @@ class Encoder(nn.Module):
         layer = rnn.Layer if recurrent else transformer.Layer
         h_BxSxD = layers.Stack(model, layer, name="stack")(x_BxSxD, shared, key_B)
         return h_BxSxD if model.norm == "post" and not recurrent else layers.norm(model, "norm")(h_BxSxD)
-
-
-class Layer(nn.Module):
-    """A decoder's layer (Vaswani et al. 2017, figure 1): its row's left side, then the source, then the MLP."""
-
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
-        visible_Bx1xLxL, source_BxSxD, visible_Bx1xLxS = shared
-        model = self.model
-        attention, cross = Attention(model, name="attention"), CrossAttention(model, name="cross")
-        parts = {"attention": lambda x: attention(x, visible_Bx1xLxL, layers.fold(key_B, 0)),
-                 "cross": lambda x: cross(x, source_BxSxD, visible_Bx1xLxS, layers.fold(key_B, 1)),
-                 "mlp": layers.MLP(model, name="mlp")}
-        for site, (name, part) in enumerate(parts.items(), 2):
-            norm = layers.norm(model, f"{name}_norm")
-            out_BxLxD = part(norm(x_BxLxD) if model.norm == "pre" else x_BxLxD)
-            x_BxLxD += layers.dropout(out_BxLxD, layers.fold(key_B, site), model.dropout)
-            x_BxLxD = x_BxLxD if model.norm == "pre" else norm(x_BxLxD)
-        return x_BxLxD
-
-
-class Decoder(nn.Module):
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, source_segments_BxS, key_B):
-        visible_BxLxL = same(segments_BxL, segments_BxL) & jnp.tri(segments_BxL.shape[1], dtype=bool)
-        shared = visible_BxLxL[:, None], source_BxSxD, same(segments_BxL, source_segments_BxS)[:, None]
-        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, shared, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
 
 
 def same(segments_BxL, others_BxS):
@@ -83,7 +53,7 @@ class EncoderDecoder(nn.Module):
         if self.positions == "learned":
             self.position = embed(model.max_positions)
         self.encoder = Encoder(model)
-        self.decoder = attentive.Decoder(model) if model.cell == "gru" else Decoder(model)
+        self.decoder = DECODERS[model.cell].Decoder(model)
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
     def embed(self, ids, positions, key_B):
@@ -106,8 +76,8 @@ class EncoderDecoder(nn.Module):
         x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold(key_B, 2))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
-        return self.decoder(x_BxLxD, text.segments_BxL, self.read(source, key_B), source.segments_BxL,
-                            layers.fold(key_B, 3))
+        return self.decoder(x_BxLxD, text.segments_BxL, self.read(source, key_B),
+                            same(text.segments_BxL, source.segments_BxL), layers.fold(key_B, 3))
 
     def head(self, h):
         h = h.astype(self.model.dtype)
@@ -122,7 +92,7 @@ class EncoderDecoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    module = EncoderDecoder(model, vocab_size)
+    module, steps = EncoderDecoder(model, vocab_size), DECODERS[model.cell]
 
     def init(key):
         text = types.Text(*[jnp.zeros((1, 2), jnp.int32)] * 4)
@@ -138,8 +108,28 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         assert left_B is None, "a decoder's rows are all read from the left"
         return (states(params, text, source, key_B, shift_BxLxD),)
 
+    def start(params, text, source, room):
+        """A row holds one segment here, which sees all of its source."""
+        source_BxSxD = module.apply({"params": params}, source, None, method="read")
+        cache = {"length_1xB": jnp.zeros((1, len(text.ids_BxL)), jnp.int32),
+                 **steps.start(model, params["decoder"], source_BxSxD, source.segments_BxL > 0, room)}
+
+        def read(cache, column):
+            ids_B, there_B = column
+            kept = jax.tree.map(lambda new, old: jnp.where(there_B.reshape(1, -1, *[1] * (new.ndim - 2)), new, old),
+                                further(params, cache, ids_B)[1], cache)
+            return kept, None
+
+        return jax.lax.scan(read, cache, (text.ids_BxL.T, text.segments_BxL.T > 0))[0]
+
+    def further(params, cache, ids_B):
+        place_B, rest = cache["length_1xB"][0], {name: x for name, x in cache.items() if name != "length_1xB"}
+        x_BxD = module.apply({"params": params}, ids_B, place_B, None, method="embed")
+        h_BxD, rest = steps.after(model, params["decoder"], rest, place_B, x_BxD)
+        return method("logits")(params, h_BxD), rest | {"length_1xB": place_B[None] + 1}
+
     return types.Model(ways=("left",), width=model.width, init=init, hidden=hidden, logits=method("logits"),
-                       head=method("head") if fast.takes(model, "cross_entropy") else None)
+                       head=method("head") if fast.takes(model, "cross_entropy") else None, start=start, next=further)
 
 
 def check(cfg: config.Config) -> None:
