@@ -24,7 +24,7 @@ def _read(field: str) -> list[Rule]:
 READ = [rule for field in dict.fromkeys(field for row in MODELS.values() for field in (*row.reads, *row.of_cells))
         for rule in _read(field)]
 READ.append(Rule(("model.segment_types", "model.embed_norm", "model.output"), "model.family",
-                  tuple(n for n, row in MODELS.items() if not row.source)))
+                 tuple(n for n, row in MODELS.items() if not row.source)))
 
 
 def resolve(cfg: config.Config) -> config.Config:

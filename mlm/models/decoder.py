@@ -1,6 +1,6 @@
 """The Transformer's decoder (Vaswani et al. 2017, figure 1), over whole rows and a token at a time.
 
-Letters in array names: S tokens of the source, R those for which a cache has room, K layers, H heads of d entries.
+Letters in array names: S tokens of the source, R those for which a cache has room, H heads of d entries.
 """
 from collections.abc import Callable, Mapping
 
@@ -12,15 +12,17 @@ from mlm.base import config
 from mlm.models import layers
 from mlm.models.attention import Attention, CrossAttention
 
+PARTS = ("attention", "cross", "mlp")  # of a layer, in their order
+
 
 def through(model: config.Model, parts: Mapping[str, Callable], norm: Callable, x_BxLxD, key_B):
     """A layer's parts one after the other, each added to what it reads, behind a norm (pre) or with one behind it.
 
     norm: (name) -> the layer norm of a part, a function.
     """
-    for site, (name, part) in enumerate(parts.items(), len(parts)):
+    for site, name in enumerate(PARTS, 2):
         normed = norm(f"{name}_norm")
-        out_BxLxD = part(normed(x_BxLxD) if model.norm == "pre" else x_BxLxD)
+        out_BxLxD = parts[name](normed(x_BxLxD) if model.norm == "pre" else x_BxLxD)
         x_BxLxD += layers.dropout(out_BxLxD, layers.fold(key_B, site), model.dropout)
         x_BxLxD = x_BxLxD if model.norm == "pre" else normed(x_BxLxD)
     return x_BxLxD
@@ -58,44 +60,44 @@ class Decoder(nn.Module):
 def start(model: config.Model, params, source_BxSxD, visible_BxS, room: int) -> dict:
     """The cache of rows that hold nothing yet, beside a source of which the tokens that are visible_BxS are seen.
 
-    params: of a Decoder. Every leaf has the rows on its axis 1.
+    params: of a Decoder. Every leaf has the rows on its axis 1; each layer has its own, so that a loop writes into it
+    where it lies.
     """
-    of_K = params["stack"]["layers"]["layer"]
-    cross = CrossAttention(model)
-    source_k, source_v = jax.vmap(lambda of: cross.apply({"params": of}, source_BxSxD, method="keys"))(of_K["cross"])
-    shape = (model.layers, len(source_BxSxD), room, model.heads, model.width // model.heads)
-    empty = jnp.zeros(shape, model.dtype)
-    return {"k_KxBxRxHxd": empty, "v_KxBxRxHxd": empty, "source_k_KxBxSxHxd": source_k.astype(model.dtype),
-            "source_v_KxBxSxHxd": source_v.astype(model.dtype), "visible_1xBxS": visible_BxS[None]}
+    empty = jnp.zeros((1, len(source_BxSxD), room, model.heads, model.width // model.heads), model.dtype)
+    source = [CrossAttention(model).bind({"params": of["cross"]}).keys(source_BxSxD) for of in _each(model, params)]
+    return {"own": [(empty, empty)] * model.layers, "visible": visible_BxS[None],
+            "source": [tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in pair) for pair in source]}
 
 
 def after(model: config.Model, params, cache: dict, place_B, x_BxD) -> tuple[jax.Array, dict]:
     """h_BxD of a further token of each row, the place_B-th there, and the cache with it."""
-    rows, room = jnp.arange(len(place_B)), cache["k_KxBxRxHxd"].shape[2]
+    rows, room = jnp.arange(len(place_B)), cache["own"][0][0].shape[2]
     before_Bx1x1xR = (jnp.arange(room) <= place_B[:, None])[:, None, None]
-    visible_Bx1x1xS = cache["visible_1xBxS"][0][:, None, None]
+    visible_Bx1x1xS = cache["visible"][0][:, None, None]
+    own = []
 
-    def layer(x_Bx1xD, each):
-        of, k_BxRxHxd, v_BxRxHxd, source_k, source_v = each
-        kept = {}
+    def parts(of, kept, source):
+        attention, cross = (kind(model).bind({"params": of[name]}) for name, kind in (
+            ("attention", Attention), ("cross", CrossAttention)))
 
-        def attention(x_Bx1xD):
-            own = Attention(model).bind({"params": of["attention"]})
-            q, k, v = own.heads(x_Bx1xD, place_B[:, None])
-            kept["k"] = k_BxRxHxd.at[rows, place_B].set(k[:, 0].astype(model.dtype))
-            kept["v"] = v_BxRxHxd.at[rows, place_B].set(v[:, 0].astype(model.dtype))
-            return own.take(q, kept["k"], kept["v"], before_Bx1x1xR, None)
+        def left(x_Bx1xD):
+            q_Bx1xHxd, *new = attention.heads(x_Bx1xD, place_B[:, None])
+            own.append(tuple(old.at[0, rows, place_B].set(x[:, 0].astype(old.dtype))
+                             for old, x in zip(kept, new, strict=True)))
+            return attention.take(q_Bx1xHxd, *(x[0] for x in own[-1]), before_Bx1x1xR, None)
 
-        parts = {"attention": attention,
-                 "cross": lambda x: CrossAttention(model).bind({"params": of["cross"]}).take(
-                     x, source_k, source_v, visible_Bx1x1xS, None),
-                 "mlp": layers.MLP(model).bind({"params": of["mlp"]})}
-        x_Bx1xD = through(model, parts, lambda name: layers.norm(model, name).bind({"params": of[name]}), x_Bx1xD, None)
-        return x_Bx1xD, (kept["k"], kept["v"])
+        return {"attention": left, "mlp": layers.MLP(model).bind({"params": of["mlp"]}),
+                "cross": lambda x_Bx1xD: cross.take(x_Bx1xD, *(x[0] for x in source), visible_Bx1x1xS, None)}
 
-    each = (params["stack"]["layers"]["layer"], *(cache[name] for name in (
-        "k_KxBxRxHxd", "v_KxBxRxHxd", "source_k_KxBxSxHxd", "source_v_KxBxSxHxd")))
-    h_Bx1xD, (k, v) = jax.lax.scan(layer, x_BxD[:, None], each, unroll=model.unroll or model.layers)
+    x_Bx1xD = x_BxD[:, None]
+    for of, *kept in zip(_each(model, params), cache["own"], cache["source"], strict=True):
+        norm = lambda name, of=of: layers.norm(model, name).bind({"params": of[name]})  # noqa: E731
+        x_Bx1xD = through(model, parts(of, *kept), norm, x_Bx1xD, None)
     if model.norm == "pre":
-        h_Bx1xD = layers.norm(model, "norm").bind({"params": params["norm"]})(h_Bx1xD)
-    return h_Bx1xD[:, 0], cache | {"k_KxBxRxHxd": k, "v_KxBxRxHxd": v}
+        x_Bx1xD = layers.norm(model, "norm").bind({"params": params["norm"]})(x_Bx1xD)
+    return x_Bx1xD[:, 0], cache | {"own": own}
+
+
+def _each(model, params):
+    """The parameters of each layer."""
+    return [jax.tree.map(lambda leaf, k=k: leaf[k], params["stack"]["layers"]["layer"]) for k in range(model.layers)]

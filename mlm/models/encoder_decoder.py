@@ -14,22 +14,8 @@ from mlm.base import config, errors, types
 from mlm.models import attentive, decoder, fast, layers, rnn, transformer
 from mlm.models.lm import sinusoids
 
+ENCODERS = {"transformer": transformer.Encoder, "gru": rnn.Encoder}
 DECODERS = {"transformer": decoder, "gru": attentive}
-
-
-class Encoder(nn.Module):
-    """What each token of the source is in its segment: layers of the Transformer, or of an RNN in both directions."""
-
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxSxD, segments_BxS, key_B):
-        model = dataclasses.replace(self.model, sees="both")
-        recurrent = model.cell == "gru"
-        shared = (segments_BxS, None) if recurrent else same(segments_BxS, segments_BxS)[:, None]
-        layer = rnn.Layer if recurrent else transformer.Layer
-        h_BxSxD = layers.Stack(model, layer, name="stack")(x_BxSxD, shared, key_B)
-        return h_BxSxD if model.norm == "post" and not recurrent else layers.norm(model, "norm")(h_BxSxD)
 
 
 def same(segments_BxL, others_BxS):
@@ -52,7 +38,7 @@ class EncoderDecoder(nn.Module):
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
-        self.encoder = Encoder(model)
+        self.encoder = ENCODERS[model.cell](dataclasses.replace(model, sees="both"))
         self.decoder = DECODERS[model.cell].Decoder(model)
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
@@ -70,7 +56,7 @@ class EncoderDecoder(nn.Module):
     def read(self, source: types.Text, key_B):
         """source_BxSxD, the states of the source's tokens."""
         x_BxSxD = self.embed(source.ids_BxL, source.positions_BxL, layers.fold(key_B, 0))
-        return self.encoder(x_BxSxD, source.segments_BxL, layers.fold(key_B, 1))
+        return self.encoder(x_BxSxD, source.segments_BxL, None, layers.fold(key_B, 1))
 
     def hidden(self, text: types.Text, source: types.Text, key_B, shift_BxLxD=None):
         x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold(key_B, 2))
