@@ -39,9 +39,8 @@ CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "c
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm": "post", "model.activation": "relu", "model.output": "plain", "model.positions": "rotary",
-             "model.segment_types": 1,
-             "downstream.variants": "tune.layers=0"}
+    named = {"model.norm": "post", "model.activation": "relu", "model.positions": "rotary", "model.segment_types": 1,
+             "model.output": "plain", "downstream.variants": "tune.layers=0"}
     if name in named:
         return named[name]
     value = fields.DEFAULT[name]
