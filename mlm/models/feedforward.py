@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import layers, lm
+from mlm.models import decode, layers, lm
 
 
 def neighbours(x_BxLxD, segments_BxL, window: int, sees: str, left_B=None):
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder)
+    return lm.build(model, vocab_size, Encoder, decode.WINDOW)
 
 
 def check(cfg: config.Config) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
-from mlm.models import fast
+from mlm.models import decode, fast
 from mlm.models.layers import dense, dropout, fold, initializer, norm
 
 WAYS = {"both": ("both",), "left": ("left",), "apart": ("left", "right"), "row": ("row",)}  # by config.model.sees
@@ -53,8 +53,8 @@ class LanguageModel(nn.Module):
             self.transform_norm = norm(model, "transform_norm")
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
-    def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
-        """A tuple of h_BxLxD, one for each of WAYS[model.sees]."""
+    def embed(self, text: types.Text, key_B=None):
+        """x_BxLxD, what the encoder is given."""
         x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
             x_BxLxD += self.position(text.positions_BxL)
@@ -66,7 +66,11 @@ class LanguageModel(nn.Module):
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
-        x_BxLxD = dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
+        return dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
+
+    def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
+        """A tuple of h_BxLxD, one for each of WAYS[model.sees]."""
+        x_BxLxD = self.embed(text, key_B)
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
@@ -95,11 +99,11 @@ def bodies(model: config.Model) -> tuple[str, ...]:
     return WAYS["apart"] if model.sees == "apart" else ("body",)
 
 
-def build(model: config.Model, vocab_size: int, encoder, positions: str = "none", *, attends: bool = False
-          ) -> types.Model:
+def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder, positions: str = "none", *,
+          attends: bool = False) -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model.
 
-    attends: whether its layers have an "attention" that keeps its weights.
+    decoder: what the encoder keeps of tokens that it reads one after the other. attends: whether its layers have an "attention" that keeps its weights.
     """
     module = LanguageModel(model, vocab_size, encoder, positions)
 
@@ -110,7 +114,7 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
     def method(name):
         return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
 
-    states = method("hidden")
+    states, logits = method("hidden"), method("logits")
 
     def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "these encoders read one text"
@@ -142,9 +146,25 @@ def build(model: config.Model, vocab_size: int, encoder, positions: str = "none"
             each.append(weights_KxBxHxLxL[..., ::-1, ::-1] if way == "right" else weights_KxBxHxLxL)
         return jnp.concatenate(each, 2)
 
-    return types.Model(ways=WAYS[model.sees], width=model.width, init=init, hidden=hidden, logits=method("logits"),
+    def start(params, text, source, room):
+        assert source is None, "these encoders read one text"
+        length_B = (text.segments_BxL > 0).sum(-1)
+        x_BxLxD = module.apply({"params": params}, text, method="embed")
+        return {"place": length_B[None],
+                "before": decoder.read(model, params[bodies(model)[0]], x_BxLxD, length_B, room)}
+
+    def following(params, cache, ids_B):
+        place_B, one_Bx1 = cache["place"][0], jnp.ones_like(ids_B)[:, None]
+        text = types.Text(ids_B[:, None], one_Bx1, place_B[:, None], 0 * one_Bx1)
+        x_BxD = module.apply({"params": params}, text, method="embed")[:, 0]
+        h_BxD, before = decoder.step(model, params[bodies(model)[0]], x_BxD, place_B, cache["before"])
+        return logits(params, h_BxD), {"place": cache["place"] + 1, "before": before}
+
+    left = model.sees != "both"
+    return types.Model(ways=WAYS[model.sees], width=model.width, init=init, hidden=hidden, logits=logits,
                        head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers,
-                       attention=attention if attends else None)
+                       attention=attention if attends else None, start=start if left else None,
+                       next=following if left else None)
 
 
 def count(params) -> dict[str, int]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import fast, layers, lm, recurrence
+from mlm.models import decode, fast, layers, lm, recurrence
 
 
 class Cell(NamedTuple):
@@ -117,7 +117,8 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder)
+    cell = STEPS[model.cell]
+    return lm.build(model, vocab_size, Encoder, decode.recurrent(cell.step, cell.carries))
 
 
 def check(cfg: config.Config) -> None:

@@ -3,7 +3,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import layers, lm
+from mlm.models import decode, layers, lm
 from mlm.models.attention import Attention
 
 
@@ -52,7 +52,7 @@ def check(cfg: config.Config) -> None:
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder, model.positions, attends=True)
+    return lm.build(model, vocab_size, Encoder, decode.ATTENTION, model.positions, attends=True)
 
 
 FAMILY = types.Family(build, check, reads=("heads", "norm", "activation", "positions", "max_positions",
