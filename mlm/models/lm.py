@@ -103,7 +103,8 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
           attends: bool = False) -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model.
 
-    decoder: what the encoder keeps of tokens that it reads one after the other. attends: whether its layers have an "attention" that keeps its weights.
+    decoder: how the encoder reads one token after the other. attends: whether its layers have an "attention" that keeps
+    its weights.
     """
     module = LanguageModel(model, vocab_size, encoder, positions)
 
