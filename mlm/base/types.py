@@ -159,3 +159,5 @@ class Goal(NamedTuple):
     frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone
     reads: tuple[str, ...] = ()        # fields, or all below one, that not every objective reads
+    losses: Mapping[str, str] = MappingProxyType({})   # as `seen`, of further losses among its scores; of "loss"
+                              # where it is a "bound": the rest, and weighed by how many words of the row are asked for

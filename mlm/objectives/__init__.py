@@ -30,6 +30,11 @@ def seen(cfg: config.Config) -> str:
     return "sides" if found == "left" and cfg.model.sees == "apart" else found
 
 
+def losses(cfg: config.Config) -> dict[str, str]:
+    """What each loss among the objective's scores lets a model see of an asked token's row, by the score's name."""
+    return {"loss": seen(cfg)} | dict(OBJECTIVES[cfg.objective].losses)
+
+
 def predicted(cfg: config.Config) -> float:
     """The share of a row's words that a step predicts, on average over the run."""
     return OBJECTIVES[cfg.objective].predicted(cfg)
