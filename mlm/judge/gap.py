@@ -17,12 +17,13 @@ from mlm.train.run.trained import Trained
 from mlm.train.step import parallel, references, update
 from mlm.train.step.program import frozen
 
+SEEN = ("rest", "left", "sides")    # of an asked word's row
+
 
 def can(cfg: config.Config) -> str:
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
-    sees = cfg.model.sees
-    return "" if objectives.seen(cfg) in references.FLOORS else f"no floor is known where config.model.sees is {sees}"
+    return "" if objectives.seen(cfg) in SEEN else f"config.objective is {cfg.objective}, which asks for no words"
 
 
 def asked(cfg: config.Config) -> dict:
@@ -67,18 +68,23 @@ def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: by
     text = batch.text
     ids_BxL, asked_BxL = text.ids_BxL, objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs)
     shown = text._replace(ids_BxL=jnp.where(asked_BxL, MASK, ids_BxL)) if seen == "rest" else text
-    h_BxLxD = model.hidden(params["model"], shown, batch.source)[0]
-    if seen == "left":  # what is asked for stands behind the state that tells it
-        h_BxLxD = jnp.roll(h_BxLxD, 1, axis=1)
-    log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], h_BxLxD))
 
-    def of_group(group):  # log P(the group of the token)
-        group_V = jnp.asarray(np.frombuffer(group, np.int32))
-        same_BxLxV = group_V == group_V[ids_BxL][..., None]
-        return jax.nn.logsumexp(jnp.where(same_BxLxV, log_prob_BxLxV, -jnp.inf), axis=-1)
+    def of_way(way, h_BxLxD):
+        # What is asked for stands behind the state that tells it, or before: a token's neighbour on the other side.
+        shift = 0 if seen == "rest" else {"left": 1, "right": -1}[way]
+        here_BxL = jnp.roll(asked_BxL, -1, axis=1) if shift == -1 else asked_BxL
+        log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], jnp.roll(h_BxLxD, shift, axis=1)))
 
-    kind_BxL, class_BxL = of_group(kinds), of_group(classes)
-    word_BxL = jnp.take_along_axis(log_prob_BxLxV, ids_BxL[..., None], axis=-1)[..., 0]
-    nats_PxBxL = -kind_BxL, kind_BxL - class_BxL, class_BxL - word_BxL
-    return {name: jnp.where(asked_BxL, nats_BxL, 0).sum(-1)
-            for name, nats_BxL in zip((*parts.PARTS, "weight"), (*nats_PxBxL, 1.0), strict=True)}
+        def of_group(group):  # log P(the group of the token)
+            group_V = jnp.asarray(np.frombuffer(group, np.int32))
+            same_BxLxV = group_V == group_V[ids_BxL][..., None]
+            return jax.nn.logsumexp(jnp.where(same_BxLxV, log_prob_BxLxV, -jnp.inf), axis=-1)
+
+        kind_BxL, class_BxL = of_group(kinds), of_group(classes)
+        word_BxL = jnp.take_along_axis(log_prob_BxLxV, ids_BxL[..., None], axis=-1)[..., 0]
+        nats_PxBxL = -kind_BxL, kind_BxL - class_BxL, class_BxL - word_BxL, jnp.ones_like(word_BxL)
+        return jnp.where(here_BxL, jnp.stack(nats_PxBxL), 0).sum(-1)
+
+    states = model.hidden(params["model"], shown, batch.source)
+    sums_PxB = sum(of_way(way, h_BxLxD) for way, h_BxLxD in zip(model.ways, states, strict=True))
+    return dict(zip((*parts.PARTS, "weight"), sums_PxB, strict=True))

@@ -15,6 +15,7 @@ from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.left import ended, left_posterior, with_end
 from mlm.data.language.posterior import Posterior, guess, posterior
+from mlm.data.language.right import right_posterior, turned
 
 PARTS = ("kind", "number", "word")
 
@@ -38,6 +39,13 @@ def left_parts(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[st
     """The parts of `floor.left_loss`: nats_N of each, which add up to its nats_N."""
     known = left_posterior(language.hmm, words_NxL, length)
     return _split(ended(language.hmm), np.append(language.kind_W, "end"), known, with_end(language.hmm, words_NxL))
+
+
+def side_parts(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
+    """The parts of what is read from the left and from the right, each apart; the beginning is a kind as the end is."""
+    known = right_posterior(language.hmm, words_NxL, length)
+    right = _split(ended(language.hmm), np.append(language.kind_W, "end"), known, turned(language.hmm, words_NxL))
+    return {part: nats_N + right[part] for part, nats_N in left_parts(language, words_NxL, length).items()}
 
 
 def _split(hmm: HMM, kind_W: np.ndarray, known: Posterior, words_NxL: np.ndarray) -> dict[str, np.ndarray]:
