@@ -258,6 +258,8 @@ class Eval:
     seed: int = 1234                    # of the frozen masks
     batch_size: int = setting(64)       # rows
     max_rows: int = 0                   # 0: the whole held-out split
+    ngrams: int = 0                     # causal: order up to which, from 2 on, Kneser-Ney models of n-grams are counted
+                                        #       in the train split, to stand beside the loss; 0: none
     embeddings: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
     sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends
 

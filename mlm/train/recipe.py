@@ -10,10 +10,10 @@ from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.train import downstream
 from mlm.train.run import spikes
-from mlm.train.step import finetune, optim, parallel
+from mlm.train.step import finetune, ngrams, optim, parallel
 
 READ = (*corpus.READ, *pack.READ, *models.READ, *objectives.READ, *optim.READ, *finetune.READ,
-        *downstream.READ, *spikes.READ)
+        *downstream.READ, *spikes.READ, *ngrams.READ)
 
 
 def resolve(cfg: Config, *above: Mapping[str, Any]) -> Config:
@@ -76,5 +76,6 @@ def check(cfg: Config) -> None:
     errors.at_least(1, "config.eval.batch_size", cfg.eval.batch_size)
     errors.at_least(0, "config.eval.max_rows", cfg.eval.max_rows)
     errors.number("config.eval.rate", cfg.eval.rate, 0, 1, low_open=True, high_open=True)
+    ngrams.check(cfg)
     for rate in cfg.eval.rates:
         errors.number("config.eval.rates", rate, 0, 1, low_open=True, high_open=True)

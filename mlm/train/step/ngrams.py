@@ -1,0 +1,64 @@
+"""n-gram models beside the loss of runs that predict each token from those before it."""
+from collections.abc import Mapping
+
+import numpy as np
+
+from mlm.base import config, errors
+from mlm.base.estimates import Score
+from mlm.base.reads import Rule
+from mlm.data.rows import loader, ngram, pack, store
+
+FORMAT = 1  # of what is kept: a change of how it is computed must change this number
+READ = (Rule(("eval.ngrams",), "model.sees", ("left",)),)
+ASKED = "ngram_asked"
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for an order that is none."""
+    order = cfg.eval.ngrams
+    errors.expect(order == 0 or 2 <= order <= 9, "config.eval.ngrams", order, "0, or an order from 2 to 9")
+
+
+def orders(cfg: config.Config) -> range:
+    return range(2, cfg.eval.ngrams + 1)
+
+
+def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
+    """What the n-gram models give each held-out row: nats of each order, and the number of tokens that they tell.
+
+    Kept under config.data.cache, as it is the same for every model; {} where config.eval.ngrams asks for none.
+    """
+    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+
+    def make(folder):
+        found, kept = ngram.count(packed.train, packed.about.vocab_size, cfg.eval.ngrams), {}
+        for order in orders(cfg):
+            kept[_nats(order)], kept[ASKED] = ngram.nats(ngram.smoothed(found, order), packed.validation, count)
+        np.savez(folder / "nats.npz", **kept)
+        return {}
+
+    if not orders(cfg):
+        return {}
+    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "order": cfg.eval.ngrams, "judged": count}
+    with np.load(store.made(cfg.data.cache, "ngrams", inputs, make)[0] / "nats.npz") as file:
+        return dict(file)
+
+
+def scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
+    """Loss and perplexity of each order, beside a model's."""
+    return tuple(
+        Score(f"ngram{order}_{name}", f"{order}-gram {name}", (_nats(order), loss.columns[-1]), of, unit, form,
+              reference=f"Kneser-Ney, order {order}", beside=name)
+        for order in orders(cfg)
+        for name, of, unit, form in (("loss", "mean", loss.unit, ".3f"), ("perplexity", "exp_mean", "", ".2f")))
+
+
+def add(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], loss: Score) -> dict[str, np.ndarray]:
+    """The columns of a model and of the n-gram models. Raises ValueError where they were not asked the same."""
+    if not np.array_equal(found[loss.columns[-1]], known[ASKED]):
+        raise ValueError("the n-gram models tell other tokens than the evaluation asks for")
+    return {**found, **{name: nats_N for name, nats_N in known.items() if name != ASKED}}
+
+
+def _nats(order):
+    return f"ngram{order}_nats"
