@@ -16,7 +16,7 @@ from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.data.language import bound, floor, grammar, parts, tasks
 from mlm.data.rows import loader, pack, store
-from mlm.train.step import optimum, parallel, program, update
+from mlm.train.step import ngrams, optimum, parallel, program, update
 
 FORMAT = 3  # of what is kept: a change of how floors or their parts are computed must change this number
 WINDOW = 5  # neighbours on each side that is seen: what models/sizes.py gives the window models
@@ -101,14 +101,23 @@ def kinds(cfg: config.Config, objective: types.Objective) -> dict[Score, Kind]:
 
 
 def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
+    """What is `exact`, and the n-gram models of config.eval.ngrams. None on processes that write no results."""
+    if not parallel.writes():
+        return References()
+    found, loss = exact(cfg, made, packed), made.objective.scores[0]
+    if known := ngrams.columns(cfg, packed):
+        return References((*found.scores, *ngrams.scores(cfg, loss)),
+                          lambda columns: found.add(ngrams.add(columns, known, loss)))
+    return found
+
+
+def exact(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
     """The floors of the evaluation's own questions, for a corpus whose floor is known, and the best possible score of
     a task whose is; none for any other.
 
     Floors take some seconds for each thousand rows and are kept under config.data.cache by what was asked, as they are
-    the same for every model. None on processes that write no results.
+    the same for every model.
     """
-    if not parallel.writes():
-        return References()
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         known = optimum.columns(cfg, packed)
         return References(optimum.scores(made.objective), lambda found: optimum.add(found, known, made.objective))
