@@ -93,7 +93,7 @@ def discounts(count_G: np.ndarray) -> tuple[float, ...]:
 
 
 def nats(model: Ngrams, rows: Rows, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """(nats_N, count_N) of the first `most` rows: the sum of -log P over what each one predicts, and how much that is."""
+    """(nats_N, count_N) of the first `most` rows: sums of -log P, and how many tokens they are of."""
     nats_N, count_N = np.zeros(most), np.zeros(most, np.int64)
     for row_T, ids_T, place_T in _blocks({name: column[:most] for name, column in rows.items()}):
         asked_T = place_T > 0
