@@ -1,7 +1,7 @@
 """Installs mlm.
 
 Extras: `cuda`, `tpu`, `gs` and `s3` (buckets), `tfds` (to read TensorFlow Datasets), `hub` (to fetch models by name),
-`bench` (the benchmark's peers), `test` (to run the suite).
+`translate` (to judge translations), `bench` (the benchmark's peers), `test` (to run the suite).
 """
 import setuptools
 
@@ -52,8 +52,10 @@ setuptools.setup(
         "s3": ["s3fs>=2026.9"],
         "tfds": tfds,
         "hub": ["huggingface_hub>=1"],
+        "translate": ["sacrebleu>=2.6"],
         "bench": ["torch>=2.9", "transformers>=5", "datasets>=4"],
         "test": [*tfds, "ipykernel>=7", "jsonschema>=4.20", "nbclient>=0.10", "playwright>=1.60", "pytest>=8.4",
-                 "pytest-xdist>=3.8", "ruff>=0.14", "scikit-learn>=1.7", "seqeval>=1.2.2"],  # last: peers of scores
+                 "pytest-xdist>=3.8", "ruff>=0.14", "sacrebleu>=2.6", "scikit-learn>=1.7",
+                 "seqeval>=1.2.2"],  # last: peers of scores
     },
 )

@@ -261,6 +261,8 @@ class Eval:
     ngrams: int = 0                     # causal: order up to which, from 2 on, Kneser-Ney models of n-grams are counted
                                         #       in the train split, to stand beside the loss; 0: none
     embeddings: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
+    beams: tuple[int, ...] = setting(())  # aligned: of beams that translate the held-out pairs (those of test, where
+                                        #       there is one; the first max_rows) when the run ends, how many texts
     sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends
 
 

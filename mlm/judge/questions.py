@@ -1,7 +1,20 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
 from mlm.base import config
 from mlm.data.rows import pack
-from mlm.judge import embed, few_shot, finetuned, gap, grammar, judged, pairs, pll, predictions, prompts, rates
+from mlm.judge import (
+    embed,
+    few_shot,
+    finetuned,
+    gap,
+    grammar,
+    judged,
+    pairs,
+    pll,
+    predictions,
+    prompts,
+    rates,
+    translate,
+)
 from mlm.judge.judged import Part, Question
 from mlm.train.run import trained
 
@@ -16,6 +29,7 @@ QUESTIONS = {
     "zero_shot": Question(pll.can, prompts.ask, prompts.work),
     "few_shot": Question(few_shot.can, few_shot.ask, few_shot.work, few_shot.summary),
     "pairs": Question(pll.can, pairs.ask, pll.work, pairs.summary),
+    "translation": Question(translate.can, translate.ask),
     "tasks": Question(finetuned.can, finetuned.ask, summary=finetuned.summary),
 }
 
@@ -33,6 +47,8 @@ def due(cfg: config.Config) -> list[Part]:
         parts.append(embed.held_out(cfg))
     if cfg.eval.sts:
         parts += embed.similarities("config.eval.sts", cfg.eval.sts)
+    if cfg.eval.beams:
+        parts += translate.due(cfg)
     return parts + finetuned.parts(cfg)
 
 

@@ -89,6 +89,16 @@ def encoded(tokenizer: Tokenizer, pairs: Sequence[aligned.Pair], length: int, so
             for target, source in zip(targets, sources, strict=True)]
 
 
+def sources(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> tuple[dict[str, np.ndarray], int]:
+    """Columns of rows with one source each, as they stand beside rows of pairs, and how many were cut to the length."""
+    block = {f"source_{name}": np.zeros((len(texts), length), np.int32) for name in ("ids", "segments", "positions")}
+    cut = 0
+    for at, pair in enumerate(encoded(tokenizer, [aligned.Pair(text, "") for text in texts], length, length)):
+        _put(block, at, "source_", pair.source, 0, 1)
+        cut += pair.cut
+    return block, cut
+
+
 def fill(pairs: Iterable[Encoded], length: int, source_length: int) -> Iterator[list[Encoded]]:
     """The pairs of each row: each goes into the first open row with room for both its sides.
 

@@ -2,7 +2,7 @@
 import difflib
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from mlm.data.tasks import examples
 from mlm.data.text import files, trouble
 
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.aligned by split
-READ = (Rule(("data.aligned_path", "data.aligned"), "data.corpus", ("aligned",)),)
+READ = (Rule(("data.aligned_path", "data.aligned", "eval.beams"), "data.corpus", ("aligned",)),)
 
 
 class Pair(NamedTuple):
@@ -45,8 +45,7 @@ def pairs(data: config.Data) -> Pairs:
     there = paths(data)
 
     def of(split):
-        read = _read_table if len(there[split]) == 1 else _read_two
-        return lambda: read(*there[split])
+        return lambda: read(there[split])
 
     def content():
         return hashlib.sha256(b"".join(files.sha256(str(path)) for found in there.values() for path in found)).digest()
@@ -85,6 +84,11 @@ def paths(data: config.Data) -> dict[str, list[Path]]:
                               f"is a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""))
             found[split] = [folder / one for one in names]
     return found
+
+
+def read(paths: Sequence[Path]) -> Iterator[Pair]:
+    """The pairs of two files, or of one of two columns. Raises ConfigError for the first fault, by file and line."""
+    return _read_table(*paths) if len(paths) == 1 else _read_two(*paths)
 
 
 def _read_two(source, target):
