@@ -17,11 +17,11 @@ READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
 
 
 class Averaged(NamedTuple):
-    """State of an optimiser whose run ends with a mean of its parameters."""
+    """State of an optimiser whose run ends with a mean of its parameters; fields in the order of a checkpoint's."""
 
-    count: jax.Array   # int32, updates made
-    mean: types.Params  # of the parameters at those moments that have been
+    count: jax.Array    # int32, updates made
     inner: Any
+    mean: types.Params  # of the parameters at those moments that have been
 
 
 def check(optim: config.Optim, steps: int) -> None:
@@ -113,7 +113,7 @@ def averaging(inner: optax.GradientTransformation, count: int, every: int, steps
     The mean is part of the state, so that a run that is killed and goes on ends with the same.
     """
     def init(params):
-        return Averaged(jnp.int32(0), jax.tree.map(jnp.zeros_like, params), inner.init(params))
+        return Averaged(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
 
     def update(gradient, state, params):
         updates, inner_state = inner.update(gradient, state.inner, params)
@@ -126,7 +126,7 @@ def averaging(inner: optax.GradientTransformation, count: int, every: int, steps
 
         mean = jax.lax.cond(now, take, lambda mean: mean, state.mean)
         updates = jax.lax.cond(number == steps, lambda: jax.tree.map(jnp.subtract, mean, params), lambda: updates)
-        return updates, Averaged(number, mean, inner_state)
+        return updates, Averaged(number, inner_state, mean)
 
     return optax.GradientTransformation(init, update)
 
