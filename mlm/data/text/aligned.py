@@ -67,7 +67,7 @@ def told_twice(found: Pairs) -> None:
             count[split] += 1
     for split, twice in count.items():
         if twice:
-            trouble.warn(f"{split}: {twice} pairs also stand in the train split")
+            trouble.warn(f"{split}: pairs that also stand in the train split: {twice}")
 
 
 def paths(data: config.Data) -> dict[str, list[Path]]:
