@@ -10,13 +10,15 @@ Source     Bahdanau et al. 2015 (arXiv:1409.0473); Vaswani et al. 2017 (arXiv:17
 Command    python -m launch.sweep run experiments/translation.py --scale=laptop --config.data.aligned_path=multi30k
 Corpus     Files that nothing here brings along: Multi30k, English to German (train, val, test_2016_flickr, each with
            .en and .de); paper: WMT 2014, named likewise.
+           BLEU asks for sacrebleu: pip install -e '.[translate]'.
 Rows       A row of 64 tokens holds three or four pairs, so that 64 rows are 4,096 tokens on each side.
 Hours      laptop: 0.8 s a step of the Transformer on two cores that it has to itself: an hour. paper: an accelerator's;
            not reckoned.
 """
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launch.sweep.grid import axis, named, product
+from mlm.base.estimates import OverItems, estimate
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -39,17 +41,20 @@ def of_steps(steps: int, warmup: int, average: int, every: int) -> dict:
 
 
 SCALES = {
-    "quick": {"fields": PAIRS | RECIPE | of_steps(40, 20, 2, 5) | {"train.eval_every": 20}, "seeds": 1},
-    "laptop": {"fields": PAIRS | RECIPE | of_steps(4200, 2000, 10, 50) | {"train.eval_every": 200}, "seeds": 1},
+    "quick": {"fields": PAIRS | RECIPE | of_steps(40, 20, 2, 5) | {"train.eval_every": 20, "eval.beams": (1, 2)}, "seeds": 1},
+    "laptop": {"fields": PAIRS | RECIPE | of_steps(4200, 2000, 10, 50) | {"train.eval_every": 200, "eval.beams": (1, 2, 4, 8)}, "seeds": 1},
     "paper": {"fields": PAIRS | RECIPE | of_steps(100_000, 4000, 5, 1000) | {
         "data.aligned_path": "wmt14", "data.aligned.test": "newstest2014", "tokenizer.vocab_size": 37_000,
         "pack.length": 256, "model.dropout": 0.1, "model.hidden": 2048, "model.dtype": "bfloat16",
-        "optim.learning_rate": 7e-4, "train.batch_size": 100, "train.eval_every": 1000}, "seeds": 1},
+        "optim.learning_rate": 7e-4, "train.batch_size": 100, "train.eval_every": 1000, "eval.beams": (4,)}, "seeds": 1},
 }
 BASE = {"transformer": {"model.layers": 6, "model.width": 512, "model.heads": 8},
         "rnn": {"model.layers": 1, "model.width": 512, "model.hidden": 1024}}  # at paper scale
 
-COLUMNS = (Column("model", "model"),)
+COLUMNS = (Column("model", "model"), Column("beam", "beam", "d"), Column("normalised", "log P"))
+FOUND = (Column("bleu", "BLEU", ".1f"), Column("chrf", "chrF", ".1f"),
+         Column("brevity", "length over the references'", ".3f"))
+NORMS = {"mean": "over length", "none": "as it is"}  # by which texts of a beam are compared
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -60,10 +65,28 @@ def sweep(scale: str) -> dict[str, dict]:
     return {name: plan["fields"] | point for name, point in named(points).items()}
 
 
+def apart(result: dict) -> Iterator[dict]:
+    """For each search that a run translated by a run with that alone, as if it were one; the run where it did none."""
+    folder, _, run = result["config"]["workdir"].rpartition("/")
+    for name, found in result["answers"].get("translation", {}).items():
+        yield result | {"found": found, "config": result["config"] | {"workdir": f"{folder}/{name} {run}"}}
+    if not result["answers"].get("translation"):
+        yield result
+
+
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     cell = {"gru": "GRU with attention", "transformer": "Transformer"}[config["model.cell"]]
-    return {"model": f"{cell}, {config['model.layers']} x {config['model.width']}"}
+    row = {"model": f"{cell}, {config['model.layers']} x {config['model.width']}"}
+    if any("found" not in result for result in seeds):
+        return row
+    found = [result["found"] for result in seeds]
+    row |= {"beam": found[0]["beam"], "normalised": NORMS[found[0]["normalise"]] if found[0]["beam"] > 1 else ""}
+    for column in FOUND:
+        row[column.name] = estimate(one[column.name] for one in found)
+    if len(found) == 1:
+        row["bleu"] = OverItems(found[0]["bleu"], found[0]["bleu_low"], found[0]["bleu_high"])
+    return row
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -72,5 +95,9 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """A row a model."""
-    return summary.table(results, COLUMNS, about)
+    """A row for each model and search, with BLEU of the held-out pairs."""
+    every = [part for result in results for part in apart(result)]
+    said = {(part["found"]["of"], part["found"]["signature"]) for part in every if "found" in part}
+    notes = "; ".join(f"of {name}, by sacrebleu, {signature}" for name, signature in sorted(said))
+    bleu, *others = FOUND
+    return summary.table(every, COLUMNS, about, (bleu._replace(note=notes and f"BLEU: {notes}."), *others))

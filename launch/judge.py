@@ -3,10 +3,12 @@
     python -m launch.judge runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
     python -m launch.judge runs/a --embeddings --sts=FOLDER
     python -m launch.judge runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
+    python -m launch.judge runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
 
 By pseudo-log-likelihood: pseudo-perplexity of sentences (those of the held-out documents where nothing else is asked),
 and accuracy on BLiMP's minimal pairs. How far states are their words' own, and how well they tell how alike sentences
-are. Accuracy on a task that is put as a cloze: with nothing trained, and with 16 examples a label.
+are. Accuracy on a task that is put as a cloze: with nothing trained, and with 16 examples a label. BLEU and chrF of
+translations by beams of these widths.
 
 Writes judged.json into each run's directory, which the table of its sweep reads; a second call does only what is not
 yet in it. What a glob such as runs/* finds besides runs is named first and left out. --config.NAME=value changes a
@@ -43,6 +45,10 @@ _FEW_STEPS = flags.DEFINE_integer("few_steps", 1000, "Steps of each such learnin
 _FEW_RATES = flags.DEFINE_list("few_rates", "1e-5,2e-5,5e-5", "Learning rates to choose from there; the smallest "
                                "models want larger ones.")
 _FEW_BATCHES = flags.DEFINE_list("few_batches", "2,4,8", "Batch sizes to choose from there.")
+_BEAMS = flags.DEFINE_list("beams", "", "Translates held-out pairs by beams of so many texts, each with and without "
+                           "dividing log P by the length.")
+_PAIRS = flags.DEFINE_list("pairs", "", "Two files of pairs line by line, or one of two columns; not given: those of "
+                           "the run's test split, of dev where it has none.")
 
 
 def sentences(data) -> list[str]:
@@ -171,7 +177,26 @@ def asked() -> list:
         if _FEW_SHOT.value:
             parts += few_shot.parts(task, few_shot.Grid(numbers(_FEW_BATCHES, int), numbers(_FEW_RATES, float),
                                                         _FEW_STEPS.value, min(few_shot.Grid().every, _FEW_STEPS.value)))
+    errors.expect(bool(_BEAMS.value) or not _PAIRS.value, "--pairs", ",".join(_PAIRS.value), "--beams=1,4 beside it")
     return parts
+
+
+def translated(cfg) -> list:
+    """The parts of --beams for a run."""
+    from pathlib import Path
+
+    from mlm.base import errors
+    from mlm.data.text import aligned
+    from mlm.judge import translate
+
+    beams = numbers(_BEAMS, int)
+    for width in beams:
+        errors.at_least(1, "--beams", width)
+    if not (beams and _PAIRS.value):
+        return translate.due(cfg, beams)
+    errors.expect(len(_PAIRS.value) < 3, "--pairs", ",".join(_PAIRS.value), "one file, or two separated by a comma")
+    paths = [Path(path) for path in _PAIRS.value]
+    return translate.of_pairs(paths[-1].name, list(aligned.read(paths)), beams)
 
 
 def numbers(flag, kind) -> tuple:
@@ -205,9 +230,9 @@ def main(argv):
         try:
             run = trained.load(workdir, command.overrides(sys.argv))
             parts = pairs.parts(suite) if suite else []
-            if not (other or _EMBEDDINGS.value) or suite or _SENTENCES.value or _MAX_SENTENCES.value:
+            if not (other or _EMBEDDINGS.value or _BEAMS.value) or suite or _SENTENCES.value or _MAX_SENTENCES.value:
                 parts = [*(Part("sentences", "all", texts) for texts in [sentences(run.cfg.data)] if texts), *parts]
-            parts += other + ([embed.held_out(run.cfg)] if _EMBEDDINGS.value else [])
+            parts += other + translated(run.cfg) + ([embed.held_out(run.cfg)] if _EMBEDDINGS.value else [])
             show(questions.ask(run, parts))
         except errors.ConfigError as error:
             if len(workdirs) == 1:

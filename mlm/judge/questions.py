@@ -47,9 +47,7 @@ def due(cfg: config.Config) -> list[Part]:
         parts.append(embed.held_out(cfg))
     if cfg.eval.sts:
         parts += embed.similarities("config.eval.sts", cfg.eval.sts)
-    if cfg.eval.beams:
-        parts += translate.due(cfg)
-    return parts + finetuned.parts(cfg)
+    return parts + translate.due(cfg, cfg.eval.beams) + finetuned.parts(cfg)
 
 
 def missing(cfg: config.Config) -> list[Part]:

@@ -18,17 +18,17 @@ from mlm.train.step import parallel, program
 FORMAT = 1
 SPLITS = {"dev": "validation", "test": "test"}
 RESAMPLED = 1000      # times, for BLEU's interval
-NORMS = {"mean": "over length", "none": "as it is"}  # of a text's log-probability, by which beams are compared
+NORMS = ("mean", "none")  # what a text's log-probability is divided by (mlm/judge/beam.py), where several are compared
 
 
 def can(cfg: config.Config) -> str:
     return "" if cfg.data.corpus == "aligned" else f"config.data.corpus is {cfg.data.corpus}, not aligned"
 
 
-def due(cfg: config.Config) -> list[Part]:
-    """What config.eval.beams asks of a run's held-out pairs: those of its test split, of dev where it has none."""
+def due(cfg: config.Config, beams: Sequence[int]) -> list[Part]:
+    """What these beams are asked of a run's held-out pairs: those of its test split, of dev where it has none."""
     split = "test" if cfg.data.aligned.test else "dev"
-    return parts(split, {"split": split, "max_rows": cfg.eval.max_rows}, cfg.eval.beams)
+    return parts(split, {"split": split, "max_rows": cfg.eval.max_rows}, beams)
 
 
 def of_pairs(name: str, pairs: Sequence[aligned.Pair], beams: Sequence[int]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Tables of what one run answered about its embeddings and by cloze: each of (contents of judged.json)."""
+"""Tables of what one run answered of embeddings, by cloze and in translation: each of (contents of judged.json)."""
 from collections.abc import Mapping, Sequence
 
 from mlm.base.estimates import Estimate, OverItems, Range, wilson
@@ -56,6 +56,15 @@ def prompts(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
+def translations(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
+    """How good translations are: a row a search."""
+    rows = [{**answer, "bleu": OverItems(answer["bleu"], answer["bleu_low"], answer["bleu_high"])}
+            for answer in judged["answers"].get("translation", {}).values()]
+    return rows, (Column("of", "translated"), Column("pairs", "pairs", ",d"), Column("beam", "beam", "d"),
+                  Column("normalise", "log P over"), Column("bleu", "BLEU", ".1f"), Column("chrf", "chrF", ".1f"),
+                  Column("brevity", "length", ".3f"), Column("signature", "sacrebleu"))
+
+
 def over_draws(found: Mapping) -> Estimate:
     """The accuracy of several draws of examples."""
     kind = Estimate if found["draws"] != 2 else Range
@@ -68,4 +77,4 @@ def within_error(values: Mapping, name: str) -> OverItems:
     return OverItems(values[name], values[name] - half, values[name] + half)
 
 
-TABLES = (geometry, similarities, prompts)
+TABLES = (geometry, similarities, prompts, translations)
