@@ -18,7 +18,8 @@ LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "choice": ("label
             "edge": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL")}  # objectives' labels
 CLASSES = ("O", "B-X", "I-X")
 ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4
-ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED})  # whose rows the built-in language's text can fill
+SOURCED = [name for name, goal in OBJECTIVES.items() if goal.source]  # for models that read a source: not MEMBERS
+ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED, *SOURCED})  # whose rows the built-in language's text can fill
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 

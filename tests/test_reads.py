@@ -27,14 +27,15 @@ CHOICES = [{"data.corpus": "language"} | choice for choice in (
     {"data.corpus": "tfds", "data.tfds_name": "lm1b"}, {"data.corpus": "docstrings"}, {"data.language.modifiers": 0.0},
     {"data.language.protagonist": 0.0}, {"objective": "causal"}, {"optim.schedule": "constant"},
     {"model.family": "feedforward"}, {"model.family": "rnn"}, {"model.family": "rnn", "model.cell": "elman"},
-    {"model.family": "encoder_decoder", "objective": "causal"},
-    {"model.family": "encoder_decoder", "model.cell": "gru", "objective": "causal"},
+    {"model.family": "encoder_decoder", "objective": "denoise"},
+    {"model.family": "encoder_decoder", "model.cell": "gru", "objective": "denoise"},
     {"data.corpus": "docstrings", "tokenizer.path": "a"})]
 TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pack.length": 256}
 CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "squad")
             if tasks.TASKS[task].objective in OBJECTIVES]
 CHOICES += [TASK | {"data.task": "ud_dep", "tune.layers": 0}]
-CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "causal"}]
+CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "causal",
+             "model.family": "encoder_decoder"}]
 
 
 def other(name):

@@ -182,8 +182,8 @@ class Optim:
     eps: float = 1e-6
     weight_decay: float = 0.01          # not applied to biases and layer norms
     clip: float = 1.0                   # largest global gradient norm; 0: no clipping
-    label_smoothing: float = 0.0        # causal, in training: share of a target's probability that is spread evenly
-                                        #       over the vocabulary; evaluation asks for the target alone
+    label_smoothing: float = 0.0        # causal, denoise, in training: share of a target's probability that is spread
+                                        #       evenly over the vocabulary; evaluation asks for the target alone
     average: int = 0                    # the run ends with the mean of its parameters at so many moments, the last of
                                         #       them its end (averaged checkpoints); 0: with those of its last step
     average_every: int = 100            # steps between these moments
@@ -276,7 +276,8 @@ class Parallel:
 class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
-    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal;
+    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal |
+                                        #       denoise (a decoder writes a row that its encoder sees masked);
                                         #       on labelled rows classify | regress | choice | tag | span |
                                         #       edge
     data: Data = dataclasses.field(default_factory=Data)

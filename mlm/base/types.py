@@ -154,10 +154,12 @@ class Goal(NamedTuple):
     predicted: Callable       # (config.Config) -> share of a row's words that a step predicts, on average over the run
     sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
     seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left";
-                              # the whole "row" where labels are asked for, and no tokens
+                              # "filled", the rest, and of the asked those to its left; the whole "row" where labels
+                              # are asked for, and no tokens
     knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
     frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone
     reads: tuple[str, ...] = ()        # fields, or all below one, that not every objective reads
     losses: Mapping[str, str] = MappingProxyType({})   # as `seen`, of further losses among its scores; of "loss"
                               # where it is a "bound": the rest, and weighed by how many words of the row are asked for
+    source: bool = False               # whether it makes of each row the source that a model reads beside it

@@ -43,6 +43,11 @@ def resolve(cfg: config.Config) -> config.Config:
     return dataclasses.replace(cfg, model=dataclasses.replace(model, **filled))
 
 
+def source(cfg: config.Config) -> bool:
+    """Whether the model reads a source beside each row."""
+    return MODELS[cfg.model.family].source
+
+
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"

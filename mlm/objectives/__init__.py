@@ -3,10 +3,10 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
-from mlm.objectives import causal, choice, classify, edge, masking, mlm, nsp, regress, span, tag
+from mlm.objectives import causal, choice, classify, denoise, edge, masking, mlm, nsp, regress, span, tag
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL, "denoise": denoise.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
     "span": span.GOAL, "edge": edge.GOAL,
 }
@@ -33,6 +33,11 @@ def seen(cfg: config.Config) -> str:
 def losses(cfg: config.Config) -> dict[str, str]:
     """What each loss among the objective's scores lets a model see of an asked token's row, by the score's name."""
     return {"loss": seen(cfg)} | dict(OBJECTIVES[cfg.objective].losses)
+
+
+def source(cfg: config.Config) -> bool:
+    """Whether the objective makes of each row the source that a model reads beside it."""
+    return OBJECTIVES[cfg.objective].source
 
 
 def predicted(cfg: config.Config) -> float:

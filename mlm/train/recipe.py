@@ -63,6 +63,7 @@ def check(cfg: Config) -> None:
     grammar.check(cfg.data.language)
     models.check(cfg)
     objectives.check(cfg)
+    _check_source(cfg)
     optim.check(cfg.optim, cfg.train.steps)
     finetune.check(cfg)
     downstream.check(cfg)
@@ -79,3 +80,16 @@ def check(cfg: Config) -> None:
     ngrams.check(cfg)
     for rate in cfg.eval.rates:
         errors.number("config.eval.rates", rate, 0, 1, low_open=True, high_open=True)
+
+
+def _check_source(cfg):
+    """Rows have a source where the model reads one: their corpus brings it, or the objective makes it of the row."""
+    aligned, made, read = cfg.data.corpus == "aligned", objectives.source(cfg), models.source(cfg)
+    errors.expect(not (aligned and made), "config.objective", cfg.objective,
+                  "one that makes no source of a row, since config.data.corpus is aligned")
+    why = "config.data.corpus is aligned" if aligned else f"config.objective is {cfg.objective}"
+    errors.expect(read or not (aligned or made), "config.model.family", cfg.model.family,
+                  f"one that reads a source beside each row, such as encoder_decoder, since {why}")
+    errors.expect(aligned or made or not read, "config.model.family", cfg.model.family,
+                  "one that reads no source; rows have one where config.data.corpus is aligned, or config.objective "
+                  "denoise")

@@ -1,0 +1,85 @@
+"""Denoising: what the encoder is shown, what the decoder is asked, and which rows and models it goes with."""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import VOCAB, about, batch, small_config
+
+from mlm.base import config, errors, fields, types
+from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.objectives import causal
+from mlm.train import recipe
+from mlm.train.step import program, update
+
+
+@functools.cache
+def compiled(train, **changes):
+    """(rows) -> the losses of a model that knows nothing, the texts and keys that it was handed, and what is asked."""
+    cfg = small_config("encoder_decoder", objective="denoise", eval__rate=0.3, mask__rate=0.3, **changes)
+    _, objective = program.parts(cfg, about(cfg))
+    knobs = program.knobs(cfg) if train else program.frozen(cfg)
+
+    def judge(rows):
+        handed = {}
+
+        def hidden(params, text, source, *, key_B=None):
+            handed.update(text=text, source=source, key_B=key_B)
+            return (jnp.zeros((*text.ids_BxL.shape, 2)),)
+
+        spy = types.Model(("left",), 2, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
+        key_B = update.row_keys(np.uint32(0), 0, rows.index_B)
+        losses = objective.loss({"model": {}}, spy, rows, key_B, knobs, train=train)
+        return losses, handed, objective.asked(rows.text, key_B, knobs)
+
+    return jax.jit(judge)
+
+
+def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
+    rows = batch(8)
+    losses, handed, asked_BxL = compiled(False)(rows)
+    text, source = handed["text"], handed["source"]
+    for name in types.Text._fields:
+        np.testing.assert_array_equal(getattr(text, name), getattr(rows.text, name))
+        if name != "ids_BxL":
+            np.testing.assert_array_equal(getattr(source, name), getattr(rows.text, name))
+    masked_BxL = np.asarray(source.ids_BxL) == MASK
+    first_BxL = rows.text.positions_BxL == 0  # of a segment: it is given, masked or not
+    np.testing.assert_array_equal(masked_BxL & ~first_BxL, asked_BxL)
+    np.testing.assert_array_equal(np.asarray(source.ids_BxL)[~masked_BxL], rows.text.ids_BxL[~masked_BxL])
+    words_B = (rows.text.ids_BxL >= NUM_SPECIAL).sum(1)
+    assert (np.abs(masked_BxL.sum(1) - 0.3 * words_B) < 1).all() and handed["key_B"] is None
+    np.testing.assert_array_equal(losses.sums_B["hidden_weight"], asked_BxL.sum(1))
+    np.testing.assert_allclose(losses.sums_B["hidden_nats"], asked_BxL.sum(1) * np.log(VOCAB), rtol=1e-5)
+    every_B = np.asarray(causal.asked(rows.text, None, None)).sum(1)
+    np.testing.assert_array_equal(losses.weight_B["denoise"], every_B)
+    np.testing.assert_allclose(losses.loss_B["denoise"], every_B * np.log(VOCAB), rtol=1e-5)
+
+
+def test_training_corrupts_as_the_mask_says_and_drops_out():
+    rows, judge = batch(64), compiled(True, mask__mask_share=0.5, mask__random_share=0.5)
+    losses, handed, _ = judge(rows)
+    masked_BxL = np.asarray(handed["source"].ids_BxL) == MASK
+    changed_BxL = np.asarray(handed["source"].ids_BxL) != rows.text.ids_BxL
+    assert handed["key_B"] is not None and (changed_BxL & ~masked_BxL).sum() > 50
+    corrupted = float(losses.sums_B["corrupted"].sum())
+    assert abs(masked_BxL.sum() / corrupted - 0.5) < 4 * 0.5 / corrupted ** 0.5
+    _, again, _ = judge(rows._replace(index_B=rows.index_B + 64))
+    assert (np.asarray(again["source"].ids_BxL) != np.asarray(handed["source"].ids_BxL)).any()
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"objective": "denoise"}, r"config\.model\.family = 'transformer': expected one that reads a source"),
+    ({"objective": "causal", "model.family": "encoder_decoder"}, r"expected one that reads no source; rows have one"),
+    ({"objective": "mlm", "model.family": "encoder_decoder"}, r"config\.model\.sees = 'both': expected left"),
+    ({"data.aligned_path": "a", "objective": "causal"}, r"expected one that reads a source .* since config\.data"),
+    ({"data.aligned_path": "a", "objective": "denoise", "model.family": "encoder_decoder"},
+     r"config\.objective = 'denoise': expected one that makes no source"),
+    ({"objective": "denoise", "model.family": "encoder_decoder", "mask.predict": 0.1}, r"mask\.predict = 0\.1"),
+    ({"objective": "denoise", "model.family": "encoder_decoder", "mask.views": 2}, r"mask\.views = 2: expected 1"),
+])
+def test_what_does_not_go_together_is_refused(changes, said):
+    with pytest.raises(errors.ConfigError, match=said) as error:
+        recipe.check(recipe.resolve(fields.override(config.Config(), changes)))
+    assert "\n" not in str(error.value)
