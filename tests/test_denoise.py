@@ -52,6 +52,7 @@ def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
     assert (np.abs(masked_BxL.sum(1) - 0.3 * words_B) < 1).all() and handed["key_B"] is None
     np.testing.assert_array_equal(losses.sums_B["hidden_weight"], asked_BxL.sum(1))
     np.testing.assert_allclose(losses.sums_B["hidden_nats"], asked_BxL.sum(1) * np.log(VOCAB), rtol=1e-5)
+    assert all(np.isfinite(sum_B).all() for sum_B in losses.sums_B.values())
     every_B = np.asarray(causal.asked(rows.text, None, None)).sum(1)
     np.testing.assert_array_equal(losses.weight_B["denoise"], every_B)
     np.testing.assert_allclose(losses.loss_B["denoise"], every_B * np.log(VOCAB), rtol=1e-5)

@@ -46,7 +46,8 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                 "correct": (right_BxK * hidden_BxK).sum(-1),
                 **{name: count_B.astype(jnp.float32) for name, count_B in counts.items()}}
         if not train:
-            sums |= tokens.baseline(log_unigram_V, target_BxK, hidden_BxK)
+            word_BxK = jnp.where(hidden_BxK > 0, target_BxK, NUM_SPECIAL)  # special ones have no share
+            sums |= tokens.baseline(log_unigram_V, word_BxK, hidden_BxK)
         return types.Losses({"denoise": (nats_BxK * weight_BxK).sum(-1)}, {"denoise": weight_BxK.sum(-1)}, sums)
 
     def asked(text, key_B, knobs):
