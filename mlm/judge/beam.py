@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from mlm.base import errors
 from mlm.base.special import PAD, SEP
+from mlm.judge import sample
 
 NORMS = ("none", "mean", "wu")
 STOPS = ("bound", "now", "first")
@@ -69,7 +70,7 @@ def search(following: Callable, cache, last_B, *, width: int, steps: int, most_B
     def step(beams: _Beams) -> _Beams:
         t = beams.step
         logits_NxV, cache = following(beams.cache, beams.last_N)
-        log_prob_NxV = jax.nn.log_softmax(logits_NxV.astype(jnp.float32)).at[:, list(never)].set(-jnp.inf)
+        log_prob_NxV = sample.without(jax.nn.log_softmax(logits_NxV.astype(jnp.float32)), never)
         V = log_prob_NxV.shape[-1]
         total_BxWV = (beams.sum_BxW.reshape(-1, 1) + log_prob_NxV).reshape(B, W * V)
         sum_BxC, index_BxC = jax.lax.top_k(total_BxWV, 2 * W)

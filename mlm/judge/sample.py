@@ -37,7 +37,7 @@ def follow(following: Callable, cache, last_B, choose: Callable, *, steps: int, 
         t, open_B, before = rows.step, rows.open_B, rows.followed
         logits_BxV, cache = following(rows.cache, rows.last_B)
         logits_BxV = logits_BxV.astype(jnp.float32)
-        id_B = choose(logits_BxV.at[:, list(never)].set(-jnp.inf), t).astype(jnp.int32)
+        id_B = choose(without(logits_BxV, never), t).astype(jnp.int32)
         log_prob_B = jnp.take_along_axis(logits_BxV, id_B[:, None], 1)[:, 0] - jax.nn.logsumexp(logits_BxV, -1)
         id_B = jnp.where(open_B, id_B, PAD)
         followed = Followed(before.ids_BxT.at[:, t].set(id_B), before.length_B + open_B,
@@ -48,6 +48,12 @@ def follow(following: Callable, cache, last_B, choose: Callable, *, steps: int, 
     nothing = Followed(jnp.full((B, steps), PAD, jnp.int32), jnp.zeros(B, jnp.int32), jnp.zeros(B))
     first = _Rows(jnp.int32(0), cache, last_B, nothing, most_B > 0)
     return jax.lax.while_loop(lambda rows: (rows.step < steps) & rows.open_B.any(), step, first).followed
+
+
+def without(logits_NxV, never: tuple[int, ...]):
+    """-inf for some entries."""
+    taken_V = jnp.ones(logits_NxV.shape[-1], bool).at[jnp.array(never, int)].set(False)
+    return jnp.where(taken_V, logits_NxV, -jnp.inf)
 
 
 def likeliest(logits_BxV, step):
