@@ -1,0 +1,115 @@
+"""Beam search and greedy choice over tables of probabilities: against every text there is, and by hand."""
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlm.base.special import PAD
+from mlm.judge import beam, sample
+
+V, STEPS, END, ROWS = 4, 4, 3, 5  # entries of which END ends a text; tokens; rows
+
+
+@functools.cache
+def tables():
+    """log_prob_RxVxVxV of the next token of each row, by the two before it."""
+    logits = np.random.default_rng(0).normal(size=(ROWS, V, V, V), scale=1.5)
+    return logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+
+
+def following(cache, ids_N):
+    """What a table says: the cache holds each row's number and the token before its last one."""
+    row_1xN, before_1xN = cache
+    return jnp.asarray(tables(), jnp.float32)[row_1xN[0], before_1xN[0], ids_N], (row_1xN, ids_N[None])
+
+
+def begun():
+    row_B = jnp.arange(ROWS)
+    return (row_B[None], row_B[None] % V), (row_B + 1) % V
+
+
+@functools.partial(jax.jit, static_argnames=("width", "normalise", "stop", "never"))
+def found(most_B=None, **how):
+    return beam.search(following, *begun(), steps=STEPS, most_B=most_B, end=END, **how)
+
+
+def every_text(row, most, normalise, alpha=0.6):
+    """(score, ids) of all texts behind a row, the best first."""
+    texts = []
+    for length in range(1, most + 1):
+        for ids in itertools.product(range(V), repeat=length):
+            if END not in ids[:-1] and (ids[-1] == END or length == most):
+                way = (row % V, (row + 1) % V, *ids)
+                total = sum(tables()[row][a, b, c] for a, b, c in zip(way, way[1:], way[2:], strict=False))
+                over = {"none": 1, "mean": length, "wu": ((5 + length) / 6) ** alpha}[normalise]
+                texts.append((total / over, ids))
+    return sorted(texts, reverse=True)
+
+
+@pytest.mark.parametrize("normalise", beam.NORMS)
+def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
+    most_B = np.array([4, 3, 4, 1, 2])
+    wide = found(most_B, width=200, normalise=normalise)
+    for row, most in enumerate(most_B):
+        texts = every_text(row, most, normalise)
+        best = min(len(texts), 20)
+        np.testing.assert_allclose(wide.score_BxW[row, :best], [score for score, _ in texts[:best]], rtol=1e-5)
+        for ids_T, length, (_, ids) in zip(wide.ids_BxWxT[row], wide.length_BxW[row], texts[:best], strict=False):
+            assert length == len(ids) and tuple(ids_T[:length]) == ids and (ids_T[length:] == PAD).all()
+        assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
+
+
+@pytest.mark.parametrize("normalise", beam.NORMS)
+def test_a_beam_of_one_is_greedy(normalise):
+    followed = sample.follow(following, *begun(), sample.likeliest, steps=STEPS, end=END)
+    one = found(width=1, normalise=normalise, stop="first")
+    np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
+    np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
+    np.testing.assert_allclose(one.log_prob_BxW[:, 0], followed.log_prob_B, rtol=1e-5)
+    for row in range(ROWS):
+        way = [row % V, (row + 1) % V]
+        while len(way) < 2 + STEPS and way[-1] != END or len(way) == 2:
+            way.append(int(tables()[row][way[-2], way[-1]].argmax()))
+        assert followed.ids_BxT[row, :followed.length_B[row]].tolist() == way[2:]
+
+
+def test_a_row_s_answer_depends_on_no_other_row():
+    together = found(width=3, normalise="mean")
+    for row in range(ROWS):
+        cache, last_B = begun()
+        alone = beam.search(following, jax.tree.map(lambda x: x[:, row:row + 1], cache), last_B[row:row + 1],
+                            width=3, steps=STEPS, end=END)
+        for mine, its in zip(jax.tree.map(lambda x: x[row:row + 1], together), alone, strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-6)
+
+
+def test_what_is_never_taken_is_in_no_text_and_keeps_its_share():
+    plain, without = found(width=200, normalise="none"), found(width=200, normalise="none", never=(0, 2))
+    kept = [(score, tuple(ids[:length])) for ids, score, length in zip(*(np.asarray(x[0]) for x in plain[:3]),
+                                                                     strict=True) if not {0, 2} & {*ids[:length]}]
+    said = [(score, tuple(ids[:length])) for ids, score, length in zip(*(np.asarray(x[0]) for x in without[:3]),
+                                                                     strict=True) if score > -np.inf]
+    assert said == [one for one in kept if one[0] > -np.inf]
+
+
+def test_when_a_search_stops():
+    """Scores by length rise, so what goes on may still win: `bound` waits for it, `first` does not."""
+    step_T = np.log([0.6, 0.9, 0.95, 0.95])  # of going on, by place
+
+    def chain(cache, ids_N):
+        go_N = jnp.asarray(step_T, jnp.float32)[cache[0]]
+        end_N = jnp.log1p(-jnp.exp(go_N))
+        no_N = jnp.full_like(go_N, -1e4)
+        return jnp.stack([no_N, go_N, no_N, end_N], -1), cache + 1
+
+    def best(**how):
+        return beam.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=2, steps=4, end=END,
+                           normalise="mean", **how)
+
+    exact, now, first = (best(stop=stop) for stop in beam.STOPS)
+    assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1] and exact.score_BxW[0, 0] == pytest.approx(step_T.mean())
+    assert first.score_BxW[0, 0] == pytest.approx(max(np.log(0.4), (step_T[0] + np.log(0.1)) / 2))
+    assert first.score_BxW[0, 0] < now.score_BxW[0, 0] <= exact.score_BxW[0, 0]
