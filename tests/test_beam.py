@@ -71,19 +71,19 @@ def test_a_beam_of_one_is_greedy(normalise):
     np.testing.assert_allclose(one.log_prob_BxW[:, 0], followed.log_prob_B, rtol=1e-5)
     for row in range(ROWS):
         way = [row % V, (row + 1) % V]
-        while len(way) < 2 + STEPS and way[-1] != END or len(way) == 2:
+        while (len(way) < 2 + STEPS and way[-1] != END) or len(way) == 2:
             way.append(int(tables()[row][way[-2], way[-1]].argmax()))
         assert followed.ids_BxT[row, :followed.length_B[row]].tolist() == way[2:]
 
 
 def test_a_row_s_answer_depends_on_no_other_row():
     together = found(width=3, normalise="mean")
+    alone = jax.jit(lambda cache, last_B: beam.search(following, cache, last_B, width=3, steps=STEPS, end=END))
+    (row_1xB, before_1xB), last_B = begun()
     for row in range(ROWS):
-        cache, last_B = begun()
-        alone = beam.search(following, jax.tree.map(lambda x: x[:, row:row + 1], cache), last_B[row:row + 1],
-                            width=3, steps=STEPS, end=END)
-        for mine, its in zip(jax.tree.map(lambda x: x[row:row + 1], together), alone, strict=True):
-            np.testing.assert_allclose(mine, its, rtol=1e-6)
+        mine = slice(row, row + 1)
+        for its, one in zip(together, alone((row_1xB[:, mine], before_1xB[:, mine]), last_B[mine]), strict=True):
+            np.testing.assert_allclose(its[mine], one, rtol=1e-6)
 
 
 def test_what_is_never_taken_is_in_no_text_and_keeps_its_share():
@@ -95,21 +95,19 @@ def test_what_is_never_taken_is_in_no_text_and_keeps_its_share():
     assert said == [one for one in kept if one[0] > -np.inf]
 
 
-def test_when_a_search_stops():
-    """Scores by length rise, so what goes on may still win: `bound` waits for it, `first` does not."""
-    step_T = np.log([0.6, 0.9, 0.95, 0.95])  # of going on, by place
-
+@pytest.mark.parametrize(("go_T", "width", "better"), [([0.3, 0.99, 0.99, 0.99], 1, "now"),
+                                                       ([0.6, 0.9, 0.95, 0.95], 2, "first")])
+def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for(go_T, width, better):
+    """go_T: the share of going on, at each place. One who waits for less ends with less."""
     def chain(cache, ids_N):
-        go_N = jnp.asarray(step_T, jnp.float32)[cache[0]]
-        end_N = jnp.log1p(-jnp.exp(go_N))
-        no_N = jnp.full_like(go_N, -1e4)
-        return jnp.stack([no_N, go_N, no_N, end_N], -1), cache + 1
+        go_N = jnp.asarray(go_T, jnp.float32)[cache[0]]
+        return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
-    def best(**how):
-        return beam.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=2, steps=4, end=END,
-                           normalise="mean", **how)
+    def best(stop):
+        return beam.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=width, steps=4, end=END,
+                           stop=stop)
 
-    exact, now, first = (best(stop=stop) for stop in beam.STOPS)
-    assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1] and exact.score_BxW[0, 0] == pytest.approx(step_T.mean())
-    assert first.score_BxW[0, 0] == pytest.approx(max(np.log(0.4), (step_T[0] + np.log(0.1)) / 2))
-    assert first.score_BxW[0, 0] < now.score_BxW[0, 0] <= exact.score_BxW[0, 0]
+    exact = best("bound")
+    assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]
+    assert exact.score_BxW[0, 0] == pytest.approx(np.log(go_T).mean(), rel=1e-5)
+    assert best(better).score_BxW[0, 0] < exact.score_BxW[0, 0] - 0.01
