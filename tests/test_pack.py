@@ -14,7 +14,7 @@ from mlm.data.rows import fetch, fill, pack
 from mlm.data.text import corpus
 
 LENGTH = 16
-MODES = list(fill.MODES)
+MODES = [mode for mode in fill.MODES if mode != "stream"]  # in which [CLS] and [SEP] stand around
 
 
 def texts(count=60, longest=9):

@@ -16,7 +16,7 @@ from mlm.data.tokenizers import kinds, tokenizer
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 KINDS = list(kinds.KINDS)
-SIZE = dict.fromkeys(KINDS, 150) | {"bpe": 400}  # the bytes alone are 256
+SIZE = dict.fromkeys(KINDS, 150) | {"bpe": 400, "characters": 30}  # the bytes alone are 256
 
 
 def sentences(count=600):
@@ -60,7 +60,8 @@ def test_one_by_one_is_the_same_as_a_batch(trained):
 def test_starts_word_marks_one_piece_a_word(trained):
     for sentence in sentences(50):
         ids = trained.encode(sentence)
-        assert trained.starts_word_V[ids].sum() == len(sentence.split()) or special.UNK in ids
+        unmarked = trained.kind == "characters"  # its words begin with the space before them, and the first has none
+        assert trained.starts_word_V[ids].sum() == len(sentence.split()) - unmarked or special.UNK in ids
     assert trained.starts_word_V.dtype == bool and trained.starts_word_V.shape == (SIZE[trained.kind],)
 
 
@@ -91,7 +92,7 @@ def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
     assert kinds.train(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "characters"])
 def test_more_characters_than_entries_leave_room_for_pieces(kind):
     rare = [f"{chr(0x4e00 + i)} {chr(0x4e00 + i + 1)}" for i in range(3000)]
     words = kinds.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])

@@ -19,7 +19,7 @@ from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.tokenizers import exported, hub, kinds
 
 ASKED = 10_000
-SIZE = {"bpe": 600, "wordpiece": 700, "unigram": 500, "words": 200}
+SIZE = {"bpe": 600, "wordpiece": 700, "unigram": 500, "words": 200, "characters": 0}
 SAID = ["the [MASK] is", "[MASK]", " [MASK][MASK] .", "un[MASK]able. [MASK]"]
 KINDS = pytest.mark.parametrize("kind", kinds.KINDS)
 

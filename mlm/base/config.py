@@ -81,7 +81,8 @@ class Data:
     tfds_dir: str = ""                  # tfds, of labelled rows too: folder of the prepared data sets; empty: the
                                         #       library's default
     tfds_field: str = "text"            # tfds: the feature that holds a document
-    validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split
+    validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split; of
+                                        #       a stream the end, as a share of its characters
     task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
     task_path: str = ""                 # task: folder of its files; labelled.format tfds: name, such as "glue/sst2"
     aligned_path: str = ""              # aligned: folder of its files
@@ -93,18 +94,19 @@ class Data:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Tokenizer:
-    kind: str = ""                      # unigram (SentencePiece) | wordpiece | bpe (of bytes) | words; empty: words for
-                                        #       the language, else unigram
-    vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language,
-                                        #       else 8192
+    kind: str = ""                      # unigram (SentencePiece) | wordpiece | bpe (of bytes) | words | characters;
+                                        #       empty: words for the language, else unigram
+    vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language, every
+                                        #       one of characters, else 8192
     path: str = setting("")             # folder of a tokenizer's file, such as a run's, to take instead of learning
                                         #       one; its content is part of what the rows are known by
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Pack:
-    mode: str = ""                      # full_sentences | doc_sentences | segment_pair; empty: doc_sentences for the
-                                        #       language, else full_sentences
+    mode: str = ""                      # full_sentences | doc_sentences | segment_pair | stream (the running text, cut
+                                        #       every so many tokens, with nothing between); empty: doc_sentences for
+                                        #       the language, else full_sentences
     length: int = 128                   # tokens in a row; of choices tokens of each, side by side in a row
     source_length: int = 0              # aligned: tokens of the source beside a row; 0: as length
     isolate: bool = True                # nothing is seen across documents that share a row (attention, state, window)

@@ -1,4 +1,4 @@
-"""How documents fill rows: whole sentences across documents, within one, or in pairs."""
+"""How documents fill rows: whole sentences across documents, within one, or in pairs, or all as it comes."""
 import random
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -59,6 +59,21 @@ def _fill(documents, length, across):
         if not across or len(ids) >= length - 1:
             yield from flush()
     yield from flush()
+
+
+def stream(documents: Iterator[Document], length: int) -> Iterator[Row]:
+    """Rows cut from the running text, however it goes on, with nothing between: each is of `length` tokens but the
+    last (GPT-2's, Radford et al. 2019, and its followers')."""
+    ids: list[int] = []
+    for document in documents:
+        for sentence in document:
+            ids += sentence
+            whole = len(ids) - len(ids) % length
+            for first in range(0, whole, length):
+                yield Row(ids[first:first + length], [length], length, 0)
+            del ids[:whole]
+    if ids:
+        yield Row(ids, [len(ids)], len(ids), 0)
 
 
 def segment_pair(documents: Iterator[Document], length: int, short_share: float = 0.0) -> Iterator[Row]:
@@ -143,4 +158,5 @@ def _truncate(a, b, target, draw):
     return a[cut_a:cut_a + keep_a], b[cut_b:cut_b + keep_b]
 
 
-MODES = {"full_sentences": full_sentences, "doc_sentences": doc_sentences, "segment_pair": segment_pair}
+MODES = {"full_sentences": full_sentences, "doc_sentences": doc_sentences, "segment_pair": segment_pair,
+         "stream": stream}

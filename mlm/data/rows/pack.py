@@ -1,6 +1,7 @@
 """Documents packed once into rows of a fixed length, memory-mapped from then on."""
 import dataclasses
 import hashlib
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -14,17 +15,19 @@ from mlm.data.rows import aligned, columns, labelled, store
 from mlm.data.rows.columns import Column, Packed
 from mlm.data.rows.fill import MODES, Document
 from mlm.data.tasks import tasks
-from mlm.data.text import corpus, trouble
+from mlm.data.text import corpus, stream, trouble
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
 READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", unless=("task", "aligned")),
         Rule(("pack.source_length",), "data.corpus", ("aligned",)),
+        Rule(("data.boundary",), "pack.mode", unless=("stream",)),
         Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
         Rule(("pack.short_share",), "pack.mode", ("segment_pair",)),
         Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
 BATCH = 2 ** 20       # characters tokenized at a time
+LINES = 2 ** 12       # lines of a running text tokenized at a time
 UNKNOWN = 0.01        # share of unknown words above which a warning says so
 
 
@@ -42,7 +45,7 @@ def resolve(cfg: config.Config) -> config.Config:
         data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or room))
     if not knobs.path:
         knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
-                                    vocab_size=knobs.vocab_size or (0 if drawn else 8192))
+                                    vocab_size=knobs.vocab_size or (0 if drawn or knobs.kind == "characters" else 8192))
     if data.corpus == "aligned":
         pack = dataclasses.replace(pack, source_length=pack.source_length or pack.length)
     else:
@@ -64,10 +67,12 @@ def check(cfg: config.Config) -> None:
     else:
         errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
         errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
+        errors.expect(cfg.pack.mode != "stream" or cfg.data.corpus == "text", "config.pack.mode", cfg.pack.mode,
+                      f"another, since config.data.corpus is {cfg.data.corpus}, no running text")
     if not cfg.tokenizer.path:
         errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     if cfg.data.corpus != "language":
-        if not cfg.tokenizer.path:
+        if not cfg.tokenizer.path and (cfg.tokenizer.vocab_size or cfg.tokenizer.kind != "characters"):
             errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
     for name, value, only in (("tokenizer.path", cfg.tokenizer.path, ""),
@@ -101,7 +106,7 @@ def load(cfg: config.Config) -> Packed:
     def make(folder):
         counts = {}
         for split in corpus.SPLITS:
-            rows = MODES[cfg.pack.mode](_tokenize(cfg.data, split, tokenizer), cfg.pack.length, **short)
+            rows = MODES[cfg.pack.mode](_tokenize(cfg, split, tokenizer), cfg.pack.length, **short)
             writer = _write(folder, split, rows, cfg.pack, isolate, tokenizer.vocab_size)
             counts[split] = writer.counts()
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
@@ -156,10 +161,13 @@ def vocabulary(cfg: config.Config, content: str) -> Tokenizer:
         if corpus.fingerprint(cfg.data) != content:
             raise errors.ConfigError(f"config.data.cache = {cfg.data.cache!r}: expected the folder that holds the "
                                      "tokenizer, since the corpus that it was learnt from has changed")
-        tokenizer = kinds.train(cfg.tokenizer, _progress(corpus.to_learn(cfg.data), "reading for the vocabulary"))
+        texts = stream.stretches(cfg.data, "train") if running else corpus.to_learn(cfg.data)
+        tokenizer = kinds.train(cfg.tokenizer, _progress(texts, "reading for the vocabulary"))
         return {"file": tokenizer.save(folder).name}
 
+    running = cfg.pack.mode == "stream"
     inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
+    inputs |= {"mode": cfg.pack.mode} if running else {}
     folder, manifest = store.made(cfg.data.cache, "tokenizer", inputs, make)
     return kinds.load(folder / manifest["file"])
 
@@ -175,8 +183,13 @@ def _progress(texts, what):
             logging.info("%s: %.1f million characters, %.2f a second", what, done / 1e6, done / 1e6 / (now - start))
 
 
-def _tokenize(data, split, tokenizer) -> Iterator[Document]:
+def _tokenize(cfg, split, tokenizer) -> Iterator[Document]:
     """The split's documents as token ids, many sentences at a time: that is faster than one by one."""
+    if cfg.pack.mode == "stream":
+        parts = _progress(stream.stretches(cfg.data, split), f"packing {split}")
+        while batch := list(itertools.islice(parts, LINES)):
+            yield tokenizer.encode_batch(batch)
+        return
     batch, ends, size = [], [], 0  # sentences, how many there were when a document ended, characters
     begun: Document = []           # what is already encoded of the document that the batch begins in
     long = corpus.too_long()
@@ -194,7 +207,7 @@ def _tokenize(data, split, tokenizer) -> Iterator[Document]:
         ends.clear()
         size = 0
 
-    for text in _progress(corpus.documents(data, split), f"packing {split}"):
+    for text in _progress(corpus.documents(cfg.data, split), f"packing {split}"):
         for sentence in corpus.sentences(text, long):
             batch.append(sentence)
             size += len(sentence)
@@ -209,8 +222,9 @@ def _tell(cfg, tokenizer, manifest):
     """Says what share was held out, and what share of the words the vocabulary does not know."""
     if cfg.data.corpus != "language":
         held, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
+        which = "its end" if cfg.pack.mode == "stream" else "of documents by chance"
         asked = "" if cfg.data.validation_path else \
-            f", of documents by chance (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
+            f", {which} (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
         trouble.tell(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
     for split in corpus.SPLITS:
         share = manifest[split]["unknown"]

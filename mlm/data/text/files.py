@@ -84,21 +84,35 @@ def read(paths: list[str], starts: Boundary) -> Iterator[str]:
     Bytes that are not UTF-8 become U+FFFD; they, empty files and documents cut for their length are counted in a
     warning. Raises errors.ConfigError for a file that cannot be read to its end.
     """
-    undecodable = Trouble("lines with bytes that are not UTF-8, replaced by U+FFFD")
-    nul = Trouble("lines, or parts of long ones, with NUL characters, which were left out")
-    bomb = Trouble(f"compressed files that unpack to more than {RATIO} times their size, cut")
+    faults = _faults()
     empty = Trouble("empty files")
     long = Trouble(f"documents longer than {MAX_DOCUMENT} characters, cut")
     for path in paths:
         found = False
-        for document in _documents(_lines(path, undecodable, nul, bomb), starts, path, long):
+        for document in _documents(_lines(path, *faults), starts, path, long):
             if document := document.strip():
                 found = True
                 yield document
         if not found:
             empty.add(f"{path} at byte 0")
-    for kind in (undecodable, nul, bomb, empty, long):
+    for kind in (*faults, empty, long):
         kind.report()
+
+
+def lines(paths: list[str]) -> Iterator[str]:
+    """All lines of the files as they stand, a long one in pieces. Warns and raises as `read` does."""
+    faults = _faults()
+    for path in paths:
+        for _, line in _lines(path, *faults):
+            yield line
+    for kind in faults:
+        kind.report()
+
+
+def _faults():
+    return (Trouble("lines with bytes that are not UTF-8, replaced by U+FFFD"),
+            Trouble("lines, or parts of long ones, with NUL characters, which were left out"),
+            Trouble(f"compressed files that unpack to more than {RATIO} times their size, cut"))
 
 
 def _documents(lines, starts, path, long):

@@ -18,18 +18,19 @@ def files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
         kept = json.loads(tokenizer.model)
         made, special = kept["tokenizer"] | {"padding": None, "truncation": None}, kept["special"]
     else:
-        made = json.loads(_finished(KINDS[tokenizer.kind](tokenizer), types).to_str())
+        made = json.loads(_finished(KINDS[tokenizer.kind](tokenizer), types, tokenizer.kind != "characters").to_str())
     knobs = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length,
              "model_input_names": ["input_ids", *["token_type_ids"] * (types > 1), "attention_mask"],
              "clean_up_tokenization_spaces": False, **dict(zip(hub.KEYS, special, strict=True))}
     return {hub.FILE: json.dumps(made, ensure_ascii=False), hub.KNOBS: json.dumps(knobs, indent=1, ensure_ascii=False)}
 
 
-def _finished(tool, types):
-    """With special tokens that are found in a text, and around it."""
+def _finished(tool, types, lstrip):
+    """With special tokens that are found in a text, and around it. lstrip: the space before a hidden word is hidden
+    with it."""
     import tokenizers
-    tool.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == SPECIAL[MASK], normalized=False)
-                             for name in SPECIAL])  # the space before a hidden word is hidden with it
+    tool.add_special_tokens([tokenizers.AddedToken(name, lstrip=lstrip and name == SPECIAL[MASK], normalized=False)
+                             for name in SPECIAL])
     second = ":1" if types > 1 else ""
     tool.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] $B{second} [SEP]{second}",
@@ -65,6 +66,15 @@ def _words(tokenizer):
     return tool
 
 
+def _characters(tokenizer):
+    import tokenizers
+    tool = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+        {piece: i for i, piece in enumerate(tokenizer.pieces)}, unk_token=SPECIAL[UNK]))
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"(?m)."), "isolated")  # m: line ends too
+    tool.decoder = tokenizers.decoders.Fuse()
+    return tool
+
+
 def _unigram(tokenizer):
     """SentencePiece's model: its normalisation, then one space for many and none at the end, then its pieces.
 
@@ -92,4 +102,5 @@ def _unigram(tokenizer):
     return tool
 
 
-KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "bpe": _bpe, "words": _words}
+KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "bpe": _bpe, "words": _words,
+         "characters": _characters}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL
-from mlm.data.tokenizers import bpe, hub, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, characters, hub, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
 
 SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
@@ -29,7 +29,7 @@ def given(field: str, folder: str) -> Tokenizer:
         return hub.read(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
     errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
-                  f"wordpiece.txt, bpe.json, words.txt or hub.json); it holds {len(there)}{inside}")
+                  f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}")
     try:
         tokenizer = load(there[0])
     except (OSError, RuntimeError, ValueError) as error:
@@ -42,7 +42,7 @@ def given(field: str, folder: str) -> Tokenizer:
 def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
     """A vocabulary of exactly knobs.vocab_size entries, learnt from sentences; the same for the same sentences.
 
-    0 entries, for words alone: those of all the words.
+    0 entries, for words and characters alone: those of all of them.
 
     Raises errors.ConfigError for a size that the text cannot give, and says which it can.
     """
@@ -76,5 +76,6 @@ def _sample(sentences) -> list[str]:
 KINDS = {"unigram": Kind(unigram.train, unigram.restore),
          "wordpiece": Kind(wordpiece.train, wordpiece.restore),
          "bpe": Kind(bpe.train, bpe.restore),
-         "words": Kind(words.train, words.restore)}
+         "words": Kind(words.train, words.restore),
+         "characters": Kind(characters.train, characters.restore)}
 RESTORE = {name: kind.restore for name, kind in KINDS.items()} | {"hub": hub.restore}  # what is read, and never learnt

@@ -10,7 +10,7 @@ import numpy as np
 from mlm.base import errors, files
 from mlm.base.special import MASK, SPECIAL
 
-ENDINGS = {"unigram": "model", "bpe": "json", "hub": "json"}  # of a kind's file; the others': txt
+ENDINGS = {"unigram": "model", "bpe": "json", "characters": "json", "hub": "json"}  # of a kind's file; the others': txt
 SENTENCE = 1000         # characters; the longest stretch learnt from at once
 
 

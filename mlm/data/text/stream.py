@@ -1,0 +1,32 @@
+"""A corpus as one running text, white space and all: its files one after another, its end held out."""
+from collections.abc import Iterator
+
+from mlm.base import config, errors
+from mlm.data.text import files
+from mlm.data.text.corpus import SPLITS
+
+
+def stretches(data: config.Data, split: str) -> Iterator[str]:
+    """The text of one split in parts of at most a line, of which no character is lost.
+
+    Held out are the files of config.data.validation_path, or the last config.data.validation_fraction of the
+    characters. Raises ConfigError for a file that is missing or unreadable, and for a split without text.
+    """
+    errors.one_of("split", split, SPLITS)
+    field = "validation_path" if split == "validation" and data.validation_path else "path"
+    paths, found = files.find(f"config.data.{field}", getattr(data, field)), False
+    for part in files.lines(paths) if data.validation_path else _part(paths, data.validation_fraction, split):
+        found = True
+        yield part
+    errors.expect(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
+
+
+def _part(paths, fraction, split):
+    size = sum(map(len, files.lines(paths)))
+    bound = int(size * (1 - fraction))
+    first, end = (bound, size) if split == "validation" else (0, bound)
+    at = 0
+    for line in files.lines(paths):
+        if part := line[max(0, first - at):max(0, end - at)]:
+            yield part
+        at += len(line)

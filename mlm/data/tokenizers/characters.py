@@ -1,0 +1,50 @@
+"""Characters as a vocabulary: white space, line ends and all, so that a text comes back as it was."""
+import json
+from collections import Counter
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
+
+
+def train(vocab_size, texts):
+    """The most frequent characters, most frequent first; all of them for a size of 0."""
+    counts = Counter()
+    for text in texts:
+        counts.update(text)
+    found = ranked(counts)
+    if len(found) < vocab_size - NUM_SPECIAL:
+        raise TooMany(vocab_size, len(found) + NUM_SPECIAL)
+    kept = found[:vocab_size - NUM_SPECIAL] if vocab_size else found
+    return json.dumps("".join(kept), ensure_ascii=False).encode()
+
+
+def restore(model):
+    try:
+        kept = json.loads(model)
+        errors.expect(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")
+    except ValueError as error:
+        raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.line(error)})") from None
+    pieces = [*SPECIAL, *kept]
+    number = {character: i for i, character in enumerate(kept, NUM_SPECIAL)}
+
+    def encode(text):
+        return [number.get(character, UNK) for character in text]
+
+    def encode_batch(texts):
+        return [encode(text) for text in texts]
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids)
+
+    def locate(text):
+        return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
+
+    def hide(text):
+        first, *rest = (encode(part) for part in text.split(SPECIAL[MASK]))
+        return first + [i for part in rest for i in (MASK, *part)]
+
+    starts_V = np.array([piece.isspace() or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
+    return Tokenizer("characters", model, pieces, starts_V, encode_batch, decode, locate, hide)

@@ -1,0 +1,113 @@
+"""Characters as tokens, rows cut from a running text, and nanoGPT's recipe."""
+import gzip
+import random
+
+import numpy as np
+import pytest
+
+from configs import nanogpt
+from mlm.base import config, errors, fields
+from mlm.base.special import MASK, NUM_SPECIAL, UNK
+from mlm.data.rows import fill, pack
+from mlm.data.tokenizers import kinds
+from mlm.train import recipe
+
+LETTERS = "abcde \n\t.é\u2028\U0001f600"
+
+
+def text(seed, count):
+    draw = random.Random(seed)
+    return "".join(draw.choices(LETTERS, k=count)) + "  \n\n"
+
+
+def configured(folder, **changes):
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    cfg = fields.override(nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache": f"{folder.parent}/cache"})
+    cfg = recipe.resolve(fields.override(cfg, {"pack.length": 16} | changes))
+    recipe.check(cfg)
+    return cfg
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "texts").mkdir()
+    return tmp_path / "texts"
+
+
+def test_a_text_comes_back_character_by_character():
+    words = kinds.train(config.Tokenizer("characters", 0), [text(0, 500)])
+    assert sorted(words.pieces[NUM_SPECIAL:]) == sorted(LETTERS)
+    for one in (text(1, 400), "\n\n a\t", "", " "):
+        ids = words.encode(one)
+        assert len(ids) == len(one) and words.decode(ids) == one and UNK not in ids
+    assert words.encode("aX") == [words.encode("a")[0], UNK]
+    assert words.hide("a[MASK] b")[1:3] == [MASK, *words.encode(" ")] and words.hide("") == []
+    assert [words.pieces[i] for i in np.flatnonzero(words.starts_word_V)[4:]] == [
+        c for c in words.pieces[NUM_SPECIAL:] if c in " \n\t\u2028"]
+
+
+@pytest.mark.parametrize("length", [8, 16, 64])
+def test_the_rows_of_a_stream_hold_the_text_and_nothing_else(folder, length):
+    """Its last tenth is held out, wherever a line or file ends there."""
+    parts = [text(seed, 700) for seed in range(3)]
+    (folder / "0.txt").write_text(parts[0])
+    with gzip.open(folder / "1.gz", "wt") as file:
+        file.write(parts[1])
+    (folder / "2.txt").write_text(parts[2])
+    cfg, whole = configured(folder, pack__length=length), "".join(parts)
+    packed, cut = pack.load(cfg), int(0.9 * len(whole))
+    for rows, asked in ((packed.train, whole[:cut]), (packed.validation, whole[cut:])):
+        there_NxL = rows["segments"] > 0
+        assert packed.tokenizer.decode(rows["ids"][there_NxL]) == asked
+        assert there_NxL[:-1].all() and (np.diff(there_NxL[-1].astype(int)) <= 0).all()
+        assert (rows["positions"] == np.arange(length) * there_NxL).all() and rows["segments"].max() == 1
+    assert packed.manifest["train"]["unknown"] == 0
+
+
+def test_rows_do_not_depend_on_how_the_text_is_divided():
+    ids = list(range(100))
+    whole = list(fill.stream(iter([[ids]]), 7))
+    parts = list(fill.stream(iter([[ids[:3], ids[3:4]], [], [ids[4:50]], [[], ids[50:]]]), 7))
+    assert whole == parts and [i for row in whole for i in row.ids] == ids and len(whole) == 15
+
+
+def test_a_held_out_file_is_a_stream_of_its_own(folder):
+    (folder / "a.txt").write_text("a b\n" * 40)
+    (folder.parent / "held.txt").write_text(" b a \n\n")
+    packed = pack.load(configured(folder, data__validation_path=f"{folder.parent}/held.txt",
+                                  data__validation_fraction=0.05))
+    assert packed.tokenizer.decode(packed.train["ids"].ravel()) == "a b\n" * 40
+    assert packed.tokenizer.decode(packed.validation["ids"][packed.validation["segments"] > 0]) == " b a \n\n"
+
+
+def test_the_vocabulary_is_of_the_training_part(folder):
+    (folder / "a.txt").write_text("ab" * 95 + "z" * 10)
+    packed = pack.load(configured(folder))
+    assert packed.tokenizer.pieces[NUM_SPECIAL:] == ["a", "b"]
+    assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
+    ({"data__boundary": "line"}, r"data\.boundary = 'line': nothing reads it"),
+    ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6")])
+def test_what_no_stream_can_be_is_refused(folder, changes, words):
+    with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
+        configured(folder, **changes)
+
+
+def test_a_stream_without_text_in_a_split_is_refused(folder):
+    (folder / "a.txt").write_text("")
+    with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*expected files with text for the train"):
+        pack.load(configured(folder))
+
+
+def test_nanogpt_s_recipe_is_its_own():
+    """Karpathy's README, for a CPU: 4 layers of 128 with 4 heads, 64 characters, 12 rows, 2,000 steps, no dropout."""
+    cfg = recipe.resolve(fields.override(nanogpt.get_config(), {"data.path": "a.txt"}))
+    model, optim = cfg.model, cfg.optim
+    assert (model.layers, model.width, model.heads, model.hidden, model.dropout) == (4, 128, 4, 512, 0)
+    assert (cfg.pack.length - 1, cfg.train.batch_size, cfg.train.steps) == (64, 12, 2000)
+    assert (optim.learning_rate, optim.final_fraction, optim.b1, optim.b2, optim.clip) == (1e-3, 0.1, 0.9, 0.99, 1)
+    assert optim.warmup_fraction * cfg.train.steps == 100 and optim.weight_decay == 0.1
+    assert cfg.model.sees == "left" and cfg.data.validation_fraction == 0.1
