@@ -131,3 +131,18 @@ def test_no_percentage_has_an_interval_beyond_the_scale():
         assert 0 <= value.low <= value.mean <= value.high <= 100
         cell = table.text(value, ".1f")
         assert cell in table.markdown(found, columns) and "±" not in cell, cell
+
+
+def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not():
+    def run(group, seed, gap, error=0.01):
+        one = on(group, seed, 2.0 + gap)
+        one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS[:3])]
+        one["evaluation"] |= {"floor": 2.0, "gap": gap, "gap_se": error}
+        return one
+
+    found, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029), run("leaks", 0, 0.1),
+                                  run("leaks", 1, -0.031)])
+    assert [row.get("leaks") for row in found[:3]] == [None, None, "seed 1: gap -0.031 ± 0.010"]
+    assert "below the floor" in [column.title for column in columns] and "something leaks" in said
+    _, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029)])
+    assert "below the floor" not in [column.title for column in columns] and "leaks" not in said

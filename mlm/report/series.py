@@ -90,6 +90,16 @@ def optimum(results: Sequence[dict], name: str) -> Score | None:
     return next((score for score in beside(results, name) if score.reference in best), None)
 
 
+def leaks(result: dict) -> list[Score]:
+    """Of what a run's floors are known, that in which it is below by more than 3 of its rows' standard errors.
+
+    No model can be, but by chance in one of 700, that has not seen what it was asked for.
+    """
+    found = result["evaluation"]
+    return [score for score in scores_of(result) if score.columns[0].endswith(EXCESS) and score.name in found
+            and found[score.name] < -3 * found[f"{score.name}_se"]]
+
+
 def rates(result: dict) -> dict[float, dict]:
     """The evaluations at further masking rates, by rate."""
     return {one["rate"]: one for one in result["answers"].get("rates", {}).values()}

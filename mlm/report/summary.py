@@ -12,6 +12,8 @@ from mlm.report.table import Column, scored
 SPENT = (Column("seeds", "seeds", ",d"), Column("parameters", "parameters", ",d"),
          Column("flops", "training FLOPs", ".2e"), Column("predictions", "predictions", ".3g"))
 JUDGED = "judged_on"
+LEAKS = Column("leaks", "below the floor", note="Below the floor by more than 3 standard errors over rows, which no "
+               "model can be: something leaks, and it has seen what it was asked for.")
 
 
 def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Sequence[dict]], dict],
@@ -22,16 +24,18 @@ def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Seque
     a group -> its cells in both. Columns that no row fills are left out. Runs evaluated at further rates
     (config.eval.rates) have a column for each: the excess over the floor there where that is known, else the first
     score. Where runs were judged on different rows or masks a column says on which, and there are references of each.
-    What the runs were asked since (launch/judge.py) stands in the columns of `asked`.
+    What the runs were asked since (launch/judge.py) stands in the columns of `asked`. A run that is below its floor by
+    more than chance is named in a column of its own.
     """
     value, sets, since = series.judging(results), rows.judged(results), asked.columns(results)
-    made = [about(seeds) | measured(seeds, value) | asked.cells(seeds, since) | judged_on(seeds, sets)
+    made = [about(seeds) | leaking(seeds) | measured(seeds, value) | asked.cells(seeds, since) | judged_on(seeds, sets)
             for seeds in series.groups(results).values()]
     for one in sets:
         made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value, since)]
     further = sorted({rate for result in results for rate in series.rates(result)})
-    columns = (*own, Column(JUDGED, "judged on", note=rows.note(sets)), *SPENT, *columns_of(results), *since.values(),
-               *more, *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in further))
+    columns = (*own, LEAKS, Column(JUDGED, "judged on", note=rows.note(sets)), *SPENT, *columns_of(results),
+               *since.values(), *more,
+               *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in further))
     return made, [column for column in columns if any(column.name in row for row in made)]
 
 
@@ -39,6 +43,13 @@ def judged_on(runs: Sequence[dict], sets: Sequence[rows.Judged]) -> dict:
     """Which of several sets of rows and masks some runs were judged on."""
     mine = [one.name for one in sets if {id(run) for run in runs} & {id(run) for run in one.runs}]
     return {JUDGED: ", ".join(mine)} if len(sets) > 1 else {}
+
+
+def leaking(seeds: Sequence[dict]) -> dict:
+    """The cell of a group of which some run is below a floor: the seeds, and by how much."""
+    found = [f"seed {result['config'].get('seed')}: {score.name} {result['evaluation'][score.name]:+.3f} ± "
+             f"{result['evaluation'][f'{score.name}_se']:.3f}" for result in seeds for score in series.leaks(result)]
+    return {LEAKS.name: "; ".join(found)} if found else {}
 
 
 def models(results: Sequence[dict]) -> list[Score]:

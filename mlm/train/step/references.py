@@ -87,6 +87,7 @@ FLOORS = {  # by what the objective lets a model see of an asked word's row
     "sides": Kind(_sides, {"window_floor": _sides_near},
                   lambda language, words_NxL, asked_NxL, most: parts.side_parts(language, words_NxL, most), _document,
                   times=2),
+    "filled": Kind(lambda language, words_NxL, asked_NxL, most: floor.filled_loss(language.hmm, words_NxL, asked_NxL)),
     "bound": Kind(_weighted(_masked), {"window_floor": _weighted(_masked_near)}, document=_bound),
 }
 TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
