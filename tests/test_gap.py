@@ -18,7 +18,7 @@ from mlm.data.rows import pack
 from mlm.judge import gap, questions
 from mlm.judge.judged import Part
 from mlm.train.run import trained
-from mlm.train.step import evaluation, program, references
+from mlm.train.step import evaluation, floors, program, references
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_the_optimum_has_no_gap(data):
 
 def test_a_window_reaches_the_window_floor(data):
     cfg, rows, language = data
-    near = functools.partial(posterior.window_posterior, window=references.WINDOW)
+    near = functools.partial(posterior.window_posterior, window=floors.WINDOW)
     result = evaluated(cfg, rows, optimum(cfg, rows, language, near))
     assert result["loss"] == pytest.approx(result["window_floor"], abs=1e-5)
     assert result["accuracy"] == pytest.approx(result["window_floor_accuracy"], abs=0.03)
