@@ -135,6 +135,12 @@ class Mask:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Hybrid:
+    causal: float = 0.0625              # share of a batch's rows that are causal; the others are masked
+    first: float = 0.0                  # share of the steps, the first ones, in which all rows are causal
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Model:
     family: str = "transformer"         # feedforward | rnn | transformer | encoder_decoder (of rows beside a source)
     cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder:
@@ -280,12 +286,14 @@ class Config:
     workdir: str = setting("runs/base")
     objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal |
                                         #       denoise (a decoder writes a row that its encoder sees masked);
+                                        #       hybrid (causal and masked rows, or the one after the other);
                                         #       on labelled rows classify | regress | choice | tag | span |
                                         #       edge
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)
     mask: Mask = dataclasses.field(default_factory=Mask)
+    hybrid: Hybrid = dataclasses.field(default_factory=Hybrid)
     model: Model = dataclasses.field(default_factory=Model)
     optim: Optim = dataclasses.field(default_factory=Optim)
     start: Start = dataclasses.field(default_factory=Start)

@@ -119,7 +119,9 @@ class Family(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What is minimised is the sum over terms of (sum of loss over the global batch) / (sum of weight over it)."""
+    """What is minimised is the sum over terms of (sum of loss over the global batch) / (sum of weight over it), each
+    times the objective's factor of that term.
+    """
 
     loss_B: dict[str, jax.Array]    # term -> nats
     weight_B: dict[str, jax.Array]  # term -> predictions made; depends on no parameter
@@ -142,6 +144,8 @@ class Objective(NamedTuple):
     views: int = 1            # passes through the model that a batch takes in a step
     words: bool = True        # whether it asks for tokens, through the model's output layer
     now: Callable = lambda knobs, done: knobs  # (knobs, share of training done) -> knobs of the moment
+    factors: Callable = lambda knobs: {}   # (knobs of the moment) -> by what a term is multiplied in what is minimised,
+                              # where that is not 1
     tally: Callable = lambda columns, rows, examples: columns  # what no compiled step can count, on the host: (what
                               # evaluation gave by row, the split's columns by name, its examples) -> columns by row
 
@@ -163,3 +167,4 @@ class Goal(NamedTuple):
     losses: Mapping[str, str] = MappingProxyType({})   # as `seen`, of further losses among its scores; of "loss"
                               # where it is a "bound": the rest, and weighed by how many words of the row are asked for
     source: bool = False               # whether it makes of each row the source that a model reads beside it
+    telling: Callable = lambda model: model  # (Model) -> the same, whose state at a hidden token's place tells it

@@ -84,7 +84,7 @@ def saliency(model: Opened, row: list[int], hidden: bool) -> tuple[np.ndarray, l
     """
     size = len(row)
     slope_TxT, answers = np.zeros((size, size), np.float32), [Answer("", 0.0)] * size
-    asked = _compiled(model.model)
+    asked = _compiled(objectives.telling(model.cfg, model.model))
     for mine, ids_BxL in batches.batched([row] * size, model.length, model.batch):
         place_B = np.zeros(len(ids_BxL), np.int32)
         place_B[:len(mine)] = mine

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm import objectives
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import SHARE, estimate
 from mlm.judge import cloze, pll, prompts
@@ -102,7 +103,7 @@ def ask(run: Trained, part: Part, told: Callable) -> dict:
     best: tuple = ((-1.0, 0.0),)
     for batch in grid.batches:
         cfg = fields.override(run.cfg, RECIPE | {"train.batch_size": batch, "train.steps": grid.steps})
-        goal, steps, score = compiled(cfg, run.program.model, verbaliser_C.tobytes())
+        goal, steps, score = compiled(cfg, objectives.telling(cfg, run.program.model), verbaliser_C.tobytes())
         for rate in grid.rates:
             knobs = program.knobs(cfg)._replace(seed=np.uint32(said["seed"]), learning_rate=np.float32(rate))
             state = steps.put_state(begin(cfg, goal, params, knobs))

@@ -39,7 +39,8 @@ def ask(run: Trained, part: Part, told) -> dict:
     """
     cfg, packed = run.cfg, run.packed()
     groups = (of_V.tobytes() for of_V in parts.groups(grammar.build(cfg.data.language), packed.tokenizer.pieces))
-    answer = run.program.run.per_row(by_part, run.program.model, run.program.objective, objectives.seen(cfg), *groups)
+    model = objectives.telling(cfg, run.program.model)
+    answer = run.program.run.per_row(by_part, model, run.program.objective, objectives.seen(cfg), *groups)
     batches = loader.eval_batches(packed.validation, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
                                   **parallel.share())
     found = [answer(run.state, run.program.run.put_batch(batch), frozen(cfg)) for batch in batches]

@@ -51,7 +51,7 @@ def ask(run: Trained, part: Part, told) -> dict:
     if not len(weight_I):
         return {}
     entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
-    answer = run.program.run.per_row(alone, run.program.model)
+    answer = run.program.run.per_row(alone, objectives.telling(cfg, run.program.model))
     log_prob_IxV = np.concatenate([answer(run.state, run.program.run.put_batch(batch), frozen(cfg))
                                    for batch in masked_alone(cfg, packed.validation, items)])[:len(weight_I)]
     right_I, best_I = probes.correct(items, log_prob_IxV[:, entry_W]), probes.optimum(language, words_NxL, items)

@@ -65,7 +65,7 @@ class Opened(NamedTuple):
             errors.expect(batches.HIDDEN in each, "text", each, f"a text with {batches.HIDDEN} in it")
         ids = self._rows(texts)
         asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
-        answer = self.compiled(likeliest, top)
+        answer = self.telling(likeliest, top)
         found: list[list] = [[] for _ in texts]
         given: dict[tuple[int, int], list] = {}
         for mine, ids_BxL in self.batches([ids[number] for number, _ in asked]):
@@ -108,7 +108,7 @@ class Opened(NamedTuple):
         """TxV, float32, of each text: the output layer over all its tokens, a [MASK] in it hidden."""
         self._expect_masked("logits")
         texts, one = _listed(text)
-        found = self._each(self._rows(texts), every_logit)
+        found = self._each(self._rows(texts), self.telling(every_logit))
         return found[0] if one else found
 
     def score(self, text: str | Sequence[str], metric: str = "pll") -> np.ndarray:
@@ -117,7 +117,7 @@ class Opened(NamedTuple):
         self._expect_masked("score")
         errors.one_of("metric", metric, pll.METRICS)
         texts, one = _listed(text)
-        answer = self.compiled(cloze.log_prob)
+        answer = self.telling(cloze.log_prob)
         given = pll.scores(lambda asked: answer(self.params, asked), pll.clozes(self.tokenizer, texts, self.length),
                            self.batch)
         found = getattr(given, f"{metric}_S")
@@ -158,6 +158,10 @@ class Opened(NamedTuple):
         """A function of (model, *fixed, ...) with those in place, compiled once for all models like this one."""
         return _compiled(function, self.model, *fixed)
 
+    def telling(self, function, *fixed) -> Callable:
+        """As `compiled`, of the model as hidden tokens are read from it."""
+        return _compiled(function, objectives.telling(self.cfg, self.model), *fixed)
+
     def _rows(self, texts) -> list[list[int]]:
         """Rows in which a [MASK] hides what stands there."""
         return batches.rows(self.tokenizer, texts, self.length, hidden=True)
@@ -168,12 +172,11 @@ class Opened(NamedTuple):
 
     def _states(self, texts, layer, pool):
         ids = batches.rows(self.tokenizer, texts, self.length)
-        return self._each(ids, states, layer if layer < self.cfg.model.layers else -1, pool)
+        return self._each(ids, self.compiled(states, layer if layer < self.cfg.model.layers else -1, pool))
 
-    def _each(self, ids, function, *fixed) -> list:
-        """What a function of (model, *fixed, params, ids_BxL) gives each row, of its own tokens where it gives more."""
+    def _each(self, ids, answer) -> list:
+        """What a function of (params, ids_BxL) gives each row, of its own tokens where it gives more."""
         found: list = [None] * len(ids)
-        answer = self.compiled(function, *fixed)
         for mine, ids_BxL in self.batches(ids):
             value_Bx = np.asarray(answer(self.params, ids_BxL))
             for row, number in enumerate(mine):

@@ -166,7 +166,7 @@ def work(run: Trained, part: Part) -> int:
 
 def of_part(run: Trained, part: Part, told: Callable) -> Scores:
     """The scores of a part's sentences."""
-    score = scorer(run.program.model, run.program.run, run.state)
+    score = scorer(objectives.telling(run.cfg, run.program.model), run.program.run, run.state)
 
     def watched(cloze):
         log_prob_B = score(cloze)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm import objectives
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import Score, measure
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
@@ -180,7 +181,8 @@ def ask(run: Trained, part: Part, told: Callable) -> dict:
     said = part.asked
     verbaliser_C = entries(run.tokenizer, said["verbalisers"])
     asked, cut = rows(run.tokenizer, said["pattern"], said["examples"], run.cfg.pack.length)
-    answer = run.program.run.per_row(by_label, run.program.model, verbaliser_C.tobytes())
+    answer = run.program.run.per_row(by_label, objectives.telling(run.cfg, run.program.model),
+                                     verbaliser_C.tobytes())
 
     def score(one):
         mine = parallel.mine(len(one.place_B))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.judge import batches, cloze, pll
@@ -54,7 +55,7 @@ def passages(model: Opened, texts: Sequence[str], every: int = EVERY) -> list[Pa
             for row, mine in _parts(model.tokenizer, ids, words[version::every], model.length - 2):
                 shown.append(_hidden(row, mine))
                 of.append((number, row, mine))
-    answer = jax.jit(functools.partial(best, model.model))
+    answer = jax.jit(functools.partial(best, objectives.telling(model.cfg, model.model)))
     words_P, exact_P = np.zeros((2, len(texts)), int)
     for some, ids_BxL in batches.batched(shown, model.length, model.batch):
         id_BxL = np.asarray(answer(model.params, ids_BxL))

@@ -1,12 +1,12 @@
 """Objectives by name. A new one: a file with its GOAL, and a row here."""
 import dataclasses
 
-from mlm.base import config, errors
+from mlm.base import config, errors, types
 from mlm.base.reads import Rule
-from mlm.objectives import causal, choice, classify, denoise, edge, masking, mlm, nsp, regress, span, tag
+from mlm.objectives import causal, choice, classify, denoise, edge, hybrid, masking, mlm, nsp, regress, span, tag
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL, "denoise": denoise.GOAL,
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL, "hybrid": hybrid.GOAL, "denoise": denoise.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
     "span": span.GOAL, "edge": edge.GOAL,
 }
@@ -38,6 +38,11 @@ def losses(cfg: config.Config) -> dict[str, str]:
 def source(cfg: config.Config) -> bool:
     """Whether the objective makes of each row the source that a model reads beside it."""
     return OBJECTIVES[cfg.objective].source
+
+
+def telling(cfg: config.Config, model: types.Model) -> types.Model:
+    """The model as hidden tokens are read from it: its state at a token's place tells the token."""
+    return OBJECTIVES[cfg.objective].telling(model)
 
 
 def predicted(cfg: config.Config) -> float:

@@ -141,6 +141,12 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
                    unknown=unknown), rest_key_B
 
 
+def predicted_places(masked: Masked):
+    """predicted_BxL: whether each token of a row is among those that are predicted."""
+    rows_Bx1 = jnp.arange(len(masked.ids_BxL))[:, None]
+    return jnp.zeros(masked.ids_BxL.shape, bool).at[rows_Bx1, masked.positions_BxK].max(masked.weights_BxK > 0)
+
+
 class Draws(NamedTuple):
     """The uniform numbers of a row, all of one draw: on CPU each draw is a loop of ten kernels."""
 

@@ -58,7 +58,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
     params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
     metrics = {
-        "loss": sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight),
+        "loss": minimised(objective, knobs, sums, weight),
         "gradient_norm": optax.tree.norm(gradient),
         "parameter_norm": optax.tree.norm(params),
         "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
@@ -97,7 +97,7 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
 
     def objective_value(part, batch, key_B, view):
         sums = losses(part, batch, key_B, view)
-        return sum(sums.loss_B[term] / jnp.maximum(weight[term], 1) for term in weight), sums
+        return minimised(objective, knobs, sums, weight), sums
 
     def add_part(gradient, number):  # each part of the batch, under each view of its rows
         rows = jax.tree.map(lambda x: x[number // views], parts)
@@ -112,6 +112,12 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
                                       jnp.arange(cfg.train.accumulate * views))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
     return gradient, sums, weight
+
+
+def minimised(objective: types.Objective, knobs: types.Knobs, sums: types.Losses, weight: dict):
+    """The terms of sums over rows, each over its weight, with the objective's factors."""
+    factor = objective.factors(knobs)
+    return sum(factor.get(term, 1) * (sums.loss_B[term] / jnp.maximum(weight[term], 1)) for term in weight)
 
 
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,

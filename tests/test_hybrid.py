@@ -1,0 +1,163 @@
+"""Causal and masked rows together: which rows are which, by what state a token is told, and what is asked of them."""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import PLAIN, about, batch, build, small_config
+
+from mlm import objectives
+from mlm.base import errors, types
+from mlm.base.special import MASK
+from mlm.judge import cloze
+from mlm.objectives import hybrid
+from mlm.train import recipe
+from mlm.train.step import program, update
+
+KEYS = update.row_keys(np.uint32(0), 0, np.arange(4))
+PURE = {"mask_share": np.float32(1), "random_share": np.float32(0)}
+ROWS = batch(4, pad=0)
+
+
+@pytest.fixture(scope="module")
+def cfg():
+    return small_config("feedforward", "bag", objective="hybrid", mask__rate=0.3, eval__rate=0.3, model__layers=1,
+                        **PLAIN)
+
+
+@functools.cache
+def compiled(cfg, train):
+    model, params, _ = build(cfg)
+    _, objective = program.parts(cfg, about(cfg))
+
+    @jax.jit
+    def told(knobs):
+        shown = []
+
+        def hidden(params, text, source=None, **more):
+            shown.append((text.ids_BxL, more.get("left_B")))
+            return model.hidden(params, text, source, **more)
+
+        spy = model._replace(hidden=hidden)
+        return objective.loss({"model": params}, spy, ROWS, KEYS, knobs, train=train), shown
+
+    return told
+
+
+def told(cfg, train=True, **changes):
+    """Losses under other knobs of the objective, and what the model was shown: ids_BxL and left_B of each pass."""
+    knobs = program.knobs(cfg) if train else program.frozen(cfg)
+    return jax.device_get(compiled(cfg, train)(knobs._replace(objective=knobs.objective | changes)))
+
+
+@functools.cache
+def said(cfg):
+    """A function of (ids_BxL, left_B): log_prob_BxLxV by the state at each place, in one forward of the model."""
+    model, params, _ = build(cfg)
+    return jax.jit(lambda ids_BxL, left_B: jax.nn.log_softmax(model.logits(params, model.hidden(
+        params, ROWS.text._replace(ids_BxL=ids_BxL), left_B=left_B)[0])))
+
+
+def by_the_state_before(cfg, ids_BxL, left):
+    """nats_BxK of the rows' tokens from the second on."""
+    log_prob_BxLxV = np.asarray(said(cfg)(ids_BxL, np.full(4, left)))
+    return -np.take_along_axis(log_prob_BxLxV[:, :-1], ROWS.text.ids_BxL[:, 1:, None], -1)[..., 0]
+
+
+@pytest.mark.parametrize("share", [0.0, 1 / 16, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0])
+def test_a_share_of_the_slots_is_causal_whatever_device_has_them(share):
+    left_B = np.asarray(hybrid.causal_rows(jnp.arange(1000), np.float32(share)))
+    count_B = np.cumsum(left_B)
+    assert np.abs(count_B - share * np.arange(1, 1001)).max() <= 1
+    assert left_B.sum() == round(1000 * share - 0.4)
+    turned_B = np.asarray(hybrid.causal_rows(jnp.arange(1000)[::-1], np.float32(share)))
+    np.testing.assert_array_equal(turned_B[::-1], left_B)
+
+
+def test_causal_rows_are_shown_whole_and_read_from_the_left_the_others_are_masked(cfg):
+    losses, ((ids_BxL, left_B),) = told(cfg, causal=np.float32(0.5), **PURE)
+    assert list(left_B) == [False, True, False, True]
+    hidden_BxL = ids_BxL == MASK
+    np.testing.assert_array_equal(ids_BxL[~hidden_BxL], ROWS.text.ids_BxL[~hidden_BxL])
+    assert not hidden_BxL[1::2].any() and hidden_BxL[::2].any(1).all()
+    np.testing.assert_array_equal(losses.weight_B["mlm"], hidden_BxL.sum(1))
+    np.testing.assert_array_equal(losses.sums_B["corrupted"], hidden_BxL.sum(1))
+    np.testing.assert_array_equal(losses.weight_B["causal"], [0, 14, 0, 14])  # two segments, whose first is given
+
+
+def test_a_token_is_told_by_the_state_before_it_and_a_segments_first_by_its_own(cfg):
+    """In training as in evaluation, for causal rows as for masked ones, and where a judge asks."""
+    model, params, _ = build(cfg)
+    text = batch(4, pad=0).text
+    place_BxL = np.broadcast_to(np.arange(16), (4, 16)).astype(np.float32)
+    marked = model._replace(hidden=lambda params, text, source=None, **more: (place_BxL[..., None],))
+    told_BxL = np.asarray(hybrid.telling(marked).hidden(params, text)[0])[..., 0]
+    first_L = text.positions_BxL[0] == 0
+    assert first_L.sum() == 2
+    np.testing.assert_array_equal(told_BxL, np.where(first_L, place_BxL, place_BxL - 1))
+    assert hybrid.telling(marked) is hybrid.telling(marked)  # what is compiled is known by its model
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_losses_are_those_of_the_states_before(cfg, train):
+    masked, shown = told(cfg, train, **PURE, **({"causal": np.float32(0)} if train else {}))
+    hidden_BxK = (shown[0][0] == MASK)[:, 1:] & (ROWS.text.positions_BxL[:, 1:] > 0)
+    nats_B = (by_the_state_before(cfg, shown[0][0], False) * hidden_BxK).sum(1)
+    of_first_B = masked.weight_B["mlm"] - hidden_BxK.sum(1)  # whose nats are its own state's
+    assert (of_first_B == 0).sum() >= 2
+    np.testing.assert_allclose(masked.loss_B["mlm"][of_first_B == 0], nats_B[of_first_B == 0], rtol=1e-4)
+    causal, shown = told(cfg, causal=np.float32(1)) if train else (masked, shown[1:])
+    assert (shown[0][0] == ROWS.text.ids_BxL).all() and shown[0][1].all()
+    nats_B = (by_the_state_before(cfg, ROWS.text.ids_BxL, True) * (ROWS.text.positions_BxL[:, 1:] > 0)).sum(1)
+    np.testing.assert_allclose(causal.loss_B["causal"], nats_B, rtol=1e-4)
+
+
+def test_evaluation_asks_for_the_tokens_that_mlm_is_asked_for(cfg):
+    text, knobs = ROWS.text, program.frozen(cfg)
+    of = objectives.OBJECTIVES["hybrid"].build(cfg, about(cfg))
+    plain = objectives.OBJECTIVES["mlm"].build(cfg, about(cfg))
+    np.testing.assert_array_equal(of.asked(text, KEYS, knobs), plain.asked(text, KEYS, knobs))
+    assert of.scores[:len(plain.scores)] == plain.scores
+
+
+def test_all_rows_are_causal_for_the_first_share_of_the_steps():
+    cfg = small_config(objective="hybrid", hybrid__first=0.25, hybrid__causal=0.125, mask__schedule="linear",
+                       mask__final_rate=0.05)
+    knobs = program.knobs(cfg)
+    shares = [float(hybrid.now(knobs, step / np.float32(8)).objective["causal"]) for step in range(8)]
+    assert shares == [1, 1, *[0.125] * 6]
+    assert float(hybrid.now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
+    factor = hybrid.factors(hybrid.now(knobs, 0.5))
+    assert (float(factor["causal"]), float(factor["mlm"])) == (0.125, 0.875)
+    assert objectives.predicted(cfg) == pytest.approx(0.34375 + 0.65625 * 0.1)
+    assert program.blank(cfg) == program.blank(small_config(objective="hybrid", mask__max_rate=0.15))
+
+
+def test_terms_weigh_as_their_rows_are_many():
+    """What is minimised: a quarter of the causal rows' mean, and three of the masked ones', whatever each predicts."""
+    objective = types.Objective(None, None, None, (), factors=hybrid.factors)
+    knobs = types.Knobs(None, None, None, {"causal": np.float32(0.25)})
+    sums = types.Losses({"mlm": 6.0, "causal": 100.0}, {}, {})
+    assert float(update.minimised(objective, knobs, sums, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
+
+
+def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
+    model, params, _ = build(cfg)
+    ids_BxL, places_B = ROWS.text.ids_BxL, np.array([1, 3, 9, 14], np.int32)
+    asked = cloze.Cloze(ids_BxL, places_B, places_B + 1)
+    found_BxV = jax.jit(functools.partial(cloze.log_probs, objectives.telling(cfg, model)))({"model": params}, asked)
+    hidden_BxL = np.where(np.arange(16) == places_B[:, None], MASK, ids_BxL)
+    h_BxLxD, = model.hidden(params, cloze.text(jnp.asarray(hidden_BxL)))
+    log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), places_B - 1]))
+    np.testing.assert_allclose(found_BxV, log_prob_BxV, rtol=1e-4, atol=1e-5)
+    assert objectives.telling(small_config(objective="mlm"), model) is model
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"hybrid__causal": 1.5}, r"^config.hybrid.causal = 1.5: expected"),
+    ({"mask__views": 2}, r"^config.mask.views = 2: expected 1, since config.objective is hybrid"),
+    ({"model__sees": "both"}, r"^config.model.sees = 'both': expected row, since config.objective is hybrid")])
+def test_what_a_hybrid_run_cannot_be_is_refused(changes, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        recipe.check(small_config(objective="hybrid", data__corpus="docstrings", **changes))
