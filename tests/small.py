@@ -20,7 +20,7 @@ CLASSES = ("O", "B-X", "I-X")
 ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4
 SOURCED = [name for name, goal in OBJECTIVES.items() if goal.source]  # for models that read a source: not MEMBERS
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED, *SOURCED})  # whose rows the built-in language's text can fill
-ABOVE_STATES = ("hybrid",)  # objectives of which all that is their own is done above a model's states
+ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(MEMBERS)}.values())  # a member of each family
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 

@@ -285,8 +285,8 @@ class Config:
     seed: int = 0                       # of initialisation, data order, masks and dropout
     workdir: str = setting("runs/base")
     objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal |
+                                        #       hybrid (causal and masked rows, or the one after the other) | diffusion |
                                         #       denoise (a decoder writes a row that its encoder sees masked);
-                                        #       hybrid (causal and masked rows, or the one after the other);
                                         #       on labelled rows classify | regress | choice | tag | span |
                                         #       edge
     data: Data = dataclasses.field(default_factory=Data)

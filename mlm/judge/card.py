@@ -38,7 +38,7 @@ def text(model: Opened, said: dict) -> str:
         found = result["evaluation"]
         lines += [f"| {name} | {found[name]:.4f} | {found[f'{name}_se']:.4f} |" for name in found
                   if f"{name}_se" in found]
-        masked = f", {cfg.eval.rate:.0%} of the words masked" if objectives.seen(cfg) == "rest" else ""
+        masked = f", {cfg.eval.rate:.0%} of the words masked" if objectives.losses(cfg)["loss"] == "rest" else ""
         lines += ["", f"Over {found['rows']:,} rows and {found['predictions']:,} predictions of the held-out split"
                   f"{masked}, after {result['steps']:,} updates.", ""]
     elif model.source is None:

@@ -23,7 +23,10 @@ SEEN = ("rest", "left", "sides")    # of an asked word's row
 def can(cfg: config.Config) -> str:
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
-    return "" if objectives.seen(cfg) in SEEN else f"config.objective is {cfg.objective}, which asks for no words"
+    seen = objectives.losses(cfg)["loss"]
+    if seen == "bound":
+        return f"config.objective is {cfg.objective}, whose floor has no parts that are known"
+    return "" if seen in SEEN else f"config.objective is {cfg.objective}, which asks for no words"
 
 
 def asked(cfg: config.Config) -> dict:

@@ -3,10 +3,25 @@ import dataclasses
 
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
-from mlm.objectives import causal, choice, classify, denoise, edge, hybrid, masking, mlm, nsp, regress, span, tag
+from mlm.objectives import (
+    causal,
+    choice,
+    classify,
+    denoise,
+    diffusion,
+    edge,
+    hybrid,
+    masking,
+    mlm,
+    nsp,
+    regress,
+    span,
+    tag,
+)
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL, "hybrid": hybrid.GOAL, "denoise": denoise.GOAL,
+    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
+    "hybrid": hybrid.GOAL, "diffusion": diffusion.GOAL, "denoise": denoise.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
     "span": span.GOAL, "edge": edge.GOAL,
 }

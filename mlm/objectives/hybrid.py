@@ -120,5 +120,6 @@ def check(cfg: config.Config) -> None:
     errors.expect(cfg.mask.views == 1, "config.mask.views", cfg.mask.views, "1, since config.objective is hybrid")
 
 
-GOAL = mlm.GOAL._replace(build=build, check=check, predicted=predicted, sees=("row",), knobs=knobs, telling=telling,
-                         traced=(*masking.TRACED, "hybrid.causal", "hybrid.first"), reads=(*mlm.GOAL.reads, "hybrid"))
+GOAL = mlm.GOAL._replace(build=build, check=check, predicted=predicted, sees=("row",), knobs=knobs,
+                         traced=(*masking.TRACED, "hybrid.causal", "hybrid.first"), reads=(*mlm.GOAL.reads, "hybrid"),
+                         losses={"causal_loss": "left"}, telling=telling)

@@ -128,6 +128,8 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
          unknown: bool = False) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
+    Without a "rate" among them every number of tokens is as likely.
+
     The one place that says how masks follow from keys: the floor of a loss is computed under the loss's own masks.
     static_key_B: of the masks alone, taken where the run's masks are static.
     """
@@ -136,7 +138,7 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
         mask_key_B = jnp.where(knobs.objective["copies"] > 0, static_key_B, mask_key_B)
     if views > 1:
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
-    said = {name: knobs.objective[name] for name in ("rate", "predict", "mask_share", "random_share")}
+    said = {name: knobs.objective.get(name) for name in ("rate", "predict", "mask_share", "random_share")}
     return corrupt(mask_key_B, ids_BxL, **said, slots=slots, cdf_V=cdf_V, view=view, views=views,
                    unknown=unknown), rest_key_B
 
@@ -175,6 +177,12 @@ def edges(rate, count, eligible, views: int):
     return reached_E, edge_E
 
 
+def any_number(count, eligible):
+    """`edges` of one view of 1 to all of a row's eligible tokens, each number as likely; count: a draw from U(0,1)."""
+    edge_E = jnp.minimum(jnp.stack([jnp.int32(0), 1 + jnp.floor(count * eligible).astype(jnp.int32)]), eligible)
+    return edge_E.astype(jnp.float32), edge_E
+
+
 def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1,
             unknown: bool = False) -> Masked:
     """Masks exactly floor(rate * eligible + U(0,1)) tokens of each row, drawn without replacement.
@@ -182,7 +190,7 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
     A token is eligible unless it is special or padding; `unknown`: [UNK] is, too. Of those chosen a mask_share becomes
     [MASK], a random_share a draw from cdf_V, and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count:
     Wettig et al. 2022). The rate and the shares may be traced; at most `slots` tokens of a row are chosen, which
-    `slots()` makes enough.
+    `slots()` makes enough. rate None: any number of tokens from 1 to all that are eligible, each as likely.
 
     predict: the share of the eligible tokens that is predicted, apart from the rate at which they are corrupted (Wettig
     et al. 2022, on corruption and prediction); 0: all that are corrupted. A row has `views` masks, of which this call
@@ -196,7 +204,8 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
         draws = uniform(key, len(ids_L), slots, view, views)
         eligible_L = (ids_L >= NUM_SPECIAL) | (ids_L == UNK) if unknown else ids_L >= NUM_SPECIAL
         eligible = eligible_L.sum()
-        reached_E, edge_E = edges(rate, draws.count, eligible, views)
+        reached_E, edge_E = any_number(draws.count, eligible) if rate is None else edges(
+            rate, draws.count, eligible, views)
         start, count = edge_E[view], edge_E[view + 1] - edge_E[view]
 
         # The eligible tokens in their random order, of which this view takes those from its start on.
