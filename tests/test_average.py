@@ -1,4 +1,5 @@
 """A run that ends with the mean of its parameters at several moments: averaged checkpoints."""
+import contextlib
 import functools
 
 import jax
@@ -6,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small import small_config
 
-from mlm.base import config, errors
+from mlm.base import config, errors, types
+from mlm.train.run import checkpoint
 from mlm.train.step import optim
 
 PARAMS = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
@@ -64,3 +67,16 @@ def test_moments_lie_within_the_run(count, every, steps, good):
     else:
         with pytest.raises(errors.ConfigError, match=r"config\.optim\.average"):
             optim.check(knobs, steps)
+
+
+def test_a_checkpoint_between_them_holds_the_mean_so_far(tmp_path):
+    """What a run goes on from is all of its state, which the next steps follow from."""
+    params, opt_state = run(9, average=3, average_every=4)[-1]
+    state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(9), params, opt_state))
+    cfg = small_config(workdir=str(tmp_path))
+    with contextlib.closing(checkpoint.manager(tmp_path)) as checkpoints:
+        checkpoint.save(checkpoints, cfg, {}, checkpoint.Saved(state, {}))
+        checkpoints.wait_until_finished()
+        found = checkpoint.read(checkpoints, 9, cfg, {}, state).state
+    assert state.opt_state.mean["kernel"].any() and int(state.opt_state.count) == 9
+    jax.tree.map(np.testing.assert_array_equal, found, state)

@@ -1,0 +1,119 @@
+"""Translations of a run: each beside its own source, whatever the batches; BLEU as sacrebleu has it, with its error."""
+import dataclasses
+import types as python
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlm.base import config, errors, types
+from mlm.base.special import CLS
+from mlm.data.rows import aligned as rows
+from mlm.data.text.aligned import Pair
+from mlm.data.tokenizers import kinds
+from mlm.judge import translate
+from mlm.judge.judged import Part
+from mlm.train.run import directory
+from mlm.train.step import parallel
+
+WORDS = [f"w{i}" for i in range(30)]
+LENGTH = 10
+
+
+class Run(NamedTuple):
+    """What `translate` reads of a run."""
+
+    cfg: config.Config
+    tokenizer: object
+    program: object
+    state: types.TrainState
+
+
+def copying(params, text, source, room):
+    """The cache of a model that says the source's tokens, from one place on."""
+    ids_BxS = source.ids_BxL
+    return {"ids": ids_BxS[None], "place": jnp.zeros((1, len(ids_BxS)), jnp.int32)}
+
+
+def copied(params, cache, ids_B):
+    ids_BxS, place_B = cache["ids"][0], cache["place"][0]
+    next_B = jnp.take_along_axis(ids_BxS, place_B[:, None], 1)[:, 0]
+    return 20.0 * jax.nn.one_hot(next_B, params["vocab"].shape[0]), {**cache, "place": place_B[None] + 1}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    cfg = config.Config(
+        data=config.Data(corpus="aligned"), pack=config.Pack(length=LENGTH + 2, source_length=LENGTH + 1),
+        eval=config.Eval(batch_size=4), workdir=str(tmp_path_factory.mktemp("run")))
+    tokenizer = kinds.train(config.Tokenizer(kind="words"), [" ".join(WORDS)])
+    model = types.Model(ways=("left",), width=1, init=None, hidden=None, logits=None, start=copying, next=copied)
+    runs = parallel.one_device(lambda *_: None)
+    state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())
+    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, run=runs), runs.put_state(state))
+
+
+def sentences(count, longest):
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, longest + 1))) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("width", "norm"), [(1, "none"), (2, "mean")])
+def test_each_text_is_translated_beside_itself_and_cut_where_it_is_too_long(run, width, norm):
+    texts = [*sentences(9, LENGTH), " ".join(WORDS[:LENGTH + 3])]
+    found, cut = translate.translations(run, texts, width, norm)
+    assert found == [*texts[:-1], " ".join(WORDS[:LENGTH])] and cut == 1
+
+
+def test_sources_stand_alone_in_their_rows(run):
+    columns, cut = rows.sources(run.tokenizer, ["w1 w2", "w3"], 6)
+    assert cut == 0 and columns["source_segments"].tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]
+    assert columns["source_positions"][0].tolist() == [0, 1, 2, 0, 0, 0] and CLS not in columns["source_ids"]
+
+
+def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one():
+    cfg = config.Config(data=config.Data(corpus="aligned"))
+    assert [part.name for part in translate.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean", "dev-beam4-none"]
+    with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, aligned=config.Aligned(test="test")))
+    assert [part.name for part in translate.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
+    assert translate.due(cfg, ()) == [] and not translate.can(cfg)
+    assert translate.can(config.Config()) == "config.data.corpus is auto, not aligned"
+    pairs = [translate.of_pairs("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
+    assert len({*pairs, translate.due(cfg, (1,))[0].sha256}) == 3
+
+
+def test_what_is_asked_for_without_sacrebleu_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
+    part, = translate.of_pairs("own", [Pair("w1", "w1")], (1,))
+    with pytest.raises(errors.ConfigError, match=r"pip install 'mlm\[translate\]'"):
+        translate.ask(run, part, lambda: None)
+
+
+def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
+    bleu = pytest.importorskip("sacrebleu").metrics.BLEU()
+    references = sentences(200, 20)
+    rng = np.random.default_rng(1)
+    texts = [" ".join(word if rng.random() < 0.8 else "other" for word in text.split()) for text in references]
+    found = translate.scored(texts, references, seed=0)
+    whole = bleu.corpus_score(texts, [references])
+    assert found["bleu"] == whole.score and found["brevity"] == whole.sys_len / whole.ref_len == 1
+    assert found["signature"] == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + str(
+        bleu.get_signature().info["version"])
+    drawn = [bleu.corpus_score([texts[i] for i in some], [[references[i] for i in some]]).score
+             for some in rng.integers(0, 200, (60, 200))]
+    assert found["bleu_se"] == pytest.approx(np.std(drawn), rel=0.3)
+    assert found["bleu_low"] < whole.score - found["bleu_se"] and whole.score + found["bleu_se"] < found["bleu_high"]
+
+
+def test_the_answer_is_kept_with_what_was_found(run):
+    pytest.importorskip("sacrebleu")
+    told = []
+    part, = translate.of_pairs("own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9", "w6 w7 w8 w1")],
+                               (1,))
+    found = translate.ask(run, part, lambda: told.append(1))
+    assert found["pairs"] == 2 and found["cut"] == 0 and told == [1] and 50 < found["bleu"] < 100
+    assert directory.predictions(run.cfg.workdir, "own-beam1")[1] == {
+        "source": "w6 w7 w8 w9", "target": "w6 w7 w8 w1", "translation": "w6 w7 w8 w9"}
+    assert isinstance(part, Part) and part.about == {"of": "own", "beam": 1, "normalise": "none"}
