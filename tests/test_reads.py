@@ -34,8 +34,8 @@ TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pa
 CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "squad")
             if tasks.TASKS[task].objective in OBJECTIVES]
 CHOICES += [TASK | {"data.task": "ud_dep", "tune.layers": 0}]
-CHOICES += [{"data.corpus": "aligned", "data.aligned_path": "a", "objective": "causal",
-             "model.family": "encoder_decoder"}]
+PAIRS = {"data.corpus": "aligned", "objective": "causal", "model.family": "encoder_decoder"}
+CHOICES += [PAIRS, PAIRS | {"data.aligned_path": "a"}]
 
 
 def other(name):

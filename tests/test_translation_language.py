@@ -5,9 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
+from mlm.base import config, errors, fields
 from mlm.base.config import Language
+from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import translation
 from mlm.data.language.topics import topic_posterior
+from mlm.data.rows import loader, pack
+from mlm.objectives import causal
+from mlm.train import recipe
 
 LANGUAGE = Language(words=20)
 SHORT = dataclasses.replace(LANGUAGE, words=12)
@@ -108,3 +113,34 @@ def test_what_is_no_document_or_no_translation_is_refused():
     for target in ("horseo thela .", "unicorno wa sleepas ."):
         with pytest.raises(ValueError, match="expected a translation"):
             translation.back(LANGUAGE, target)
+
+
+def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path):
+    cfg = recipe.resolve(fields.override(config.Config(), {
+        "data.corpus": "aligned", "data.cache": str(tmp_path), "objective": "causal", "pack.length": 64,
+        "model.family": "encoder_decoder", "data.language.train_documents": 40,
+        "data.language.validation_documents": 30}))
+    recipe.check(cfg)
+    assert cfg.data.language.words == translation.WORDS
+    packed = pack.load(cfg)
+    rows = translation.read(packed.tokenizer.pieces, *(packed.validation[name] for name in (
+        "ids", "segments", "source_ids", "source_segments")))
+    held = take(cfg.data.language, 30, translation.HELD_OUT)
+    assert sorted(pair for row in rows for pair in row) == sorted(held)
+    floor = translation.loss(cfg.data.language, rows)
+    every_N = np.arange(len(rows))
+    asked_NxL = causal.asked(loader.read(packed.validation, every_N, every_N).text, None, None)
+    np.testing.assert_array_equal(floor.count_N, asked_NxL.sum(1))
+    assert packed.validation["source_ids"].max() < packed.about.vocab_size == len(translation.lexicon(
+        cfg.data.language)) + NUM_SPECIAL
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"data.language.order": 0.5}, r"language\.order = 0\.5: expected 1, since config\.data\.corpus is aligned"),
+    ({"data.language.words": 60}, r"language\.words = 60: expected 8 <= value <= 46"),
+    ({"tokenizer.kind": "unigram"}, r"tokenizer\.kind = 'unigram': expected words, since config\.data\.corpus is ali"),
+])
+def test_a_language_without_translations_is_refused(changes, said):
+    base = {"data.corpus": "aligned", "objective": "causal", "pack.length": 64, "model.family": "encoder_decoder"}
+    with pytest.raises(errors.ConfigError, match=said):
+        recipe.check(recipe.resolve(fields.override(config.Config(), base | changes)))

@@ -82,7 +82,7 @@ class Data:
                                         #       a stream the end, as a share of its characters
     task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
     task_path: str = ""                 # task: folder of its files; labelled.format tfds: name, such as "glue/sst2"
-    aligned_path: str = ""              # aligned: folder of its files
+    aligned_path: str = ""              # aligned: folder of its files; empty: drawn in the built-in language
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)

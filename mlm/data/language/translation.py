@@ -19,6 +19,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
+from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor
 from mlm.data.language.grammar import BLOCK, Grammar
@@ -27,6 +28,7 @@ from mlm.data.language.labelled import own
 from mlm.data.language.topics import topic_posterior
 
 WORDS = 20      # of a source at most, where config says nothing
+HELD_OUT = 2 ** 32  # number of the first held-out pair
 DIALECTS = 2    # a topic's is its number modulo this
 OWN = 0.9       # probability that a preposition has its topic's form
 SYNONYM = 0.3   # of an adjective's and an adverb's second form
@@ -64,7 +66,7 @@ def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name = "config.data.language"
     errors.expect(language.order == 1, f"{name}.order", language.order,
-                  "1, since config.data.corpus is translation: sentences are turned round by their grammar")
+                  "1, since config.data.corpus is aligned: sentences are turned round by their grammar")
     errors.number(f"{name}.words", language.words, 8, (length - 2) * 3 // 4)  # three words or more have a "wa" more
 
 
@@ -229,6 +231,17 @@ def _unturned(two, words):
             found, phrase = found + phrase[::-1], []
         phrase.append(word)
     return found + phrase[::-1]
+
+
+def read(pieces: Sequence[str], ids_NxL: np.ndarray, segments_NxL: np.ndarray, source_ids_NxS: np.ndarray,
+         source_segments_NxS: np.ndarray) -> list[list[tuple[str, str]]]:
+    """The pairs of each row, from its columns and its source's; pieces: of the tokenizer, a word each."""
+    def text(ids_L):
+        return " ".join(pieces[number] for number in ids_L if number >= NUM_SPECIAL)
+
+    rows = zip(ids_NxL, segments_NxL, source_ids_NxS, source_segments_NxS, strict=True)
+    return [[(text(source_S[beside_S == number]), text(target_L[segment_L == number]))
+             for number in range(1, segment_L.max() + 1)] for target_L, segment_L, source_S, beside_S in rows]
 
 
 def loss(language: Language, rows: Iterable[Sequence[tuple[str, str]]]) -> Floor:

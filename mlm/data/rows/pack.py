@@ -11,10 +11,12 @@ from absl import logging
 from mlm.base import buckets, config, errors, files, types
 from mlm.base.reads import Rule
 from mlm.base.special import PAD
+from mlm.data.language import translation
 from mlm.data.rows import aligned, columns, labelled, store
 from mlm.data.rows.columns import Column, Packed
 from mlm.data.rows.fill import MODES, Document
 from mlm.data.tasks import tasks
+from mlm.data.text import aligned as pairs
 from mlm.data.text import corpus, stream, trouble
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -39,10 +41,10 @@ def resolve(cfg: config.Config) -> config.Config:
         data = dataclasses.replace(data, corpus=found)
     if data.corpus == "task":
         return tasks.resolve(dataclasses.replace(cfg, data=data))
-    drawn = data.corpus == "language"
+    drawn = data.corpus == "language" or pairs.drawn(data)
     if drawn:
-        room = pack.length - 2  # beside [CLS] and [SEP]
-        data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or room))
+        most = translation.WORDS if pairs.drawn(data) else pack.length - 2  # beside [CLS] and [SEP]
+        data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or most))
     if not knobs.path:
         knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
                                     vocab_size=knobs.vocab_size or (0 if drawn or knobs.kind == "characters" else 8192))
@@ -71,7 +73,7 @@ def check(cfg: config.Config) -> None:
                       f"another, since config.data.corpus is {cfg.data.corpus}, no running text")
     if not cfg.tokenizer.path:
         errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
-    if cfg.data.corpus != "language":
+    if cfg.data.corpus != "language" and not pairs.drawn(cfg.data):
         if not cfg.tokenizer.path and (cfg.tokenizer.vocab_size or cfg.tokenizer.kind != "characters"):
             errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
@@ -79,8 +81,12 @@ def check(cfg: config.Config) -> None:
                               ("tokenizer.kind", cfg.tokenizer.kind, "words"),
                               ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
                               ("pack.mode", cfg.pack.mode, "doc_sentences")):
-        errors.expect(value == only, f"config.{name}", value,
-                      f"{only or 'none'}, since config.data.corpus is language; leave it out to have that")
+        if name != "pack.mode" or not pairs.drawn(cfg.data):
+            errors.expect(value == only, f"config.{name}", value, f"{only or 'none'}, since config.data.corpus is "
+                          f"{cfg.data.corpus}, of the built-in language; leave it out to have that")
+    if pairs.drawn(cfg.data):
+        translation.check(cfg.data.language, min(cfg.pack.length, cfg.pack.source_length))
+        return
     errors.number("config.data.language.words", cfg.data.language.words, 8, cfg.pack.length - 2)
 
 

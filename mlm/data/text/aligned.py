@@ -1,4 +1,6 @@
-"""Aligned text: pairs of a text and its translation, in two files line by line or in one with a tab between them."""
+"""Aligned text: pairs of a text and its translation, in two files line by line or in one with a tab between them, or
+drawn, where no folder of files is named.
+"""
 import difflib
 import hashlib
 import itertools
@@ -8,11 +10,14 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
+from mlm.data.language import translation
 from mlm.data.tasks import examples
 from mlm.data.text import files, trouble
 
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.aligned by split
-READ = (Rule(("data.aligned_path", "data.aligned", "eval.beams"), "data.corpus", ("aligned",)),)
+READ = (Rule(("data.aligned_path", "data.aligned", "eval.beams"), "data.corpus", ("aligned",)),
+        Rule(("data.aligned",), "data.aligned_path", unless=("",)),
+        Rule(("data.language",), "data.aligned_path", ("",)))
 
 
 class Pair(NamedTuple):
@@ -28,9 +33,9 @@ class Pairs(NamedTuple):
 
 
 def check(data: config.Data) -> None:
-    """Raises ConfigError for aligned text that is not named; opens no file."""
-    errors.expect(bool(data.aligned_path.strip()), "config.data.aligned_path", data.aligned_path,
-                  "the folder of the pairs' files, since config.data.corpus is aligned")
+    """Raises ConfigError for files that are not named; opens none."""
+    if drawn(data):
+        return
     said, name = data.aligned, "config.data.aligned"
     for field in ("train", "dev"):
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
@@ -42,6 +47,8 @@ def check(data: config.Data) -> None:
 
 def pairs(data: config.Data) -> Pairs:
     """The pairs of config.data.aligned_path. Each pass raises ConfigError for the first fault, by file and line."""
+    if drawn(data):
+        return _of_language(data.language)
     there = paths(data)
 
     def of(split):
@@ -51,6 +58,22 @@ def pairs(data: config.Data) -> Pairs:
         return hashlib.sha256(b"".join(files.sha256(str(path)) for found in there.values() for path in found)).digest()
 
     return Pairs({split: of(split) for split in there}, content)
+
+
+def drawn(data: config.Data) -> bool:
+    """Whether the pairs are the built-in language's and their translations, whose least loss is known."""
+    return data.corpus == "aligned" and not data.aligned_path
+
+
+def _of_language(language):
+    def of(start, count):
+        return lambda: itertools.starmap(Pair, itertools.islice(translation.pairs(language, start), count))
+
+    def content():  # the knobs, and pairs: they show a change of the languages or of how they are drawn
+        return hashlib.sha256(repr((language, translation.lexicon(language), list(of(0, 256)()))).encode()).digest()
+
+    return Pairs({"train": of(0, language.train_documents),
+                  "validation": of(translation.HELD_OUT, language.validation_documents)}, content)
 
 
 def lines(data: config.Data, split: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mlm.base import config, errors
 from mlm.base.reads import Rule
 from mlm.data.language import grammar as drawn
+from mlm.data.language import translation
 from mlm.data.tasks import splits, tasks
 from mlm.data.text import aligned as two_sided
 from mlm.data.text import files, trouble
@@ -28,7 +29,7 @@ READ = (*tasks.READ, *two_sided.READ,
         Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
         Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
         Rule(("data.validation_fraction",), "data.validation_path", ("",)),
-        Rule(("data.language",), "data.corpus", ("language", "task")),
+        Rule(("data.language",), "data.corpus", ("language", "task", "aligned")),
         Rule(("data.language.continues", "data.language.attractors"), "data.language.modifiers", unless=(0.0,)),
         Rule(("data.language.recall",), "data.language.protagonist", unless=(0.0,)))
 MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded
@@ -279,7 +280,11 @@ def aligned(data: config.Data) -> Corpus:
     def lines(split):
         return lambda: two_sided.lines(data, split)
 
-    return Corpus(lines("train"), lines("validation"), two_sided.pairs(data).content, lexicon=lines("train"))
+    def lexicon():
+        return translation.lexicon(data.language)
+
+    return Corpus(lines("train"), lines("validation"), two_sided.pairs(data).content,
+                  lexicon=lexicon if two_sided.drawn(data) else lines("train"))
 
 
 CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language,

@@ -13,8 +13,9 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.data.language import floor, grammar, tasks
+from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
+from mlm.data.text import aligned
 from mlm.train.step import floors, ngrams, optimum, parallel, program, update
 
 FORMAT = 3  # of what is kept: a change of how floors or their parts are computed must change this number
@@ -49,6 +50,8 @@ def exact(cfg: config.Config, made: program.Program, packed: pack.Packed) -> Ref
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         known = optimum.columns(cfg, packed)
         return References(optimum.scores(made.objective), lambda found: optimum.add(found, known, made.objective))
+    if aligned.drawn(cfg.data):
+        return beside(made.objective.scores[0], {"floor": _translated(cfg, packed)})
     known = floors.known(cfg, made.objective)
     if not known:
         return References()
@@ -68,6 +71,14 @@ def exact(cfg: config.Config, made: program.Program, packed: pack.Packed) -> Ref
         if kind.document:
             found.append(documents(loss, kind.times, **np.load(folder / f"{loss.name}-document.npz")))
     return joined(found)
+
+
+def _translated(cfg, packed):
+    """The floor of drawn translations: some seconds for a thousand rows."""
+    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    columns = (np.asarray(packed.validation[name][:count]) for name in (
+        "ids", "segments", "source_ids", "source_segments"))
+    return translation.loss(cfg.data.language, translation.read(packed.tokenizer.pieces, *columns))
 
 
 def joined(several: Sequence[References]) -> References:
