@@ -28,8 +28,8 @@ def log_length(hmm: HMM, length: int) -> np.ndarray:
 def log_prob(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> np.ndarray:
     """log_N: the log-probability of the words at the places seen, given how many words each row has; float64.
 
-    -inf where that is 0. Forward recursion over the states with the unseen words summed out, once for all topics and
-    names, which are independent of them (`HMM`).
+    -inf where that is 0, NaN where no document has so many words. Forward recursion over the states with the unseen
+    words summed out, once for all topics and names, which are independent of them (`HMM`).
     """
     valid_NxL = words_NxL >= 0
     seen_NxL = seen_NxL & valid_NxL

@@ -1,0 +1,60 @@
+"""What the built-in language itself says of a text: how likely it is, and which word comes next.
+
+Texts are words with spaces between, a whole document or, where the next word is asked for, how one begins. A language
+is resolved: its `words` say how many a document may hold.
+
+Letters in array names: N texts, L places, W words and, last, the document's end.
+"""
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlm.base import config, errors
+from mlm.data.language import bound, left
+from mlm.data.language.grammar import Grammar, build
+from mlm.data.language.posterior import log_probs
+
+
+def log_prob(language: config.Language, texts: Sequence[str]) -> np.ndarray:
+    """log_N: the exact log-probability of each text as a whole document, in nats, float64; -inf of what is none.
+
+    Summed over all of them it is 1. Raises ConfigError for a word that is not the language's.
+    """
+    grammar = build(language)
+    words_NxL = rows(grammar, texts)
+    log_P = np.append(bound.log_length(grammar.hmm, language.words), -np.inf)   # the last: of any more words
+    length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.words + 1)]
+    return np.where(length_N > -np.inf, bound.log_prob(grammar.hmm, words_NxL, words_NxL >= 0) + length_N, -np.inf)
+
+
+def next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The words of the language and, last, "" for the document's end; and log_W, the log-probability that each follows.
+
+    Raises ConfigError for a word that is not the language's, and for a text that no document begins with.
+    """
+    grammar = build(language)
+    words_1xL = rows(grammar, [text])
+    no_document = f"how a document of at most {language.words} words begins, after which more may come"
+    errors.expect(words_1xL.shape[1] <= language.words, "text", text, no_document)
+    try:
+        known = left.left_posterior(grammar.hmm, words_1xL, language.words)
+    except ValueError:
+        raise errors.ConfigError(f"text = {errors.shown(text)}: expected {no_document}") from None
+    last = type(known)(*(x_Kx[-1:] for x_Kx in known))
+    return (*grammar.words, ""), log_probs(left.ended(grammar.hmm), last)[0]
+
+
+def rows(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
+    """words_NxL, the texts as `posterior` takes rows."""
+    number, found = {word: i for i, word in enumerate(grammar.words)}, []
+    for n, text in enumerate(texts, 1):
+        for place, word in enumerate(text.split(), 1):
+            near = [] if word in number else difflib.get_close_matches(word[:100], grammar.words, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            errors.expect(word in number, f"text {n}, word {place}", word, f"a word of the built-in language{hint}")
+        found.append([number[word] for word in text.split()])
+    words_NxL = np.full((len(found), max(map(len, found), default=1) or 1), -1)
+    for words_L, each in zip(words_NxL, found, strict=True):
+        words_L[:len(each)] = each
+    return words_NxL
