@@ -9,24 +9,20 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import ratio
-from mlm.base.special import MASK
+from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.data.language import grammar, parts
 from mlm.data.rows import loader
 from mlm.judge.judged import Part
 from mlm.train.run.trained import Trained
-from mlm.train.step import parallel, references, update
+from mlm.train.step import floors, parallel, references, update
 from mlm.train.step.program import frozen
-
-SEEN = ("rest", "left", "sides")    # of an asked word's row
 
 
 def can(cfg: config.Config) -> str:
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
-    seen = objectives.losses(cfg)["loss"]
-    if seen == "bound":
-        return f"config.objective is {cfg.objective}, whose floor has no parts that are known"
-    return "" if seen in SEEN else f"config.objective is {cfg.objective}, which asks for no words"
+    known = floors.FLOORS.get(objectives.losses(cfg)["loss"])
+    return "" if known else f"config.objective is {cfg.objective}, of which no floor is known"
 
 
 def asked(cfg: config.Config) -> dict:
@@ -43,7 +39,7 @@ def ask(run: Trained, part: Part, told) -> dict:
     cfg, packed = run.cfg, run.packed()
     groups = (of_V.tobytes() for of_V in parts.groups(grammar.build(cfg.data.language), packed.tokenizer.pieces))
     model = objectives.telling(cfg, run.program.model)
-    answer = run.program.run.per_row(by_part, model, run.program.objective, objectives.seen(cfg), *groups)
+    answer = run.program.run.per_row(by_part, model, run.program.objective, objectives.losses(cfg)["loss"], *groups)
     batches = loader.eval_batches(packed.validation, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows,
                                   **parallel.share())
     found = [answer(run.state, run.program.run.put_batch(batch), frozen(cfg)) for batch in batches]
@@ -52,12 +48,11 @@ def ask(run: Trained, part: Part, told) -> dict:
     told()
     if not parallel.writes():
         return {}
-    floors = references.split(cfg, run.program, packed)
-    weight_N = columns["weight"]
+    best, weight_N = references.split(cfg, run.program, packed), columns["weight"]
 
     def said(name):
-        excess, error = ratio(columns[name] - floors[name], weight_N)
-        return {"loss": ratio(columns[name], weight_N)[0], "floor": ratio(floors[name], weight_N)[0],
+        excess, error = ratio(columns[name] - best[name], weight_N)
+        return {"loss": ratio(columns[name], weight_N)[0], "floor": ratio(best[name], weight_N)[0],
                 "excess": excess, "excess_se": error}
 
     return {"predictions": int(weight_N.sum()), **{name: said(name) for name in parts.PARTS}}
@@ -67,17 +62,19 @@ def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: by
             batch: types.Batch, knobs: types.Knobs) -> dict:
     """Sums over each row of the nats of each part, and how many tokens were asked for ("weight").
 
-    kinds, classes: `parts.groups`.
+    seen: of an asked token's row, as floors.FLOORS has it; kinds, classes: `parts.groups`.
     """
     text = batch.text
     ids_BxL, asked_BxL = text.ids_BxL, objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs)
-    shown = text._replace(ids_BxL=jnp.where(asked_BxL, MASK, ids_BxL)) if seen == "rest" else text
+    hidden = text._replace(ids_BxL=jnp.where(asked_BxL, MASK, ids_BxL))
+    in_place = seen in ("rest", "bound")    # else it stands behind the state that tells it, or before it
+    shown = hidden if in_place else text
+    source = hidden if seen == "filled" else batch.source
 
     def of_way(way, h_BxLxD):
-        # What is asked for stands behind the state that tells it, or before: a token's neighbour on the other side.
-        shift = 0 if seen == "rest" else {"left": 1, "right": -1}[way]
-        here_BxL = jnp.roll(asked_BxL, -1, axis=1) if shift == -1 else asked_BxL
-        log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], jnp.roll(h_BxLxD, shift, axis=1)))
+        moved = 0 if in_place else {"left": 1, "right": -1}[way]
+        here_BxL = jnp.roll(asked_BxL, -1, axis=1) if moved == -1 else asked_BxL  # a token's neighbour on that side
+        log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], jnp.roll(h_BxLxD, moved, axis=1)))
 
         def of_group(group):  # log P(the group of the token)
             group_V = jnp.asarray(np.frombuffer(group, np.int32))
@@ -89,6 +86,8 @@ def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: by
         nats_PxBxL = -kind_BxL, kind_BxL - class_BxL, class_BxL - word_BxL, jnp.ones_like(word_BxL)
         return jnp.where(here_BxL, jnp.stack(nats_PxBxL), 0).sum(-1)
 
-    states = model.hidden(params["model"], shown, batch.source)
+    states = model.hidden(params["model"], shown, source)
     sums_PxB = sum(of_way(way, h_BxLxD) for way, h_BxLxD in zip(model.ways, states, strict=True))
+    if seen == "bound":     # n / k of a row's n words, of which k are asked for
+        sums_PxB *= (ids_BxL >= NUM_SPECIAL).sum(-1) / jnp.maximum(sums_PxB[-1], 1)
     return dict(zip((*parts.PARTS, "weight"), sums_PxB, strict=True))

@@ -58,9 +58,13 @@ def weighted(found: Floor, words_NxL: np.ndarray) -> Floor:
 
     What is right is weighed alike, so that the accuracy is that of a hidden word with as many others hidden.
     """
-    n_N = (words_NxL >= 0).sum(1)
-    times_N = n_N / np.maximum(found.count_N, 1)
-    return of_sums(found.nats_N * times_N, found.right_N * times_N, n_N)
+    times_N = times(words_NxL, found.count_N)
+    return of_sums(found.nats_N * times_N, found.right_N * times_N, (words_NxL >= 0).sum(1))
+
+
+def times(words_NxL: np.ndarray, hidden_N: np.ndarray) -> np.ndarray:
+    """n / k of rows of n words, of which k are hidden."""
+    return (words_NxL >= 0).sum(1) / np.maximum(hidden_N, 1)
 
 
 def turns(place_n: np.ndarray, k: int, length: int, stream: np.random.Generator) -> np.ndarray:

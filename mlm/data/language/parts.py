@@ -11,6 +11,7 @@ Letters in array names: N rows, L places, K asked words of all rows, C classes, 
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL
+from mlm.data.language.filled import filled_posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.left import ended, left_posterior, with_end
@@ -33,6 +34,11 @@ def groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarray, np.ndarray
 def bayes_parts(language: Grammar, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> dict[str, np.ndarray]:
     """The parts of `floor.bayes_loss`: nats_N of each, which add up to its nats_N."""
     return _split(language.hmm, language.kind_W, posterior(language.hmm, words_NxL, masked_NxL), words_NxL)
+
+
+def filled_parts(language: Grammar, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> dict[str, np.ndarray]:
+    """The parts of `floor.filled_loss`: nats_N of each, which add up to its nats_N."""
+    return _split(language.hmm, language.kind_W, filled_posterior(language.hmm, words_NxL, hidden_NxL), words_NxL)
 
 
 def left_parts(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 Letters in array names: N rows, L places, P counts of words.
 """
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,8 @@ class Kind(NamedTuple):
     """What is known of a loss, as functions of `Rows`."""
 
     floor: Callable                 # the least that it can be, a Floor
-    others: Mapping[str, Callable] = MappingProxyType({})   # further Floors by name: those of models that see less
-    parts: Callable | None = None   # what the floor's nats are made of, nats_N by name; None: nothing that is known
+    others: Mapping[str, Callable]  # further Floors by name: those of models that see less
+    parts: Callable                 # what the floor's nats are made of, nats_N by name
     document: Callable | None = None    # nats_N by name: "document", -log P of each row's whole document where the loss
                                     # tells it, and "bound", what of it the loss has to tell where that is not all
     times: int = 1                  # how often the loss tells a document
@@ -83,15 +82,23 @@ def _of_length(rows):
     return {"document": whole_N, "bound": whole_N + log_P[(rows.words_NxL >= 0).sum(1)]}
 
 
+def _masked_parts(rows):
+    return parts.bayes_parts(rows.language, rows.words_NxL, rows.asked_NxL)
+
+
+def _bound_parts(rows):
+    times_N = bound.times(rows.words_NxL, rows.asked_NxL.sum(1))
+    return {part: nats_N * times_N for part, nats_N in _masked_parts(rows).items()}
+
+
 FLOORS = {
-    "rest": Kind(_masked, {"window_floor": _masked_near},
-                 lambda rows: parts.bayes_parts(rows.language, rows.words_NxL, rows.asked_NxL)),
+    "rest": Kind(_masked, {"window_floor": _masked_near}, _masked_parts),
     "left": Kind(_left, {"window_floor": _left_near},
                  lambda rows: parts.left_parts(rows.language, rows.words_NxL, rows.most), _document),
     "sides": Kind(_sides, {"window_floor": _sides_near},
                   lambda rows: parts.side_parts(rows.language, rows.words_NxL, rows.most), _document, times=2),
-    "filled": Kind(_filled),
-    "bound": Kind(_bound, {"window_floor": _bound_near}, document=_of_length),
+    "filled": Kind(_filled, {}, lambda rows: parts.filled_parts(rows.language, rows.words_NxL, rows.asked_NxL)),
+    "bound": Kind(_bound, {"window_floor": _bound_near}, _bound_parts, _of_length),
 }
 
 
