@@ -1,4 +1,6 @@
 """Each objective's gap is that to its own floor, and all that tell whole documents stand in nats per document."""
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,48 +9,64 @@ from test_gap import data  # noqa: F401  a fixture
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import grammar, left, posterior, right
+from mlm.data.language import bound, filled, grammar, left, posterior, right
 from mlm.judge import gap
 from mlm.judge.judged import Part
 from mlm.train.run import trained
 from mlm.train.step import evaluation, program, references
 
+PARTS = ("kind", "number", "word")
+
+
+class Case(NamedTuple):
+    """An objective, how its model sees, and what its states are told by; moved: they stand before what they tell."""
+
+    objective: str
+    sees: str
+    told: tuple[str, ...]
+    moved: int = 0
+
+
+CASES = [Case("causal", "left", ("left",)), Case("causal", "apart", ("left", "right")),
+         Case("hybrid", "row", ("rest", "left"), 1), Case("diffusion", "both", ("rest",)),
+         Case("denoise", "left", ("filled",), 1)]
+
 
 def table(ids_NxL, ways) -> types.Model:
-    """Predicts what its only parameter says for each way, row of the split, and place."""
-    def hidden(params, text, source=None, *, key_B=None):
+    """Predicts what its only parameter says for each way, row of the split, and place; of ("row",) the second of its
+    ways for rows that see the left alone."""
+    def hidden(params, text, source=None, *, key_B=None, left_B=None):
         row_B = ((text.ids_BxL[:, None] == ids_NxL) | (text.ids_BxL[:, None] == MASK)).sum(-1).argmax(1)
         at = jnp.stack(jnp.broadcast_arrays(row_B[:, None], jnp.arange(text.ids_BxL.shape[1])), -1)
-        return tuple(jnp.concatenate([at, jnp.full_like(at[..., :1], way)], -1) for way in range(len(ways)))
+        every = range(len(ways)) if left_B is None else [1]
+        return tuple(jnp.concatenate([at, jnp.full_like(at[..., :1], way)], -1) for way in every)
 
     return types.Model(ways, 3, None, hidden, lambda logits_WxNxLxV, h_BxKx3: logits_WxNxLxV[
         h_BxKx3[..., 2], h_BxKx3[..., 0], h_BxKx3[..., 1]])
 
 
-def told(cfg, rows, language, way):
-    """The exact logits of a way, at the place whose state tells each token: logits_NxLxV."""
-    ids_NxL = rows.validation["ids"]
+def exact(cfg, rows, language, case):
+    """The exact logits of each thing that is told, at the place whose state tells each token: logits_WxNxLxV."""
+    ids_NxL, most, hmm = rows.validation["ids"], cfg.data.language.words, language.hmm
     words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
-    see = {"left": left.left_posterior, "right": right.right_posterior}[way]
-    known = see(language.hmm, words_NxL, cfg.data.language.words)
-    end = {"left": SEP, "right": CLS}[way]
-    entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), end])
-    place_K = known.column_K - 1 if way == "left" else ids_NxL.shape[1] - known.column_K
-    logits_NxLxV = np.full((*ids_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
-    logits_NxLxV[known.row_K[:, None], place_K[:, None], entry_W] = posterior.log_probs(left.ended(language.hmm), known)
-    return logits_NxLxV
+    hidden_NxL = references.asked(cfg, program.build(cfg, rows.about, jax.devices()[:1]), rows)
+    logits_WxNxLxV = np.full((len(case.told), *ids_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
+    words_W = [rows.tokenizer.pieces.index(word) for word in language.words]
+    for logits_NxLxV, what in zip(logits_WxNxLxV, case.told, strict=True):
+        if what in ("left", "right"):
+            known = {"left": left.left_posterior, "right": right.right_posterior}[what](hmm, words_NxL, most)
+            of, entry_W = left.ended(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
+            place_K = known.column_K - 1 if what == "left" else ids_NxL.shape[1] - known.column_K
+        else:
+            see = {"rest": posterior.posterior, "filled": filled.filled_posterior}[what]
+            known = see(hmm, words_NxL, hidden_NxL)
+            of, entry_W, place_K = hmm, words_W, known.column_K - case.moved
+        logits_NxLxV[known.row_K[:, None], place_K[:, None], entry_W] = posterior.log_probs(of, known)
+    return logits_WxNxLxV
 
 
-@pytest.fixture(scope="module")
-def exact(data):  # noqa: F811
-    cfg, rows, language = data
-    return {way: told(cfg, rows, language, way) for way in ("left", "right")}
-
-
-def judged(cfg, rows, ways, logits_WxNxLxV):
+def judged(cfg, rows, made, logits_WxNxLxV):
     """The evaluation of a table, and its gap's parts."""
-    made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
-        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)), ways))
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
     beside = references.measure(cfg, made, rows)
     columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
@@ -57,28 +75,38 @@ def judged(cfg, rows, ways, logits_WxNxLxV):
             gap.ask(run, Part("gap", "parts", gap.asked(cfg)), lambda: None))
 
 
-@pytest.mark.parametrize("sees", ["left", "apart"])
-def test_a_document_costs_the_same_however_it_is_told(data, exact, sees):  # noqa: F811
-    cfg, rows, _ = data
-    cfg = fields.override(cfg, {"objective": "causal", "model.sees": sees})
-    ways = ("left",) if sees == "left" else ("left", "right")
-    logits_WxNxLxV = np.stack([exact[way] for way in ways])
-    found, made_of = judged(cfg, rows, ways, logits_WxNxLxV)
-    assert found["gap"] == pytest.approx(0, abs=1e-5) and found["document_gap"] == pytest.approx(0, abs=1e-3)
-    assert found["accuracy"] == pytest.approx(found["floor_accuracy"], abs=0.01)
-    ids_NxL = rows.validation["ids"]
-    asked = (ids_NxL >= NUM_SPECIAL).sum() + len(ids_NxL)  # of each way
-    assert found["predictions"] == asked * len(ways)
-    assert found["document_loss"] == pytest.approx(found["loss"] * asked / len(ids_NxL), rel=1e-5)
-    assert found["document_floor"] == pytest.approx(found["document_loss"], rel=1e-5)
-    for part in ("kind", "number", "word"):
-        assert made_of[part]["excess"] == pytest.approx(0, abs=1e-4)
-
-    worse_WxNxLxV = logits_WxNxLxV.copy()
-    worse_WxNxLxV[-1] *= 0.7    # of the last way alone
-    worse, made_of = judged(cfg, rows, ways, worse_WxNxLxV)
-    assert worse["gap"] > max(0.01, 3 * worse["gap_se"])
-    assert worse["document_gap"] == pytest.approx(worse["gap"] * asked / len(ids_NxL), rel=1e-5)
-    assert worse["document_loss"] == pytest.approx(worse["document_floor"] + worse["document_gap"], rel=1e-9)
-    assert sum(made_of[part]["excess"] for part in ("kind", "number", "word")) == pytest.approx(worse["gap"], abs=1e-4)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.objective}-{case.sees}")
+def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(data, case):  # noqa: F811
+    cfg, rows, language = data
+    cfg = fields.override(cfg, {"objective": case.objective, "model.sees": case.sees})
+    ways = {"apart": ("left", "right"), "both": ("both",), "row": ("row",), "left": ("left",)}[case.sees]
+    logits_WxNxLxV = exact(cfg, rows, language, case)
+    made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
+        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)), ways))
+    found, made_of = judged(cfg, rows, made, logits_WxNxLxV)
+    worse, worse_of = judged(cfg, rows, made, logits_WxNxLxV * np.float32(0.7))
+    for own in ("", "causal_") if case.objective == "hybrid" else ("",):
+        assert found[f"{own}gap"] == pytest.approx(0, abs=1e-5)
+        assert found[f"{own}accuracy"] == pytest.approx(found[f"{own}floor_accuracy"], abs=0.01)
+        assert worse[f"{own}gap"] > max(0.01, 3 * worse[f"{own}gap_se"])
+        assert worse[f"{own}loss"] == pytest.approx(worse[f"{own}gap"] + found[f"{own}floor"], abs=1e-5)
+    np.testing.assert_allclose([made_of[part]["excess"] for part in PARTS], 0, atol=1e-4)
+    assert sum(worse_of[part]["excess"] for part in PARTS) == pytest.approx(worse["gap"], abs=1e-4)
     assert made_of["predictions"] == found["predictions"]
+
+    ids_NxL = rows.validation["ids"]
+    words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
+    if case.objective == "denoise":
+        assert "document_loss" not in found
+        return
+    log_P = bound.log_length(language.hmm, cfg.data.language.words)
+    given_N, length_N = bound.log_prob(language.hmm, words_NxL, words_NxL >= 0), log_P[(words_NxL >= 0).sum(1)]
+    assert found["document_floor"] == pytest.approx(-(given_N + length_N).mean(), rel=1e-6)
+    assert found["document_loss"] == pytest.approx(found["document_floor"], abs=1e-3)
+    if case.objective == "diffusion":
+        assert found["bound"] == pytest.approx(-given_N.sum() / (words_NxL >= 0).sum(), rel=1e-6)
+        assert found["predictions"] == (ids_NxL >= NUM_SPECIAL).sum()
+    of_document = worse["causal_gap" if case.objective == "hybrid" else "gap"] * {
+        "diffusion": (words_NxL >= 0).sum(1).mean()}.get(case.objective, ((words_NxL >= 0).sum(1) + 1).mean())
+    assert worse["document_gap"] == pytest.approx(of_document, rel=1e-5)
+    assert worse["document_loss"] == pytest.approx(worse["document_floor"] + worse["document_gap"], rel=1e-9)
