@@ -19,7 +19,8 @@ LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "choice": ("label
 CLASSES = ("O", "B-X", "I-X")
 ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4
 SOURCED = [name for name, goal in OBJECTIVES.items() if goal.source]  # for models that read a source: not MEMBERS
-ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", *LABELLED, *SOURCED})  # whose rows the built-in language's text can fill
+# Those whose rows the built-in language's text can fill, and whose floor on it is known.
+ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced", *LABELLED, *SOURCED})
 ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(MEMBERS)}.values())  # a member of each family
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}

@@ -138,6 +138,12 @@ class Hybrid:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class Replaced:
+    generator: float = 0.25             # its width, heads and hidden units, as a share of the model's
+    weight: float = 50.0                # of the model's loss beside the generator's
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Model:
     family: str = "transformer"         # feedforward | rnn | transformer | encoder_decoder (of rows beside a source)
     cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder:
@@ -238,13 +244,14 @@ class Config:
     objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal |
                                         #       hybrid (causal and masked rows, or the one after the other) |
                                         #       diffusion | denoise (a decoder writes a row that its encoder sees
-                                        #       masked); on labelled rows classify | regress | choice | tag | span |
-                                        #       edge
+                                        #       masked) | replaced (which tokens a generator put there); on labelled
+                                        #       rows classify | regress | choice | tag | span | edge
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)
     mask: Mask = dataclasses.field(default_factory=Mask)
     hybrid: Hybrid = dataclasses.field(default_factory=Hybrid)
+    replaced: Replaced = dataclasses.field(default_factory=Replaced)
     model: Model = dataclasses.field(default_factory=Model)
     optim: Optim = dataclasses.field(default_factory=Optim)
     start: Start = dataclasses.field(default_factory=Start)

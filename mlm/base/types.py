@@ -153,13 +153,14 @@ class Objective(NamedTuple):
 class Goal(NamedTuple):
     """A row of OBJECTIVES."""
 
-    build: Callable           # (config.Config, About) -> Objective
+    build: Callable           # (config.Config, About) -> Objective; with a Model beside them where it asks for one
     check: Callable           # (config.Config) -> None; raises ConfigError for what the objective cannot use
     predicted: Callable       # (config.Config) -> share of a row's words that a step predicts, on average over the run
     sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
     seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left";
                               # "filled", the rest, and of the asked those to its left; the whole "row" where labels
-                              # are asked for, and no tokens
+                              # are asked for, and no tokens; "all" where each token is shown, and told to be true
+                              # or not
     knobs: Callable = lambda cfg: {}   # (config.Config) -> numpy scalars of training
     frozen: Callable = lambda cfg: {}  # the same of evaluation
     traced: tuple[str, ...] = ()       # config fields that reach the compiled step as these knobs alone
@@ -167,4 +168,6 @@ class Goal(NamedTuple):
     losses: Mapping[str, str] = MappingProxyType({})   # as `seen`, of further losses among its scores; of "loss"
                               # where it is a "bound": the rest, and weighed by how many words of the row are asked for
     source: bool = False               # whether it makes of each row the source that a model reads beside it
+    further: Callable = lambda cfg: None    # (config.Config) -> config.Model of a further model, in the family of the
+                              # run's, that `build` is handed as a third argument; None: there is none
     telling: Callable = lambda model: model  # (Model) -> the same, whose state at a hidden token's place tells it

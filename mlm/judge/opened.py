@@ -150,7 +150,7 @@ class Opened(NamedTuple):
 
     def _expect_masked(self, what):
         errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
-                      "a run that was trained to tell what is hidden (mlm or nsp)")
+                      "a run that was trained to tell what is hidden (such as mlm)")
         errors.expect(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
                       "encoder alone, to embed with")
 

@@ -44,7 +44,7 @@ def passages(model: Opened, texts: Sequence[str], every: int = EVERY) -> list[Pa
     ConfigError for a text of fewer than `every` words, and for a model that was trained to fill nothing in.
     """
     errors.expect(not pll.can(model.cfg) and model.output, "cloze", model.cfg.objective,
-                  "a run that was trained to tell what is hidden (mlm or nsp)")
+                  "a run that was trained to tell what is hidden (such as mlm)")
     errors.at_least(2, "every", every)
     shown, of = [], []  # rows with words hidden; the number of the text, the row itself and its words
     for number, text in enumerate(texts):

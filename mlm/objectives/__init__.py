@@ -15,6 +15,7 @@ from mlm.objectives import (
     mlm,
     nsp,
     regress,
+    replaced,
     span,
     tag,
 )
@@ -22,6 +23,7 @@ from mlm.objectives import (
 OBJECTIVES = {
     "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
     "hybrid": hybrid.GOAL, "diffusion": diffusion.GOAL, "denoise": denoise.GOAL,
+    "replaced": replaced.GOAL,
     "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
     "span": span.GOAL, "edge": edge.GOAL,
 }

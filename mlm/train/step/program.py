@@ -50,8 +50,9 @@ def blank(cfg: config.Config) -> config.Config:
 
 def parts(cfg: config.Config, about: types.About) -> tuple[types.Model, types.Objective]:
     """The model and the objective of a config on rows like these."""
-    return (MODELS[cfg.model.family].build(cfg.model, about.vocab_size),
-            OBJECTIVES[cfg.objective].build(blank(cfg), about))
+    build, goal = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
+    further = [build(model, about.vocab_size) for model in (goal.further(cfg),) if model is not None]
+    return build(cfg.model, about.vocab_size), goal.build(blank(cfg), about, *further)
 
 
 def build(cfg: config.Config, about: types.About, devices=None) -> Program:

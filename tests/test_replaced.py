@@ -1,0 +1,147 @@
+"""Replaced tokens: what the generator puts into a row, what the model is asked of it, and what gradients reach."""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import PLAIN, VOCAB, about, batch, drawn_config, small_config
+
+from mlm import objectives
+from mlm.base import errors
+from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.judge import opened
+from mlm.objectives import masking, replaced
+from mlm.train import recipe
+from mlm.train.run import loop
+from mlm.train.step import program, update
+
+ROWS = batch(8)
+KEYS = update.row_keys(np.uint32(0), 0, ROWS.index_B)
+
+
+@pytest.fixture(scope="module")
+def cfg():
+    return small_config("feedforward", "bag", objective="replaced", mask__rate=0.4, eval__rate=0.4, model__layers=1,
+                        mask__mask_share=1.0, mask__random_share=0.0, **PLAIN)
+
+
+@functools.cache
+def told(cfg):
+    """Losses of the batch, compiled, of a model and a generator that say what they were shown."""
+    model, objective = program.parts(cfg, about(cfg))
+    params = jax.jit(lambda key: {"model": model.init(key), "objective": objective.init(key, model)})(jax.random.key(0))
+    small = program.MODELS["feedforward"].build(replaced.generator(cfg), VOCAB)
+
+    def run(params, knobs, rows):
+        shown = []
+
+        def watched(of):
+            def hidden(params, text, source=None, **more):
+                shown.append(text.ids_BxL)
+                return of.hidden(params, text, source, **more)
+            return of._replace(hidden=hidden)
+
+        made = objectives.OBJECTIVES["replaced"].build(cfg, about(cfg), watched(small))
+        return made.loss(params, watched(model), rows, KEYS, knobs, train=False), shown
+
+    compiled = jax.jit(run)
+    return lambda params, knobs: compiled(params, knobs, ROWS), params
+
+
+def test_a_share_of_its_size_makes_the_generator():
+    cfg = small_config(objective="replaced", model__size="small", model__width=512, model__hidden=2048, model__heads=8)
+    found = replaced.generator(cfg)
+    assert (found.width, found.heads, found.hidden, found.layers) == (128, 2, 512, cfg.model.layers)
+    model, objective = program.parts(cfg, about(cfg))
+    shapes = jax.eval_shape(lambda key: objective.init(key, model), jax.random.key(0))
+    assert shapes["generator"]["token"]["embedding"].shape == (VOCAB, 128)
+
+
+def test_the_model_sees_the_generators_draws_and_is_asked_of_all_tokens(cfg):
+    run, params = told(cfg)
+    losses, (masked_BxL, shown_BxL) = jax.device_get(run(params, program.frozen(cfg)))
+    hidden_BxL, true_BxL = masked_BxL == MASK, ROWS.text.ids_BxL
+    np.testing.assert_array_equal(losses.weight_B["mlm"], hidden_BxL.sum(1))
+    np.testing.assert_array_equal(shown_BxL[~hidden_BxL], true_BxL[~hidden_BxL])
+    assert (shown_BxL[hidden_BxL] >= NUM_SPECIAL).all()
+    other_BxL = shown_BxL != true_BxL
+    assert other_BxL.any() and not other_BxL[~hidden_BxL].any()
+    real_B = (ROWS.text.segments_BxL > 0).sum(1)
+    np.testing.assert_array_equal(losses.weight_B["replaced"], real_B)
+    np.testing.assert_array_equal(losses.sums_B["original"], real_B - other_BxL.sum(1))  # a lucky draw is original
+
+
+def test_a_row_is_told_by_the_models_own_logits(cfg):
+    """The nats are those of a coin for each token; a head of zeros is at log 2, and a bias moves all alike."""
+    run, params = told(cfg)
+    head = params["objective"]
+    for bias in (0.0, -1.5):
+        flat = head | {"label": {"kernel": 0 * head["label"]["kernel"], "bias": jnp.full(1, bias)}}
+        losses, _ = jax.device_get(run(params | {"objective": flat}, program.frozen(cfg)))
+        original_B, all_B = losses.sums_B["original"], losses.weight_B["replaced"]
+        expected_B = original_B * np.log1p(np.exp(bias)) + (all_B - original_B) * np.log1p(np.exp(-bias))
+        np.testing.assert_allclose(losses.loss_B["replaced"], expected_B, rtol=1e-5)
+        np.testing.assert_allclose(losses.sums_B["correct"], original_B if bias <= 0 else all_B - original_B)
+
+
+def test_no_gradient_goes_through_the_draws(cfg):
+    """The generator learns by its own loss alone, the model by its own."""
+    run, params = told(cfg)
+    for term, other in (("mlm", "model"), ("replaced", "generator")):
+        slope = jax.jit(jax.grad(lambda params, term=term: run(params, program.frozen(cfg))[0].loss_B[term].sum()))(
+            params)
+        slope = {"model": slope["model"], **slope["objective"]}
+        assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(slope[other])), term
+        mine = "generator" if term == "mlm" else "model"
+        assert any(np.asarray(leaf).any() for leaf in jax.tree.leaves(slope[mine])), term
+
+
+def test_draws_follow_the_logits_of_the_places_that_were_corrupted():
+    ids_BxL = np.full((4000, 3), 7, np.int32)
+    masked = masking.Masked(ids_BxL, np.tile([1, 2], (4000, 1)), np.full((4000, 2), 7, np.int32), None,
+                            np.ones(4000, np.int32), None)
+    share_V = np.array([0, 0, 0, 0, 0, 0.1, 0.2, 0.7])
+    likely_V = np.log(share_V, where=share_V > 0, out=np.full(8, 9.0))  # special tokens most of all
+    logits_BxKxV = np.broadcast_to(likely_V, (4000, 2, 8))
+    keys = update.row_keys(np.uint32(0), 0, np.arange(4000))
+    put_BxL = np.asarray(jax.jit(replaced.put)(keys, ids_BxL, masked, logits_BxKxV))
+    assert (put_BxL[:, [0, 2]] == 7).all()
+    found_V = np.bincount(put_BxL[:, 1], minlength=8) / 4000
+    assert not found_V[:5].any()
+    np.testing.assert_allclose(found_V, share_V, atol=4 * 0.5 / 4000**0.5)
+
+
+def test_the_terms_of_the_loss_are_weighed(cfg):
+    _, objective = program.parts(cfg, about(cfg))
+    assert float(objective.factors(program.knobs(cfg))["replaced"]) == 50
+    other = small_config("feedforward", "bag", objective="replaced", replaced__weight=7.0)
+    assert float(objective.factors(program.knobs(other))["replaced"]) == 7
+    assert program.blank(other) == program.blank(small_config("feedforward", "bag", objective="replaced"))
+
+
+@pytest.mark.slow
+def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
+    cfg = drawn_config(tmp_path / "cache", "feedforward", "window", objective="replaced", workdir=str(tmp_path / "run"),
+                       train__steps=150, train__batch_size=16, optim__learning_rate=1e-2, model__layers=1,
+                       mask__mask_share=1.0, mask__random_share=0.0, mask__rate=0.3, eval__rate=0.3,
+                       eval__batch_size=16, data__language__train_documents=300, **PLAIN)
+    found = loop.train(cfg)["evaluation"]
+    assert found["accuracy"] > found["original_accuracy"] + 2 * found["accuracy_se"]
+    assert found["generator_loss"] < 6
+    model = opened.load(cfg.workdir)
+    for ask, text in (("fill", "the [MASK] ."), ("score", "the horse .")):
+        with pytest.raises(errors.ConfigError, match=rf"^{ask} = 'replaced': expected a run that was trained to tell"):
+            getattr(model, ask)(text)
+    assert model.embed("the horse .").shape == (16,)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"replaced__generator": 0.0}, r"^config.replaced.generator = 0.0: expected"),
+    ({"mask__views": 2}, r"^config.mask.views = 2: expected 1, since config.objective is replaced"),
+    ({"model__sees": "left"}, r"^config.model.sees = 'left': expected row or both, since config.objective is replaced"),
+    ({"model__family": "feedforward", "model__sees": "both"}, r"^config.model.sees = 'both': expected row, since a")])
+def test_what_such_a_run_cannot_be_is_refused(changes, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        recipe.check(small_config(**{"family": changes.pop("model__family", "transformer"), "objective": "replaced",
+                                     "data__corpus": "docstrings"} | changes))
