@@ -1,4 +1,4 @@
-"""What changes when only the objective changes: masked, causal, the one after the other, both at once, diffusion?
+"""What changes when only the objective changes: masked, causal, the two together, diffusion, replaced?
 
 Claim      "Should We Still Pretrain Encoders with MLM?" (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994): masked
            models fine-tune better, causal ones learn from less; causal steps and then masked ones are best at equal
@@ -17,8 +17,8 @@ Command    python -m launch.sweep run experiments/objectives.py --scale=laptop -
 Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a window,
            a GRU and a Transformer, three seeds, half the rows, no task: the table of gaps. paper: base size, English
            Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' differ from each other.
-Hours      quick: a minute a point on 2 CPU cores. laptop: 30 points, about half an hour with --workers=2; families: 45
-           points, about as long: both reckoned from the time of a row in architectures.py. paper: 10 points of some 5
+Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, about half an hour with --workers=2; families: 45
+           points, about as long: both reckoned from the time of a row in architectures.py. paper: 11 points of some 5
            hours of an H200 at 40% of its peak: an estimate from 6 FLOPs a parameter and token.
 """
 from collections.abc import Sequence
@@ -43,11 +43,12 @@ def hybrid(name: str, causal: float = 0.0, first: float = 0.0) -> dict:
 OBJECTIVES = {point["name"]: point for point in (
     masked(0.15), masked(0.3), masked(0.4), {"name": "causal", "objective": "causal"},
     hybrid("next30"), hybrid("causal25", first=0.25), hybrid("causal50", first=0.5), hybrid("causal75", first=0.75),
-    hybrid("hybrid", causal=0.0625), {"name": "diffusion", "objective": "diffusion"})}
+    hybrid("hybrid", causal=0.0625), {"name": "diffusion", "objective": "diffusion"},
+    {"name": "replaced", "objective": "replaced", "mask.rate": 0.3})}
 LABELS = {"mlm": "masked, {rate:.0%}", "causal": "causal", "diffusion": "diffusion",
-          "hybrid": "masked, {rate:.0%}, told by the state before"}
+          "replaced": "replaced by a generator, {rate:.0%}", "hybrid": "masked, {rate:.0%}, told by the state before"}
 ALL = {"mask.max_rate": 0.4}  # one compiled program serves all rates
-FEW = ("masked30", "causal", "causal50", "hybrid", "diffusion")
+FEW = ("masked30", "causal", "causal50", "hybrid", "diffusion")  # those with a floor
 FAMILIES = {"window": {"model.family": "feedforward", "model.cell": "window"},
             "gru": {"model.family": "rnn", "model.cell": "gru"}, "transformer": {"model.family": "transformer"}}
 SHORT = SMALL | ALL | {"model.size": "micro", "data.language.train_documents": ROWS}  # every row once
@@ -60,7 +61,8 @@ def chosen(members: Sequence[str], rows: int) -> list[dict]:
 
 
 SCALES = {
-    "quick": {"objectives": FEW, "seeds": 1, "members": [{"name": "transformer"}],
+    "quick": {"objectives": ("masked30", "causal", "hybrid", "diffusion", "replaced"), "seeds": 1,
+              "members": [{"name": "transformer"}],
               "fields": QUICK | OWN["transformer"] | ALL | QUICK_TASKS},
     "laptop": {"objectives": tuple(OBJECTIVES), "seeds": 3, "members": chosen(("transformer",), ROWS),
                "fields": SHORT | QUICK_TASKS},

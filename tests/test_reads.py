@@ -45,7 +45,8 @@ def other(name):
     if name in named:
         return named[name]
     value = fields.DEFAULT[name]
-    return {str: lambda: "other", int: lambda: 7, float: lambda: 0.25, bool: lambda: not value,
+    return {str: lambda: "other", int: lambda: 7, bool: lambda: not value,
+            float: lambda: 0.5 if value == 0.25 else 0.25,
             tuple: lambda: (7,) if int in map(type, value) else (0.25,)}[type(value)]()
 
 
