@@ -8,13 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import translation
 from mlm.base import config, errors, types
+from mlm.base.estimates import OverItems, Score
 from mlm.base.special import CLS
 from mlm.data.rows import aligned as rows
 from mlm.data.text.aligned import Pair
 from mlm.data.tokenizers import kinds
 from mlm.judge import translate
 from mlm.judge.judged import Part
+from mlm.report import answers
 from mlm.train.run import directory
 from mlm.train.step import parallel
 
@@ -117,3 +120,23 @@ def test_the_answer_is_kept_with_what_was_found(run):
     assert directory.predictions(run.cfg.workdir, "own-beam1")[1] == {
         "source": "w6 w7 w8 w9", "target": "w6 w7 w8 w1", "translation": "w6 w7 w8 w9"}
     assert isinstance(part, Part) and part.about == {"of": "own", "beam": 1, "normalise": "none"}
+
+
+def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
+    answer = {"sha256": "a", "of": "test", "pairs": 9, "cut": 0, "bleu_se": 1.0, "bleu_low": 28.0, "bleu_high": 32.0,
+              "brevity": 0.9, "chrf": 50.0, "signature": "nrefs:1|tok:13a", "chrf_signature": "nrefs:1"}
+    searches = {"test-beam1": answer | {"bleu": 30.0, "beam": 1, "normalise": "none"},
+                "test-beam4-mean": answer | {"bleu": 31.0, "beam": 4, "normalise": "mean"}}
+    score = Score("loss", "held-out loss", ("nats", "weight"), unit="nats", better=-1, chart=True)
+    run = {"config": {"workdir": "runs/transformer-seed0-012345", "model.cell": "transformer", "model.layers": 4,
+                      "model.width": 128}, "parameters": 10, "flops": 2e9, "predictions": 100.0, "summary": {},
+           "evaluation": {"loss": 2.0, "loss_se": 0.1}, "scores": [score._asdict()], "answers": {}}
+    rows, columns = translation.table([run | {"answers": {"translation": searches}}])
+    assert [(row["beam"], row["normalised"], row["bleu"]) for row in rows] == [
+        (1, "", OverItems(30.0, 28.0, 32.0)), (4, "over length", OverItems(31.0, 28.0, 32.0))]
+    assert [column.note for column in columns if column.name == "bleu"] == [
+        "BLEU: of test, by sacrebleu, nrefs:1|tok:13a."]
+    rows, columns = translation.table([run])  # not yet asked
+    assert len(rows) == 1 and "bleu" not in {column.name for column in columns}
+    rows, _ = answers.translations({"answers": {"translation": searches}})
+    assert [row["bleu"].mean for row in rows] == [30.0, 31.0] and rows[0]["signature"] == "nrefs:1|tok:13a"
