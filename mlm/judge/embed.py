@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from mlm import models
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import measure
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
@@ -30,7 +31,7 @@ FORMAT = 1                    # of the answers: a change of what they mean must 
 
 
 def can(cfg: config.Config) -> str:
-    return ""
+    return f"config.model.family is {cfg.model.family}, which reads no text alone" if models.source(cfg) else ""
 
 
 def layers(model: types.Model, params, text: types.Text) -> jnp.ndarray:

@@ -17,7 +17,7 @@ def per_step(cfg: config.Config, vocab_size: int) -> float | None:
     at width W, and its output layer 6 (W + V) W for each prediction among V entries (Kaplan et al. 2020, section 2.1;
     twice that for the backward pass); the count is within 5% of it. XLA counts a loop's body once, however often it
     runs. Layers are therefore unrolled for the count, and the loop along a row is counted with one and with two tokens
-    an iteration: the difference is one token's share.
+    an iteration: the difference is one token's share. A source's loop is taken to be as long as the row's.
     """
     once, twice = (lowered(cfg, vocab_size, time_unroll=unroll) for unroll in (1, 2))
     if once is None:
@@ -28,7 +28,7 @@ def per_step(cfg: config.Config, vocab_size: int) -> float | None:
 
 def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float | None:
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
-    if cfg.model.family != "rnn" and cfg.tune.head != "bilstm":
+    if cfg.model.cell not in ("elman", "gru", "lstm") and cfg.tune.head != "bilstm":
         time_unroll = 1  # no loop along a row
     changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.remat": False,
                "model.fast": False,  # the same on every device
