@@ -228,6 +228,8 @@ class Eval:
     embeddings: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
     beams: tuple[int, ...] = setting(())  # aligned: of beams that translate the held-out pairs (those of test, where
                                         #       there is one; the first max_rows) when the run ends, how many texts
+    distance: bool = setting(False)     # whether to ask, when the run ends, how far back a model that sees the left
+                                        #       reaches: gradients and names by distance, and time by length
     sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends
 
 

@@ -2,6 +2,7 @@
 from mlm.base import config
 from mlm.data.rows import pack
 from mlm.judge import (
+    distance,
     embed,
     few_shot,
     finetuned,
@@ -25,6 +26,7 @@ QUESTIONS = {
     "sentences": Question(pll.can, pll.ask, pll.work),
     "predictions": Question(predictions.can, predictions.ask),
     "embeddings": Question(embed.can, embed.ask_held_out),
+    "distance": Question(distance.can, distance.ask),
     "sts": Question(embed.can, embed.ask_similarities, embed.work),
     "zero_shot": Question(pll.can, prompts.ask, prompts.work),
     "few_shot": Question(few_shot.can, few_shot.ask, few_shot.work, few_shot.summary),
@@ -45,6 +47,8 @@ def due(cfg: config.Config) -> list[Part]:
         parts += predictions.parts(cfg)
     if cfg.eval.embeddings:
         parts.append(embed.held_out(cfg))
+    if cfg.eval.distance:
+        parts += distance.parts(cfg)
     if cfg.eval.sts:
         parts += embed.similarities("config.eval.sts", cfg.eval.sts)
     return parts + translate.due(cfg, cfg.eval.beams) + finetuned.parts(cfg)

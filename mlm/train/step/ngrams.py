@@ -9,7 +9,7 @@ from mlm.base.reads import Rule
 from mlm.data.rows import loader, ngram, pack, store
 
 FORMAT = 1  # of what is kept: a change of how it is computed must change this number
-READ = (Rule(("eval.ngrams",), "model.sees", ("left",)),)
+READ = (Rule(("eval.ngrams", "eval.distance"), "model.sees", ("left",)),)
 ASKED = "ngram_asked"
 
 
