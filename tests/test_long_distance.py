@@ -50,7 +50,7 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
 def run(tmp_path_factory):
     """One whose states tell the last name that stood before, or else the language's first."""
     cfg = drawn_config(tmp_path_factory.mktemp("run"), "rnn", "elman", objective="causal", eval__batch_size=64,
-                       pack__length=64, data__language__recall=1.0)
+                       pack__length=64, data__language__recall=0.6)
     packed, language = pack.load(cfg), grammar.build(cfg.data.language)
     name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in distance.names(language)])
 
@@ -83,7 +83,7 @@ def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
     assert found["items"] == len(right) > 30 and found["accuracy"] == pytest.approx(np.mean(right))
     assert {one["low"]: (one["items"], pytest.approx(one["accuracy"])) for one in found["distance"]} == {
         low: (len(of), np.mean(of)) for low, of in by_hand.items()}
-    assert found["accuracy"] <= found["optimum"] == pytest.approx(1)  # where every name is the protagonist's
+    assert 0 < found["accuracy"] < found["optimum"] < 1
 
 
 def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
