@@ -88,6 +88,7 @@ def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: by
 
     states = model.hidden(params["model"], shown, source)
     sums_PxB = sum(of_way(way, h_BxLxD) for way, h_BxLxD in zip(model.ways, states, strict=True))
-    if seen == "bound":     # n / k of a row's n words, of which k are asked for
-        sums_PxB *= (ids_BxL >= NUM_SPECIAL).sum(-1) / jnp.maximum(sums_PxB[-1], 1)
+    if seen == "bound":     # of a row's n words k are asked for, which weigh n / k
+        n_B = (ids_BxL >= NUM_SPECIAL).sum(-1).astype(jnp.float32)
+        sums_PxB = jnp.append(sums_PxB[:-1] * (n_B / jnp.maximum(sums_PxB[-1], 1)), n_B[None], axis=0)
     return dict(zip((*parts.PARTS, "weight"), sums_PxB, strict=True))
