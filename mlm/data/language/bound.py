@@ -14,7 +14,7 @@ import numpy as np
 from mlm.data.language.floor import Floor, bayes_loss, of_sums
 from mlm.data.language.hmm import HMM, fitting, places
 
-ROWS = 32       # whose masks are made at a time: bounds memory
+MASKS = 8192    # at a time: bounds memory, changes no result
 
 
 def log_length(hmm: HMM, length: int) -> np.ndarray:
@@ -88,14 +88,16 @@ def integrated(hmm: HMM, words_NxL: np.ndarray, seed: int, orders: int = 1) -> n
     """
     stream = np.random.default_rng(seed)
     nats_N = np.zeros(len(words_NxL))
-    for begin in range(0, len(words_NxL), ROWS):
+    for _ in range(orders):
         masked, share, of_row = [], [], []
-        for row, words_L in enumerate(words_NxL[begin:begin + ROWS], begin):
+        for row, words_L in enumerate(words_NxL):
             place_n = np.flatnonzero(words_L >= 0)
-            for k in np.repeat(np.arange(1, len(place_n) + 1), orders):
+            for k in range(1, len(place_n) + 1):
                 masked.append(turns(place_n, k, len(words_L), stream))
-                share += [1 / (k * len(masked[-1]) * orders)] * len(masked[-1])  # P(k) is 1 / n, the weight n / k
+                share += [1 / (k * len(masked[-1]))] * len(masked[-1])  # P(k) is 1 / n, the weight n / k
                 of_row += [row] * len(masked[-1])
-        found = bayes_loss(hmm, words_NxL[of_row], np.concatenate(masked))
-        nats_N += np.bincount(of_row, found.nats_N * share, len(words_NxL))
+        masked_RxL, of_row_R = np.concatenate(masked), np.array(of_row)
+        parts = [bayes_loss(hmm, words_NxL[of_row_R[begin:begin + MASKS]], masked_RxL[begin:begin + MASKS]).nats_N
+                 for begin in range(0, len(of_row), MASKS)]
+        nats_N += np.bincount(of_row_R, np.concatenate(parts) * share, len(words_NxL)) / orders
     return nats_N
