@@ -179,6 +179,14 @@ def test_what_is_named_wrongly_is_told(tmp_path, said, message):
         assert "did you mean 'val.en'?" in str(error.value)
 
 
+def test_beams_are_whole_numbers():
+    cfg = config_of("anywhere", "cache")
+    for beams in ((0.0,), (1.0, 2.5), (-1.0,)):
+        with pytest.raises(errors.ConfigError, match=r"config\.eval\.beams = .*: expected a whole number"):
+            pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=beams)))
+    pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=(1.0, 12.0))))
+
+
 def test_a_held_out_pair_of_the_train_split_stays_and_is_told(tmp_path, caplog):
     folder = written(tmp_path / "pairs", train=TRAIN, val=[*DEV, TRAIN[3]])
     rows = pack.load(config_of(folder, tmp_path / "cache"))

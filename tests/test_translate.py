@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from experiments import translation
-from mlm.base import config, errors, types
+from mlm.base import config, errors, fields, types
 from mlm.base.estimates import OverItems, Score
 from mlm.base.special import CLS
 from mlm.data.rows import aligned as rows
 from mlm.data.text.aligned import Pair
 from mlm.data.tokenizers import kinds
-from mlm.judge import translate
+from mlm.judge import questions, translate
 from mlm.judge.judged import Part
 from mlm.report import answers
 from mlm.train.run import directory
@@ -81,6 +81,9 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one():
     assert [part.name for part in translate.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean", "dev-beam4-none"]
     with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, aligned=config.Aligned(test="test")))
     assert [part.name for part in translate.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
+    asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
+    assert [part.asked["beam"] for part in questions.due(asked)] == [1, 8, 8]
+    assert all(isinstance(part.asked["beam"], int) for part in questions.due(asked))
     assert translate.due(cfg, ()) == [] and not translate.can(cfg)
     assert translate.can(config.Config()) == "config.data.corpus is auto, not aligned"
     pairs = [translate.of_pairs("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]

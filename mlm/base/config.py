@@ -226,8 +226,9 @@ class Eval:
     ngrams: int = 0                     # causal: order up to which, from 2 on, Kneser-Ney models of n-grams are counted
                                         #       in the train split, to stand beside the loss; 0: none
     embeddings: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
-    beams: tuple[int, ...] = setting(())  # aligned: of beams that translate the held-out pairs (those of test, where
-                                        #       there is one; the first max_rows) when the run ends, how many texts
+    beams: tuple[float, ...] = setting(())  # aligned: by beams of how many texts (whole numbers) the held-out pairs
+                                        #       are translated when the run ends: those of test, where there is one, and
+                                        #       the first max_rows
     distance: bool = setting(False)     # whether to ask, when the run ends, how far back a model that sees the left
                                         #       reaches: gradients and names by distance, and time by length
     sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends

@@ -51,7 +51,7 @@ def due(cfg: config.Config) -> list[Part]:
         parts += distance.parts(cfg)
     if cfg.eval.sts:
         parts += embed.similarities("config.eval.sts", cfg.eval.sts)
-    return parts + translate.due(cfg, cfg.eval.beams) + finetuned.parts(cfg)
+    return parts + translate.due(cfg, tuple(map(int, cfg.eval.beams))) + finetuned.parts(cfg)
 
 
 def missing(cfg: config.Config) -> list[Part]:

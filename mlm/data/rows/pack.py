@@ -65,7 +65,7 @@ def check(cfg: config.Config) -> None:
     if cfg.data.corpus == "aligned":
         errors.number("config.pack.source_length", cfg.pack.source_length, 8, 2**16 - 1)
         for width in cfg.eval.beams:
-            errors.at_least(1, "config.eval.beams", width)
+            errors.expect(width >= 1 and width == int(width), "config.eval.beams", width, "a whole number, 1 or more")
     else:
         errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
         errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
