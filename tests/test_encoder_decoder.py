@@ -1,5 +1,6 @@
 """Encoder-decoders: what a token of the row and of the source reaches, and that rows side by side are rows alone."""
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,17 @@ cells = pytest.mark.parametrize("cell", CELLS)
 
 
 def config_of(cell, **changes):
-    return small_config("encoder_decoder", cell, objective="causal", **changes)
+    return small_config("encoder_decoder", cell, objective="causal", **{"model__layers": 1} | changes)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@functools.cache
 def built(cfg, vocab=VOCAB):
     """The model, parameters of which none is zero, and its compiled logits of rows beside a source."""
     model, rng = MODELS[cfg.model.family].build(cfg.model, vocab), np.random.default_rng(0)
@@ -58,10 +67,10 @@ def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell)
     np.testing.assert_array_equal(moved_LxS[real_L], (segments_L[:, None] == segments_S)[real_L])
 
 
-def alone(text: types.Text, row: int, segment: int, length: int) -> types.Text:
+def alone(text: types.Text, row: int, segment: int) -> types.Text:
     """One segment of a row, from the first place on, in a row of its own."""
     places = np.flatnonzero(text.segments_BxL[row] == segment)
-    return types.Text(*(np.pad(x[row, places], (0, length - len(places)))[None] for x in text))
+    return types.Text(*(np.pad(x[row, places], (0, x.shape[1] - len(places)))[None] for x in text))
 
 
 @cells
@@ -69,20 +78,19 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
     _, _, logits = built(config_of(cell))
     text, source = pairs()
     together = np.asarray(logits(text, source))
-    every = [(row, segment) for row in range(2) for segment in (1, 2)]
-    apart = logits(*(types.Text(*map(np.concatenate, zip(*(alone(one, row, segment, length) for row, segment in every),
-                                                         strict=True)))
-                     for one, length in ((text, 9), (source, 11))))
-    for number, (row, segment) in enumerate(every):
-        places = np.flatnonzero(text.segments_BxL[row] == segment)
-        np.testing.assert_allclose(apart[number, :len(places)], together[row, places], atol=2e-5)
+    for row in range(2):
+        apart = logits(*(types.Text(*map(np.concatenate, zip(*(alone(one, row, segment) for segment in (1, 2)),
+                                                             strict=True))) for one in (text, source)))
+        for segment in (1, 2):
+            places = np.flatnonzero(text.segments_BxL[row] == segment)
+            np.testing.assert_allclose(apart[segment - 1, :len(places)], together[row, places], atol=2e-5)
 
 
 @pytest.mark.parametrize(("cell", "norm"), [("transformer", "pre"), ("transformer", "post"), ("gru", "pre")])
 def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
     """Behind prompts of three lengths, of which one is none, and beside sources of two; rotary where there are places.
     """
-    changes = {"model__norm": norm, "model__positions": "rotary" if norm == "pre" else "sinusoidal"}
+    changes = {"model__layers": 2, "model__norm": norm, "model__positions": "rotary" if norm == "pre" else "sinusoidal"}
     model, params, logits = built(config_of(cell, **changes))
     source = batch(3, 12, seed=2, pad=0).text
     source = source._replace(segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),
@@ -117,8 +125,8 @@ def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
 @cells
 def test_rolled_layers_and_steps_agree_and_dropout_follows_a_rows_key(cell):
     text, source = pairs()
-    cfg = config_of(cell, model__unroll=1, model__time_unroll=3)
-    _, _, logits = built(config_of(cell))
+    cfg = config_of(cell, model__layers=2, model__unroll=1, model__time_unroll=3)
+    _, _, logits = built(config_of(cell, model__layers=2))
     np.testing.assert_allclose(built(cfg)[2](text, source), logits(text, source), atol=2e-5)
     cfg = config_of(cell, model__dropout=0.5, model__attention_dropout=0.0)
     model, params, _ = built(cfg)
