@@ -122,35 +122,39 @@ def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
     assert np.isfinite(before).all()
 
 
-@cells
-def test_rolled_layers_and_steps_agree_and_dropout_follows_a_rows_key(cell):
+def test_a_recurrent_decoder_takes_several_tokens_an_iteration():
     text, source = pairs()
-    cfg = config_of(cell, model__layers=2, model__unroll=1, model__time_unroll=3)
-    _, _, logits = built(config_of(cell, model__layers=2))
-    np.testing.assert_allclose(built(cfg)[2](text, source), logits(text, source), atol=2e-5)
-    cfg = config_of(cell, model__dropout=0.5, model__attention_dropout=0.0)
-    model, params, _ = built(cfg)
+    values = [built(config_of("gru", model__time_unroll=unroll))[2](text, source) for unroll in (1, 3)]
+    np.testing.assert_allclose(*values, atol=2e-5)
+
+
+@cells
+def test_dropout_of_a_row_depends_on_its_key_alone(cell):
+    text, source = pairs()
+    model, params, _ = built(config_of(cell, model__dropout=0.5, model__attention_dropout=0.0))
     key_B = jax.random.split(jax.random.key(0), 2)
     dropped = jax.jit(lambda text, source, key_B: model.hidden(params, text, source, key_B=key_B)[0])
     one, turned = dropped(text, source, key_B), dropped(*jax.tree.map(lambda x: x[::-1], (text, source)), key_B[::-1])
     np.testing.assert_allclose(one, turned[::-1], atol=2e-5)
-    assert np.abs(one - dropped(text, source, key_B[::-1])).max() > 0.1
+    other = dropped(text, source, key_B.at[1].set(jax.random.key(7)))
+    np.testing.assert_array_equal(one[0], other[0])
+    assert np.abs(one[1] - other[1]).max() > 0.1
 
 
-@cells
-def test_both_paths_have_the_same_gradient_and_it_reaches_every_parameter(cell):
+@pytest.mark.parametrize(("cell", "paths"), [("transformer", (True, False)), ("gru", (True,))])
+def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths):
     text, source = pairs()
     rows, key_B = types.Batch(text, {}, np.arange(2, dtype=np.int32), source), jax.random.split(jax.random.key(0), 2)
     found = []
-    for fast in (True, False):
-        cfg = config_of(cell, **PLAIN, model__unroll=1, model__fast=fast, model__remat=fast)
+    for fast in paths:
+        cfg = config_of(cell, **PLAIN, model__fast=fast, model__remat=fast)
         model, objective = program.parts(cfg, about(cfg)._replace(source_length=23))
 
         def loss(params, model=model, objective=objective, cfg=cfg):
             return objective.loss(params, model, rows, key_B, program.knobs(cfg), train=True).loss_B["causal"].sum()
 
         found.append(jax.jit(jax.value_and_grad(loss))({"model": built(cfg)[1]}))
-    (loss, gradient), (plain, other) = found
+    (loss, gradient), (plain, other) = found[0], found[-1]
     np.testing.assert_allclose(loss, plain, rtol=1e-5)
     for (path, one), two in zip(jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(other), strict=True):
         axes = tuple(range("layers" in jax.tree_util.keystr(path), two.ndim))
