@@ -1,4 +1,4 @@
-"""Uses a trained model: fills in what is hidden, embeds texts, finds like ones, says how likely they are, predicts.
+"""Uses a trained model: fills in what is hidden, writes on, embeds texts, finds like ones, says how likely they are.
 
     python -m launch.use fill runs/a "The capital of France is [MASK]."
     python -m launch.use embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pool=mean
@@ -7,15 +7,19 @@
     python -m launch.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
     python -m launch.use predict runs/a/tasks/sst2 "a charming journey"
     python -m launch.use cloze runs/a --file=passages.txt
+    python -m launch.use generate runs/a "Once upon a time" --temperature=0.8 --top_p=0.9 --count=3
+    python -m launch.use translate runs/a "Ein Mann spielt Gitarre." --beam=4
     python -m launch.use attend runs/a "A man plays the guitar." --out=page.html
     python -m launch.use export runs/a FOLDER
     python -m launch.use serve runs/a runs/b --file=texts.txt
 
-A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels: config.json, model.safetensors, a tokenizer)
-stands for a run; export writes one, with a model card. cloze ranks passages by how many deleted words a model fills in
-exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of this machine, and
+A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels, or GPT-2: config.json, model.safetensors, a
+tokenizer) stands for a run; export writes one, with a model card. generate without a text begins one; a model that sees
+both sides fills the [MASK]s of a text, or --length tokens. cloze ranks passages by how many deleted words a model fills
+in exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of this machine, and
 finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of standard input; a pair's
-two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line for each text.
+two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line for each text;
+what is written, as it is.
 From Python: mlm.open("runs/a").
 """
 import json
@@ -25,7 +29,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import command, serve
+from launch import command, serve, write
 
 _FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar, serve: those to search.")
 _TOP = flags.DEFINE_integer("top", 5, "fill, similar: how many.", lower_bound=1)
@@ -158,7 +162,8 @@ def export(model, given: list[str]) -> Iterator[dict]:
 
 
 COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "attend": attend,
-            "cloze": cloze, "export": export}
+            "cloze": cloze, "generate": write.generate, "translate": write.translate, "export": export}
+WRITTEN = ("generate", "translate")  # whose texts are shown whole, and alone
 FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "cloze": ".3f", "flesch": ".1f", "texts": ",d"}
 TEXTS, WIDEST = ("asked", "text"), 80  # columns of texts, of which a table shows so many letters
 
@@ -173,11 +178,13 @@ def main(argv):
     errors.one_of("command", what, [*COMMANDS, "serve"])
     if what == "serve":
         serve.serve([workdir, *texts], numbered(_FILE.value) if _FILE.value else {})
-    if not texts and what != "export":
+    if what == "generate" and not texts and not _FILE.value:
+        texts = [""]
+    elif not texts and what != "export":
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":
         raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")
-    errors.expect(what == "export" or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
+    errors.expect(what in ("export", "generate") or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
     import mlm
     from mlm.report.table import Column, markdown
 
@@ -186,6 +193,9 @@ def main(argv):
     if _JSON.value:
         for row in found:
             print(json.dumps(row, ensure_ascii=False))
+        return
+    if what in WRITTEN:
+        print("\n\n".join(row["text"] for row in found))
         return
     found = [{name: value[:WIDEST - 1] + "…" if name in TEXTS and len(value) > WIDEST else value
               for name, value in row.items()} for row in found]

@@ -214,7 +214,7 @@ def test_ours_is_theirs(case, tmp_path):
 @pytest.mark.parametrize(("changes", "why"), [
     ({"family": "rnn", "cell": "gru"}, "config.model.family = 'rnn': expected transformer, for a class of"),
     ({"model__positions": "rotary"}, "config.model.positions = 'rotary': expected learned, for a class of"),
-    ({"objective": "causal"}, "config.model.sees = 'left': expected both, for a class of"),
+    ({"objective": "causal"}, "config.model.embed_norm = True: expected False, for transformers' GPT-2"),
 ], ids=["gru", "rotary", "causal"])
 def test_what_no_class_of_theirs_is_keeps_our_config(changes, why, tmp_path):
     model, folder = ours("wordpiece", **changes), tmp_path / "out"

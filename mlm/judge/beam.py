@@ -52,7 +52,7 @@ def search(following: Callable, cache, last_B, *, width: int, steps: int, most_B
 
     following: (cache, ids_N) -> (logits_NxV of the token after these, cache), N rows of which are on axis 1 of every
     leaf of the cache; cache: of the B rows, each before its last token, last_B. most_B: tokens of each row's texts at
-    most, 0 to `steps`. never: what is never taken; P is the model's, in which it has its share.
+    most, 0 to `steps`. never: what is never taken, and has no share of P.
 
     Each step keeps the 2 * width likeliest continuations; those of them that end, among the first `width`, are
     candidates for the answer, the `width` likeliest others go on. A row's search stops once it has `width` ended texts
@@ -70,7 +70,7 @@ def search(following: Callable, cache, last_B, *, width: int, steps: int, most_B
     def step(beams: _Beams) -> _Beams:
         t = beams.step
         logits_NxV, cache = following(beams.cache, beams.last_N)
-        log_prob_NxV = sample.without(jax.nn.log_softmax(logits_NxV.astype(jnp.float32)), never)
+        log_prob_NxV = jax.nn.log_softmax(sample.without(logits_NxV.astype(jnp.float32), never))
         V = log_prob_NxV.shape[-1]
         total_BxWV = (beams.sum_BxW.reshape(-1, 1) + log_prob_NxV).reshape(B, W * V)
         sum_BxC, index_BxC = jax.lax.top_k(total_BxWV, 2 * W)

@@ -95,14 +95,15 @@ def _again(model, params):
     said = {key: value for key, value in source.settings.items() if key != "torch_dtype"}  # older for dtype
     said["dtype"] = "float32"
     order_V = vocabulary.order(model.tokenizer)
+    said |= hub.grown(said, order_V)
     return said, hub.tensors_of(params["model"], said, order_V, source.rest, output=model.output)
 
 
 def _theirs(model, params):
     """config.json and tensors of one of their classes. Raises ConfigError, saying why, where none is this model."""
     cfg, order_V = model.cfg, vocabulary.order(model.tokenizer)
-    said = hub.settings.of(cfg.model, order_V)
     labels = objectives.seen(cfg) == "row"
+    said = hub.said_of(cfg.model, order_V, output=not labels)
     if labels:
         said |= heads.of(cfg, model.about.classes, said)
     found = hub.tensors_of(params["model"], said, order_V, output=not labels)

@@ -21,38 +21,40 @@ class Begun(NamedTuple):
     most_B: jax.Array         # tokens for which there is room behind each
 
 
-def begin(model: types.Model, params, prompt: types.Text, source: types.Text | None, room: int) -> Begun:
+def begin(model: types.Model, params, prompt: types.Text, source: types.Text | None, room: int, upto=None) -> Begun:
     """Rows of one segment, read from the left but for their last token, of which there is at least one.
 
-    params: "model", as a run keeps them. room: tokens in all, the prompt's among them.
+    params: "model", as a run keeps them. room: tokens in all, the prompt's among them, for which memory is kept; upto:
+    as many as are wanted, traced; None: `room`.
     """
     length_B = (prompt.segments_BxL > 0).sum(-1)
     last_B = jnp.take_along_axis(prompt.ids_BxL, length_B[:, None] - 1, 1)[:, 0]
     before_BxL = jnp.arange(prompt.ids_BxL.shape[1]) < length_B[:, None] - 1
     read = types.Text(*(jnp.where(before_BxL, x_BxL, 0) for x_BxL in prompt))
     cache = model.start(params["model"], read, source, room)
-    return Begun(lambda cache, ids_B: model.next(params["model"], cache, ids_B), cache, last_B, room - length_B)
+    return Begun(lambda cache, ids_B: model.next(params["model"], cache, ids_B), cache, last_B,
+                 (room if upto is None else upto) - length_B)
 
 
-def greedy(model: types.Model, params, prompt: types.Text, source: types.Text | None = None, *, room: int
-           ) -> sample.Followed:
-    """The likeliest token after the other, up to [SEP] or to `room` tokens in all."""
-    begun = begin(model, params, prompt, source, room)
+def greedy(model: types.Model, params, prompt: types.Text, source: types.Text | None = None, *, room: int,
+           upto=None) -> sample.Followed:
+    """The likeliest token after the other, up to [SEP] or to `upto` tokens in all."""
+    begun = begin(model, params, prompt, source, room, upto)
     return sample.follow(*begun[:3], sample.likeliest, steps=room - 1, most_B=begun.most_B, never=NEVER)
 
 
 def drawn(model: types.Model, params, prompt: types.Text, source: types.Text | None, key_B, temperature, top_k, top_p,
-          *, room: int) -> sample.Followed:
+          *, room: int, upto=None) -> sample.Followed:
     """As `greedy`, of tokens drawn as sample.drawn says."""
-    begun = begin(model, params, prompt, source, room)
+    begun = begin(model, params, prompt, source, room, upto)
     choose = sample.drawn(key_B, temperature, top_k, top_p)
     return sample.follow(*begun[:3], choose, steps=room - 1, most_B=begun.most_B, never=NEVER)
 
 
 def beams(model: types.Model, params, prompt: types.Text, source: types.Text | None = None, alpha=0.6, *, room: int,
-          width: int, normalise: str = "mean", stop: str = "bound") -> beam.Found:
+          width: int, normalise: str = "mean", stop: str = "bound", upto=None) -> beam.Found:
     """The best texts as beam.search finds them; with a beam of 1 what `greedy` finds."""
-    begun = begin(model, params, prompt, source, room)
+    begun = begin(model, params, prompt, source, room, upto)
     return beam.search(*begun[:3], width=width, steps=room - 1, most_B=begun.most_B, normalise=normalise, alpha=alpha,
                        stop="first" if width == 1 else stop, never=NEVER)
 

@@ -16,7 +16,7 @@ from mlm.base.special import MASK
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import words
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge import batches, cloze, embed, pll, predict
+from mlm.judge import batches, cloze, embed, pll, predict, written
 from mlm.judge.cloze import Cloze
 from mlm.judge.predict import Prediction
 from mlm.models.hub import hub
@@ -147,6 +147,20 @@ class Opened(NamedTuple):
         Raises ConfigError for a model that was fine-tuned for neither a class, a number nor tags.
         """
         return predict.predict(self, text)
+
+    def generate(self, prompt: str | Sequence[str] = "", **how) -> list:
+        """Texts behind a prompt, or in the places of its [MASK]s; how: beams, temperature, top_k, top_p, length, count,
+        seed, by and more, as written.write has them. Of a list of prompts a list of such."""
+        texts, one = _listed(prompt)
+        found = written.write(self, texts, **how)
+        return found[0] if one else found
+
+    def translate(self, source: str | Sequence[str], **how) -> list:
+        """The best texts beside a source; how: beams, normalise, count, as written.translate has them. Of a list of
+        sources a list of such."""
+        texts, one = _listed(source)
+        found = written.translate(self, texts, **how)
+        return found[0] if one else found
 
     def _expect_masked(self, what):
         errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,

@@ -36,8 +36,8 @@ def follow(following: Callable, cache, last_B, choose: Callable, *, steps: int, 
     def step(rows: _Rows) -> _Rows:
         t, open_B, before = rows.step, rows.open_B, rows.followed
         logits_BxV, cache = following(rows.cache, rows.last_B)
-        logits_BxV = logits_BxV.astype(jnp.float32)
-        id_B = choose(without(logits_BxV, never), t).astype(jnp.int32)
+        logits_BxV = without(logits_BxV.astype(jnp.float32), never)
+        id_B = choose(logits_BxV, t).astype(jnp.int32)
         log_prob_B = jnp.take_along_axis(logits_BxV, id_B[:, None], 1)[:, 0] - jax.nn.logsumexp(logits_BxV, -1)
         id_B = jnp.where(open_B, id_B, PAD)
         followed = Followed(before.ids_BxT.at[:, t].set(id_B), before.length_B + open_B,

@@ -39,6 +39,11 @@ def resolve(cfg: config.Config) -> config.Config:
     return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
 
 
+def of_tokens(sees: str) -> str:
+    """The name of the objective that asks for tokens of models that see so: for which a folder of theirs was made."""
+    return next(name for name, goal in OBJECTIVES.items() if goal.seen != "row" and goal.sees[0] == sees)
+
+
 def seen(cfg: config.Config) -> str:
     """What of an asked token's row the objective lets a model see, in evaluation: Goal.seen; "sides" where that is its
     left, and its right apart from it.

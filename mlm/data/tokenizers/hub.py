@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import CLS, MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL, UNK
 from mlm.data.tokenizers import bpe, classes
 from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
 from mlm.data.tokenizers.unigram import SPACE
@@ -19,6 +19,8 @@ KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 USUAL = (SPECIAL, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
 FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 CONFIG = "config.json"
+MERGED = ("vocab.json", "merges.txt")  # GPT-2's
+BETWEEN = "<|endoftext|>"     # its one special token, which stands between texts
 LONGEST = 1000                # letters of an entry; the library overflows the stack at some 100,000
 UNTYPED = "\ufdd0"            # a code point that no text may hold
 
@@ -29,6 +31,8 @@ def read(folder: Path | str) -> Tokenizer:
     knobs = _json(folder / OLDER) | _json(folder / KNOBS)
     if (folder / FILE).exists():
         made = _json(folder / FILE)
+    elif all((folder / name).exists() for name in MERGED):
+        made = _of_merges(folder)
     elif (folder / WORDS).exists():
         made = _of_words(folder / WORDS, knobs)
         # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
@@ -41,6 +45,9 @@ def read(folder: Path | str) -> Tokenizer:
     _tool(where, made)
     made = classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
     number = _numbers(made)
+    if BETWEEN in number and not any(knobs.get(key) for key in KEYS[CLS:]):
+        made, knobs = _with_special(made, number)
+        number = _numbers(made)
     usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
     special = _named(knobs, usual)
     for key, name in zip(KEYS, special, strict=True):
@@ -53,7 +60,7 @@ def read(folder: Path | str) -> Tokenizer:
 
 def is_one(folder: Path | str) -> bool:
     """Whether a folder has a vocabulary by a name that Hugging Face's have."""
-    return any(Path(folder, name).exists() for name in (FILE, WORDS))
+    return any(Path(folder, name).exists() for name in (FILE, WORDS, *MERGED[1:]))
 
 
 def between(tokenizer: Tokenizer) -> int:
@@ -192,6 +199,33 @@ def _of_words(path, knobs):
     if len(around) == 2:
         made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
+
+
+def _of_merges(folder):
+    """tokenizer.json of GPT-2's entries and merges."""
+    import tokenizers
+    vocab = _json(folder / MERGED[0])
+    try:
+        lines = (folder / MERGED[1]).read_text(encoding="utf-8").splitlines()
+        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+    except Exception as error:  # the library raises nothing more exact
+        raise errors.ConfigError(f"{folder / MERGED[1]}: expected pairs of entries of {MERGED[0]}, one a line "
+                                 f"({errors.line(error)})") from None
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tool.decoder = tokenizers.decoders.ByteLevel()
+    if BETWEEN in vocab:
+        tool.add_special_tokens([tokenizers.AddedToken(BETWEEN, special=True)])
+    return json.loads(tool.to_str())
+
+
+def _with_special(made, number):
+    """(tokenizer.json, names of the special tokens) of GPT-2's: its one is our [SEP]; the other four are added."""
+    special = {key: name if key != KEYS[SEP] else BETWEEN for key, name in zip(KEYS, SPECIAL, strict=True)}
+    new = [name for name in special.values() if name not in number]
+    added = [{"id": len(number) + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False, "special": True} for i, name in enumerate(new)]
+    return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 
 def _has(made, kind) -> bool:

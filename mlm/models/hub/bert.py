@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 EMBEDDINGS = {"embeddings.word_embeddings": "token", "embeddings.position_embeddings": "position",
               "embeddings.token_type_embeddings": "type", "embeddings.LayerNorm": "embed_norm"}
+SIZES = {"layers": "num_hidden_layers", "width": "hidden_size", "hidden": "intermediate_size",
+         "heads": "num_attention_heads"}
 QKV = ("query", "key", "value")  # side by side in ours
 LAYER = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
 POST = LAYER | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
@@ -44,6 +46,7 @@ KINDS = {"bert": Kind("bert", "BertForMaskedLM", "post", POST, BERT_HEAD, "cls.p
          "xlm-roberta": _roberta("roberta", "XLMRobertaForMaskedLM"),
          "roberta-prelayernorm": _roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE)}
 DECODERS = ("cls.predictions.decoder", "lm_head.decoder")  # the tied table and the bias over again
+BUFFERS = ("position_ids", "token_type_ids")  # that older files have
 
 
 class Place(NamedTuple):
@@ -54,6 +57,7 @@ class Place(NamedTuple):
     layer: int | None = None  # of the leading axis
     part: int | None = None   # of QKV, along the last axis
     head: bool = False        # of the output layer
+    turned: bool = False      # it has its outputs first
 
 
 def places(kind: Kind, layers: int) -> Iterator[Place]:
@@ -76,7 +80,7 @@ def places(kind: Kind, layers: int) -> Iterator[Place]:
 def _leaves(name, ours, **where) -> Iterator[Place]:
     what = "norm" if "norm" in name.lower().rpartition(".")[2] else "table" if "_embeddings" in name else "dense"
     for leaf, mine in LEAVES[what].items():
-        yield Place(f"{name}.{leaf}", (*ours.split("."), mine), **where)
+        yield Place(f"{name}.{leaf}", (*ours.split("."), mine), **where, turned=mine == "kernel")
 
 
 def canonical(name: str, kind: Kind) -> str:

@@ -3,6 +3,7 @@
 Letters in array names: P positions of their table, R those of it before a row's first token.
 """
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,12 @@ import jax
 import numpy as np
 
 from mlm.base import config, errors, files, types
+from mlm.base.special import NUM_SPECIAL
 from mlm.models import transformer
-from mlm.models.hub import bert, heads, settings, tensors
+from mlm.models.hub import bert, gpt2, heads, settings, tensors
+
+TABLES = {**dict.fromkeys(bert.KINDS, bert), **dict.fromkeys(gpt2.KINDS, gpt2)}  # of names, by model_type
+ENTRIES = (("token", "embedding"), ("bias",))  # of ours, a row for each entry of the vocabulary
 
 
 class Read(NamedTuple):
@@ -46,31 +51,34 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
     folder = Path(folder)
     where = str(folder / settings.NAME)
     said = settings.parsed(folder / settings.NAME)
-    model, vocab_size, first = settings.read(where, said)
-    kind = bert.KINDS[said["model_type"]]
-    errors.expect(vocab_size == len(order_V), f"{where}: vocab_size", vocab_size,
-                  f"{len(order_V)}, which the tokenizer beside it has")
+    model, vocab_size, first = _model(where, said)
+    table, kind = _table(said)
+    have = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (table is gpt2)
+    errors.expect(vocab_size == have, f"{where}: vocab_size", vocab_size,
+                  f"{have}, which the tokenizer beside it has")
     at = str(folder / tensors.NAME)
     with tensors.reading(folder) as file:
-        called = _names(at, file.keys(), kind)
-        output = any(place.head and place.name in called for place in bert.places(kind, 0))
-        for place in bert.places(kind, model.layers):
+        called = _names(at, file.keys(), table, kind)
+        outer = {place.path: place for place in table.places(kind, 0)}
+        output = not any(place.head for place in outer.values()) or any(
+            place.head and place.name in called for place in outer.values())
+        for place in table.places(kind, model.layers):
             errors.expect(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
                           f"{place.name} among them")
-        wanted = [place for place in bert.places(kind, model.layers) if output or not place.head]
+        wanted = [place for place in table.places(kind, model.layers) if output or not place.head]
         shapes = _shapes(model, vocab_size)
         for place in wanted:
             tensors.check(at, file, called[place.name], _their_shape(place, shapes, first))
         theirs = {place.name: tensors.read(file, called[place.name]) for place in wanted}
         others = {name: tensors.read(file, mine) for name, mine in called.items()
                   if name not in theirs and file.get_slice(mine).get_dtype() in tensors.FLOATS}
-    table_VxD = theirs[f"{kind.prefix}.embeddings.word_embeddings.weight"]
-    for name in [name for name in others if name.startswith(bert.DECODERS)]:
+    table_VxD = theirs[outer["token", "embedding"].name]
+    for name in [name for name in others if name.startswith(table.DECODERS)]:
         same = others.pop(name)
         errors.expect(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
                       "the embeddings of the vocabulary, since ours are tied to the output layer")
     head = heads.read(where, said, at, others)
-    name = f"{kind.prefix}.embeddings.position_embeddings.weight"
+    name = outer["position", "embedding"].name
     others[name], theirs[name] = np.split(theirs[name], [first])
     return Read(model, _ours(wanted, theirs, shapes, order_V), said, others, output, head)
 
@@ -78,30 +86,53 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
 def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarray,
                rest: Mapping[str, np.ndarray] | None = None, *, output: bool = True) -> dict[str, np.ndarray]:
     """Their tensors of our parameters, by the config.json that they go with; the inverse of `read`."""
-    kind, found = bert.KINDS[said["model_type"]], dict(rest or {})
+    (table, kind), found = _table(said), dict(rest or {})
     leaves = {tuple(key.key for key in path): np.asarray(leaf)
               for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     if ("type", "embedding") not in leaves:  # ours may have none
-        leaves["type", "embedding"] = np.zeros((1, said["hidden_size"]), np.float32)
-    for place in bert.places(kind, said["num_hidden_layers"]):
+        leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
+    for place in table.places(kind, said[table.SIZES["layers"]]):
         if place.head and not output:
             continue
         x = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
         if place.part is not None:
             x = np.split(x, len(bert.QKV), -1)[place.part]
-        if place.path in (("token", "embedding"), ("bias",)):
+        if place.path in ENTRIES:
             x = x[np.argsort(order_V)]
         if place.path[0] == "position":
-            missing = said["max_position_embeddings"] - len(x)
+            missing = said.get("max_position_embeddings", len(x)) - len(x)
             x = np.concatenate([found.get(place.name, np.zeros((missing, x.shape[1]), x.dtype)), x])
-        found[place.name] = x.T if place.path[-1] == "kernel" else x
+        found[place.name] = x.T if place.turned else x
     return found
 
 
 def model_of(folder: Path | str) -> config.Model:
     """What a folder's config.json says of its model. Raises ConfigError for what ours cannot be."""
     path = Path(folder, settings.NAME)
-    return settings.read(str(path), settings.parsed(path))[0]
+    return _model(str(path), settings.parsed(path))[0]
+
+
+def said_of(model: config.Model, order_V: np.ndarray, *, output: bool = True) -> dict[str, Any]:
+    """config.json of a model of ours, with an output layer over the vocabulary or labels of its own.
+
+    Raises ConfigError, saying why, for one that no class of theirs is.
+    """
+    return gpt2.of(model, order_V) if output and model.sees == "left" else settings.of(model, order_V)
+
+
+def grown(said: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
+    """What of a config.json is otherwise where its vocabulary has all our special tokens."""
+    return gpt2.grown(order_V) if _table(said)[0] is gpt2 else {}
+
+
+def _table(said):
+    """(the file of their names, which kind it is there) by a config.json."""
+    table = TABLES[said["model_type"]]
+    return table, table.KINDS[said["model_type"]]
+
+
+def _model(where, said):
+    return (gpt2 if said.get("model_type") in gpt2.KINDS else settings).read(where, said)
 
 
 def digest(folder: Path | str) -> str:
@@ -161,17 +192,18 @@ def write(folder: Path | str, said: Mapping[str, Any], found: Mapping[str, np.nd
     tensors.write(Path(folder), found)
 
 
-def _names(at, names, kind) -> dict[str, str]:
+def _names(at, names, table, kind) -> dict[str, str]:
     """The name in the file of each tensor by its canonical one."""
     called: dict[str, str] = {}
     for name in names:
-        if not name.endswith(("position_ids", "token_type_ids")):  # buffers that older files have
-            mine = bert.canonical(name, kind)
+        if not name.endswith(table.BUFFERS):
+            mine = table.canonical(name, kind)
             errors.expect(mine not in called or mine == kind.bias, f"{at}: {name}", called.get(mine), "it once")
             called[mine] = name
     return called
 
 
+@functools.cache
 def _shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
     made = transformer.build(dataclasses.replace(model, unroll=1), vocab_size)
     tree = jax.eval_shape(made.init, jax.random.key(0))
@@ -184,19 +216,20 @@ def _their_shape(place, shapes, first) -> tuple[int, ...]:
         shape = (*shape[:-1], shape[-1] // len(bert.QKV))
     if place.path[0] == "position":
         shape = (shape[0] + first, shape[1])
-    return shape[::-1] if place.path[-1] == "kernel" else shape
+    return shape[::-1] if place.turned else shape
 
 
 def _ours(wanted, theirs, shapes, order_V) -> types.Params:
     leaves: dict[tuple[str, ...], np.ndarray] = {path: np.zeros(shape, np.float32) for path, shape in shapes.items()}
     for place in wanted:
         x = theirs.pop(place.name)
-        if place.path in (("token", "embedding"), ("bias",)):
-            x = x[order_V]
+        if place.path in ENTRIES:
+            x = (gpt2.entries(x, order_V) if len(x) < len(order_V) else x)[order_V]
+            leaves[place.path] = np.zeros(x.shape, np.float32)
         leaf = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
         if place.part is not None:
             leaf = np.split(leaf, len(bert.QKV), -1)[place.part]
-        leaf[...] = x.T if place.path[-1] == "kernel" else x
+        leaf[...] = x.T if place.turned else x
     tree: dict = {}
     for path, leaf in leaves.items():
         below = tree

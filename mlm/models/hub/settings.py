@@ -8,13 +8,11 @@ import numpy as np
 
 from mlm.base import config, errors, files
 from mlm.base.special import CLS, PAD, SEP
-from mlm.models.hub.bert import KINDS
+from mlm.models.hub.bert import KINDS, SIZES
 
 NAME = "config.json"
 OURS = "mlm"              # the model_type of what no class of theirs can be
 MOST = 2**31 - 1
-SIZES = {"layers": "num_hidden_layers", "width": "hidden_size", "hidden": "intermediate_size",
-         "heads": "num_attention_heads"}
 RATES = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
 ASKED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
          "add_cross_attention": False, "tie_word_embeddings": True}  # all that ours can be

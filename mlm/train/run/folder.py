@@ -17,7 +17,8 @@ from mlm.models.sizes import SIZES
 from mlm.train.step import program
 
 NAMED = "hf:"                # before a model's name on huggingface.co: nothing else is looked for in a network
-FETCHED = (settings.NAME, tensors.NAME, vocabulary.FILE, vocabulary.KNOBS, vocabulary.OLDER, vocabulary.WORDS)
+FETCHED = (settings.NAME, tensors.NAME, vocabulary.FILE, vocabulary.KNOBS, vocabulary.OLDER, vocabulary.WORDS,
+           *vocabulary.MERGED)
 SCORES = {"regress": "pearson"}  # what an opened model's objective is built to count; of classes and tags accuracy
 
 
@@ -72,7 +73,8 @@ def read(folder: Path | str) -> Folder:
         return Folder(cfg, tokenizer, about, hub.read_own(folder, abstract))
     found = hub.read(folder, vocabulary.order(tokenizer))
     cfg = fields.override(config.Config(workdir=str(folder), model=found.model),
-                          {"pack.length": found.model.max_positions})
+                          {"pack.length": found.model.max_positions,
+                           "objective": objectives.of_tokens(found.model.sees)})
     head = found.head
     if head is not None:
         cfg = fields.override(cfg, {"objective": head.objective, "data.corpus": "task",

@@ -1,0 +1,144 @@
+"""Texts that opened models write: within their length, the same by the seed, and what the model itself finds likeliest.
+
+Parameters are drawn: what is asked here holds whatever a model has learnt.
+"""
+import jax
+import numpy as np
+import pytest
+from small import MEMBERS, small_config
+
+from mlm.base import errors
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
+from mlm.data.tokenizers import kinds
+from mlm.judge import cloze, folders, unmask
+from mlm.models import MODELS
+
+WORDS = [f"w{i}" for i in range(12)]
+PROMPTS = ["w3 w1", "", "w5 w5 w7 w2 w0 w9"]
+
+
+def opened(family="transformer", cell="", objective="causal"):
+    """A model with drawn parameters, its rows of 16 tokens, over the words w0 to w11."""
+    tokenizer = kinds.KINDS["words"].restore("\n".join(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode())
+    cfg = small_config(family, cell, objective=objective)
+    shapes = jax.eval_shape(MODELS[family].build(cfg.model, tokenizer.vocab_size).init, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    params = jax.tree_util.tree_map_with_path(lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(
+        size=x.shape).astype(np.float32), shapes)
+    return folders.joined(cfg, tokenizer, params)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return opened()
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return opened(objective="mlm")
+
+
+def logits(model, ids):
+    """logits_LxV of one row, of 16 places."""
+    answer = model.compiled(lambda of, params, ids_BxL: of.logits(
+        params["model"], of.hidden(params["model"], cloze.text(ids_BxL))[0]))
+    return np.asarray(answer(model.params, np.array([[*ids, *[0] * (16 - len(ids))]], np.int32)))[0]
+
+
+def likeliest(logits_V, never):
+    return int(np.where(np.isin(np.arange(len(logits_V)), never), -np.inf, logits_V).argmax())
+
+
+def test_greedy_takes_the_likeliest_token_of_the_model_up_to_its_length(model):
+    for prompt, (found,) in zip(PROMPTS, model.generate(PROMPTS, length=13), strict=True):
+        ids = [CLS, *model.tokenizer.encode(prompt)]
+        begun = len(ids)
+        while ids[-1] != SEP and len(ids) < 13:
+            ids.append(likeliest(logits(model, ids)[len(ids) - 1], (0, UNK, CLS, MASK)))
+        assert found.text == model.tokenizer.decode([i for i in ids if i >= NUM_SPECIAL])
+        assert found.tokens == len(ids) - begun
+        assert found.text.startswith(prompt)
+
+
+def test_the_same_seed_gives_the_same_texts_whatever_is_asked_beside(model):
+    how = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "count": 3, "length": 16}
+    one = model.generate(PROMPTS, seed=3, **how)
+    again = model.generate(PROMPTS[0], seed=3, **how)
+    assert [each.text for each in again] == [each.text for each in one[0]]
+    np.testing.assert_allclose([each.nats for each in again], [each.nats for each in one[0]], rtol=1e-4)
+    other = model.generate(PROMPTS, seed=4, **how)
+    assert [each.text for texts in other for each in texts] != [each.text for texts in one for each in texts]
+    assert len({each.text for each in one[0]}) > 1 and all(len(texts) == 3 for texts in one)
+
+
+def test_beams_are_likelier_than_greedy_and_sorted(model):
+    greedy, = model.generate("w3 w1", length=9)
+    best = model.generate("w3 w1", length=9, beams=6, normalise="none", count=6)
+    nats = [one.nats for one in best]
+    assert nats[0] >= greedy.nats and nats == sorted(nats, reverse=True)
+    assert len({one.text + str(one.tokens) for one in best}) == 6
+    assert model.generate("w3 w1", length=9, beams=1)[0] == greedy
+
+
+def filled(model, ids, order, at_once):
+    """A row's [MASK]s filled by hand."""
+    ids = list(ids)
+    while MASK in ids:
+        found = logits(model, ids)
+        turns = []
+        for place in [i for i, token in enumerate(ids) if token == MASK]:
+            token = likeliest(found[place], (0, UNK, CLS, SEP, MASK))
+            kept_V = np.where(np.isin(np.arange(len(found[place])), (0, UNK, CLS, SEP, MASK)), -np.inf, found[place])
+            sure = found[place][token] - np.logaddexp.reduce(kept_V)
+            turns.append((-sure if order == "confidence" else place, place, token))
+        for _, place, token in sorted(turns)[:at_once]:
+            ids[place] = token
+    return ids
+
+
+@pytest.mark.parametrize(("by", "at_once"), [("left", 1), ("confidence", 1), ("confidence", 3)])
+def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once):
+    texts = ["w3 [MASK] w4 [MASK] [MASK] w1 [MASK]", "[MASK] w2"]
+    for text, (found,) in zip(texts, masked.generate(texts, by=by, at_once=at_once), strict=True):
+        row = [MASK if word == "[MASK]" else NUM_SPECIAL + WORDS.index(word) for word in text.split()]
+        assert found.text == masked.tokenizer.decode(filled(masked, [CLS, *row, SEP], by, at_once)[1:-1])
+        assert found.tokens == row.count(MASK) and found.nats < 0
+    assert len(masked.generate("w1 w2", length=10)[0].text.split()) == 8
+
+
+def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked):
+    text = "w3 [MASK] w4 [MASK] [MASK]"
+    drawn = masked.generate(text, temperature=2.0, count=4, seed=5)
+    assert masked.generate(text, temperature=2.0, count=4, seed=5) == drawn and len({*drawn}) > 1
+    assert masked.generate(text, temperature=2.0, top_k=1) == masked.generate(text)
+    assert unmask.ORDERS == ("left", "confidence")
+
+
+@pytest.mark.parametrize(("what", "how"), [
+    ("by = 'confidence'", {"by": "confidence"}), ("temperature = 1.0", {"beams": 2, "temperature": 1.0}),
+    ("count = 3", {"count": 3}), ("length = 17", {"length": 17}), ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
+    ("text = 'w1 w1", {"prompt": "w1 " * 15}), ("normalise = 'men'", {"beams": 2, "normalise": "men"})])
+def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
+    with pytest.raises(errors.ConfigError) as error:
+        model.generate(**how)
+    assert str(error.value).startswith(what) and "\n" not in str(error.value)
+
+
+def test_a_model_that_sees_both_sides_has_no_beams_and_one_of_labels_writes_nothing(masked):
+    for found, how, what in ((masked, {"prompt": "[MASK]", "beams": 2}, "beam = 2"),
+                             (masked, {"prompt": " ".join(["w1"] * 14)}, "text = "),
+                             (opened(objective="regress"), {}, "generate = 'regress'"),
+                             (masked, None, "translate = 'transformer'")):
+        with pytest.raises(errors.ConfigError) as error:
+            found.translate("w1") if how is None else found.generate(**how)
+        assert str(error.value).startswith(what)
+
+
+@pytest.mark.parametrize(("family", "cell"), [member for member in MEMBERS if member[0] != "transformer"], ids=str)
+def test_every_family_goes_on_with_a_prompt(family, cell):
+    model = opened(family, cell)
+    found, = model.generate("w3 w1", length=8)
+    ids = [CLS, *model.tokenizer.encode(found.text)]
+    for place in range(2, len(ids) - 1):
+        assert ids[place + 1] == likeliest(logits(model, ids)[place], (0, UNK, CLS, MASK))

@@ -1,0 +1,165 @@
+"""GPT-2 folders: what transformers says of them and finds with them, ours says and finds; ours are written as theirs.
+
+Against the file that fixtures/gpt2.py makes; where torch and transformers are installed, it is what they still say.
+"""
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from fixtures import gpt2 as theirs
+from hub_folders import same_tensors
+from safetensors.numpy import save_file
+
+import mlm
+from mlm.base import errors
+from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL
+from mlm.data.tokenizers import hub as vocabulary
+from mlm.judge import cloze, folders, generate
+from mlm.models import transformer
+from mlm.models.hub import hub
+
+NORMS = {0.0: "none", 1.0: "mean"}                              # of transformers' length_penalty
+STOPS = {"never": "bound", False: "now", True: "first"}         # of its early_stopping
+ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
+
+
+@functools.cache
+def kept():
+    with np.load(theirs.PATH) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    top = tmp_path_factory.mktemp("gpt2")
+    for key, content in kept().items():
+        if key.startswith("folder/"):
+            (top / key.removeprefix("folder/")).write_bytes(content.tobytes())
+    return top
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return mlm.open(str(folder))
+
+
+def said(model, ids_L):
+    """logits_LxV of a row."""
+    answer = jax.jit(lambda params, ids: model.model.logits(params, model.model.hidden(params, cloze.text(ids))[0]))
+    return np.asarray(answer(model.params["model"], np.array([ids_L], np.int32)))[0]
+
+
+def test_logits_are_theirs(model):
+    order_V = vocabulary.order(model.tokenizer)
+    its_V = order_V < len(order_V) - NUM_SPECIAL + 1
+    for i, line in enumerate(theirs.LINES):
+        ids = [SEP, *model.tokenizer.encode(line)]
+        np.testing.assert_array_equal(order_V[ids], kept()[f"ids:{i}"], line)
+        wanted = kept()[f"logits:{i}"][:, order_V[its_V]]
+        for first in (SEP, CLS):  # [CLS] begins a text as theirs does
+            np.testing.assert_allclose(said(model, [first, *ids[1:]])[:, its_V], wanted, rtol=0, atol=1e-5)
+
+
+def test_its_one_special_token_ends_a_text_and_ours_are_added(model):
+    assert model.cfg.objective == "causal" and tuple(model.tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL
+    assert not {PAD, CLS, SEP} & {*model.tokenizer.encode("a <|endoftext|> [SEP] [PAD]")}
+    assert model.tokenizer.decode(model.tokenizer.encode(" the red")) == "the red"
+
+
+def test_entries_and_merges_are_read_without_the_library_s_file(folder, model, tmp_path):
+    there = shutil.copytree(folder, tmp_path / "older")
+    made = json.loads((there / "tokenizer.json").read_text())["model"]
+    (there / "tokenizer.json").unlink()
+    (there / "vocab.json").write_text(json.dumps(made["vocab"]))
+    (there / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, made["merges"]), ""]))
+    words = vocabulary.read(there)
+    assert words.pieces == model.tokenizer.pieces
+    assert words.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
+    (there / "merges.txt").write_text("no pair")
+    with pytest.raises(errors.ConfigError, match="expected pairs of entries"):
+        vocabulary.read(there)
+
+
+def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
+    there = shutil.copytree(folder, tmp_path / "older")
+    from safetensors.numpy import load
+    old = load((there / "model.safetensors").read_bytes())
+    save_file({name.removeprefix("transformer."): x for name, x in old.items()} | {
+        "h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32), "lm_head.weight": old["transformer.wte.weight"]},
+        there / "model.safetensors")
+    read = hub.read(there, vocabulary.order(model.tokenizer)).params
+    jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
+
+
+@pytest.mark.parametrize(("field", "value"), [("activation_function", "relu"), ("scale_attn_weights", False),
+                                              ("n_head", 3), ("vocab_size", 200), ("n_layer", "2"),
+                                              ("architectures", ["GPT2ForSequenceClassification"])])
+def test_what_ours_cannot_be_is_said_in_a_line(folder, tmp_path, field, value):
+    there = shutil.copytree(folder, tmp_path / "changed")
+    settings = json.loads((there / "config.json").read_text())
+    (there / "config.json").write_text(json.dumps(settings | {field: value}))
+    with pytest.raises(errors.ConfigError, match=field) as error:
+        mlm.open(str(there))
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_is_written_with_all_special_tokens_and_read_again(model, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert folders.write(model, str(one))["model_type"] == "gpt2"
+    again = mlm.open(str(one))
+    jax.tree.map(np.testing.assert_array_equal, again.params["model"], model.params["model"])
+    assert again.tokenizer.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
+    ours = again._replace(source=None)  # as a run of this shape is written
+    folders.write(ours, str(other))
+    same_tensors(one, other)
+    settings = json.loads((other / "config.json").read_text())
+    assert settings["architectures"] == ["GPT2LMHeadModel"] and settings["vocab_size"] == again.tokenizer.vocab_size
+
+
+@functools.cache
+def drawn_model(number, top):
+    """A random model of theirs as ours."""
+    folder = top / str(number)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(theirs.settings()))
+    save_file({name: theirs.weight(number + 1, name, shape) for name, shape in theirs.shapes().items()},
+              folder / "model.safetensors")
+    return hub.read(folder, ORDER_V)
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory):
+    return tmp_path_factory.mktemp("drawn")
+
+
+@pytest.mark.parametrize("case", theirs.CASES)
+def test_with_fifty_random_models_the_same_texts_are_found(case, top):
+    how = theirs.CASES[case]
+    ours_V = np.argsort(ORDER_V)
+    read = [drawn_model(number, top) for number in range(theirs.MODELS)]
+    made = transformer.build(read[0].model, len(ORDER_V))
+
+    @jax.jit
+    def found(params, ids_BxL):
+        given = made, {"model": params}, cloze.text(ids_BxL)
+        if not how:
+            return generate.greedy(*given, room=theirs.LENGTH).ids_BxT
+        return generate.beams(*given, room=theirs.LENGTH, width=how["num_beams"], stop=STOPS[how["early_stopping"]],
+                              normalise=NORMS[how["length_penalty"]]).ids_BxWxT[:, 0]
+
+    for number, one in enumerate(read):
+        prompt = ours_V[theirs.prompts(number)].astype(np.int32)
+        ids_BxT = np.asarray(found(one.params, prompt))[:, :theirs.LENGTH - theirs.PROMPT]
+        its = ORDER_V[np.where(ids_BxT == PAD, SEP, ids_BxT)]
+        np.testing.assert_array_equal(its, kept()[f"found:{case}"][number, :, theirs.PROMPT:], f"model {number}")
+
+
+def test_the_file_is_what_they_say():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    for name, value in theirs.make().items():
+        if not name.startswith("folder/"):
+            np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
