@@ -4,9 +4,9 @@
 
 Both sides have the same shapes, maths, data and optimiser, each at its best settings; they take turns, and a ratio is
 the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
-out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, start, growth; each
-begins with what it measures, as does scaling, which is run where it is named. The table of the parts run and the
-machine's description are written to runs/benchmark after every part; the parts take half an hour on two cores.
+out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, generation, start,
+growth; each begins with what it measures, as does scaling, which is run where it is named. The table of the parts run
+and the machine's description are written to runs/benchmark after every part; the parts take half an hour on two cores.
 """
 import importlib
 import sys
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-PARTS = ("transformer", "rnn", "head", "compile", "population", "input", "use", "start", "growth")
+PARTS = ("transformer", "rnn", "head", "compile", "population", "input", "use", "generation", "start", "growth")
 ASKED = ("scaling",)  # has no peer, and is run where it is named
 
 _ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
