@@ -53,7 +53,8 @@ def predictor(train: bool, smoothing: float):
 def baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
     """Sums over each row of what always predicting the train split's frequencies would lose and get right."""
     right_BxK = target_BxK == log_unigram_V.argmax()
-    return {"unigram_nats": (-log_unigram_V[target_BxK] * weight_BxK).sum(-1),
+    nats_BxK = jnp.where(weight_BxK > 0, -log_unigram_V[target_BxK], 0)  # infinite of what is never asked for
+    return {"unigram_nats": (nats_BxK * weight_BxK).sum(-1),
             "unigram_correct": (right_BxK * weight_BxK).sum(-1)}
 
 
