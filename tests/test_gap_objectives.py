@@ -100,6 +100,7 @@ def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(d
     for own in ("", "causal_") if case.objective == "hybrid" else ("",):
         assert found[f"{own}gap"] == pytest.approx(0, abs=1e-5)
         assert found[f"{own}accuracy"] == pytest.approx(found[f"{own}floor_accuracy"], abs=0.003)
+        assert 0.05 < worse[f"{own}loss"] < found["unigram_loss"]
         assert worse[f"{own}gap"] > max(0.01, 3 * worse[f"{own}gap_se"])
         assert worse[f"{own}loss"] == pytest.approx(worse[f"{own}gap"] + found[f"{own}floor"], abs=1e-5)
     np.testing.assert_allclose([made_of[part]["excess"] for part in PARTS], 0, atol=1e-4)
