@@ -15,7 +15,7 @@ Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, about an h
 Expected   Penn Treebank by the word, test perplexity as published, with its nats a word: LSTM of 20M parameters 82.7
            (4.42), of 66M 78.4 (4.36), AWD-LSTM of 24M 57.3 (4.05). That text is nowhere at hand here, so these are no
            column of ours. n-gram rows are interpolated modified Kneser-Ney (Chen & Goodman 1999), as good as KenLM's.
-           Where a vocabulary has pieces the nats are a piece's.
+           Where words have several pieces a column has the nats of a word beside those of a piece.
 """
 from collections.abc import Sequence
 

@@ -5,9 +5,10 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from small import drawn_config
+from small import drawn_config, small_config
 
 from mlm.base import config, errors, fields
+from mlm.base.estimates import measure
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
 from mlm.train import recipe
@@ -165,6 +166,28 @@ def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg)
     assert floor < min(two, three) < max(two, three) < asked_N.sum() * np.log(packed.about.vocab_size)
     with pytest.raises(ValueError, match="other tokens"):
         found.add({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N - 1})
+
+
+def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
+    """A word of several pieces counts once, and so does the end of a text."""
+    texts = [f"{a}{b} {b}{a} {a}." for a in ("ping", "pong", "kling") for b in ("song", "king", "ling", "thing")]
+    (tmp_path / "a.txt").write_text("\n".join(texts * 9))
+    (tmp_path / "b.txt").write_text("\n".join(" ".join(reversed(text[:-1].split())) + "." for text in texts[:5]))
+    cfg = small_config(objective="causal", eval__ngrams=2, data__corpus="text", data__path=f"{tmp_path}/a.txt",
+                       data__validation_path=f"{tmp_path}/b.txt", data__boundary="line", tokenizer__vocab_size=264,
+                       tokenizer__kind="bpe", pack__mode="doc_sentences", pack__length=32,
+                       data__cache=str(tmp_path / "cache"))
+    packed = pack.load(cfg)
+    made = program.build(cfg, packed.about)
+    found, (nats, weight) = references.measure(cfg, made, packed), made.objective.scores[0].columns
+    asked_N = references.asked(cfg, made, packed).sum(1)
+    columns = found.add({nats: 2.0 * asked_N, weight: asked_N, "unigram_nats": 3.0 * asked_N})
+    by_word = {score.name: measure(score, columns)[0] for score in found.scores if score.unit == "nats per word"}
+    assert columns["words"].tolist() == [4] * 5  # three words, the full stop with the last, and the end
+    assert (asked_N > 8).all()
+    assert by_word["word_loss"] == pytest.approx(2 * asked_N.sum() / 20)
+    assert by_word["unigram_word_loss"] == pytest.approx(3 * asked_N.sum() / 20)
+    assert by_word["ngram2_word_loss"] == pytest.approx(columns["ngram2_nats"].sum() / 20)
 
 
 @pytest.mark.parametrize(("objective", "order", "words"), [

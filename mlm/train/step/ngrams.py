@@ -44,11 +44,16 @@ def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
         return dict(file)
 
 
+def names(cfg: config.Config) -> dict[str, str]:
+    """What each order is called, by its column."""
+    return {_nats(order): f"Kneser-Ney, order {order}" for order in orders(cfg)}
+
+
 def scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
     """Loss and perplexity of each order, beside a model's."""
     return tuple(
         Score(f"ngram{order}_{name}", f"{order}-gram {name}", (_nats(order), loss.columns[-1]), of, unit, form,
-              reference=f"Kneser-Ney, order {order}", beside=name)
+              reference=names(cfg)[_nats(order)], beside=name)
         for order in orders(cfg)
         for name, of, unit, form in (("loss", "mean", loss.unit, ".3f"), ("perplexity", "exp_mean", "", ".2f")))
 

@@ -16,7 +16,7 @@ from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import aligned
-from mlm.train.step import floors, ngrams, optimum, parallel, program, update
+from mlm.train.step import floors, ngrams, optimum, parallel, program, update, words
 
 FORMAT = 3  # of what is kept: a change of how floors or their parts are computed must change this number
 TITLES = {"floor": "exact optimum", "window_floor": "window floor"}
@@ -30,14 +30,22 @@ class References(NamedTuple):
 
 
 def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
-    """What is `exact`, and the n-gram models of config.eval.ngrams. None on processes that write no results."""
+    """What is `exact`, the n-gram models of config.eval.ngrams, and nats by the word where words have several pieces.
+
+    None on processes that write no results.
+    """
     if not parallel.writes():
         return References()
-    found, loss = exact(cfg, made, packed), made.objective.scores[0]
-    if known := ngrams.columns(cfg, packed):
-        return References((*found.scores, *ngrams.scores(cfg, loss)),
-                          lambda columns: found.add(ngrams.add(columns, known, loss)))
-    return found
+    found, loss, counted = exact(cfg, made, packed), made.objective.scores[0], {}
+    known, scores = ngrams.columns(cfg, packed), (*found.scores, *ngrams.scores(cfg, loss))
+    if words.several(cfg, packed.tokenizer):
+        counted = words.columns(packed, asked(cfg, made, packed))
+        scores += words.scores(loss, {"unigram_nats": "unigram"} | ngrams.names(cfg))
+
+    def add(columns):
+        return found.add(ngrams.add(columns, known, loss) if known else columns) | counted
+
+    return References(scores, add)
 
 
 def exact(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
