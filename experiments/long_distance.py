@@ -12,8 +12,9 @@ Columns    "reach" is the mean norm of the gradient by an embedding so many toke
            one, when parameters are drawn and when they are trained. "recall" is the share of names, of those that stood
            in the passage before, that are found likeliest among all names, by the sentence ends between. "time" is that
            of states and gradients in rows of the longest length, over that in rows of the shortest, for as many tokens:
-           1 where a step is parallel along the row and has nothing to pay for its length. Times want a machine that has
-           nothing else to do: no --workers.
+           what a serial net waits for along a row, on a device with room for more, and what attention pays for pairs of
+           tokens; a CPU, which is full with either, shows the latter alone. Times want a machine that has nothing else
+           to do: no --workers.
 """
 from collections.abc import Sequence
 
