@@ -63,7 +63,8 @@ def test_scores_of_many_sums_at_once_are_those_of_each(of):
     """As resamples are judged (report/compare.py), those among them in which nothing is there, or all is alike."""
     rng = np.random.default_rng(0)
     value_N, other_N = rng.integers(0, 2, (2, 40)).astype(float)
-    columns = {"mean": [value_N], "exp_mean": [value_N], "f1": [value_N * other_N, value_N, other_N],
+    columns = {"mean": [value_N], "exp_mean": [value_N], "entropy": [value_N],
+               "f1": [value_N * other_N, value_N, other_N],
                "matthews": [value_N == other_N, 1 - value_N, value_N, 1 - other_N, other_N],
                "pearson": [value_N, other_N, value_N ** 2, other_N ** 2, value_N * other_N]}[of]
     sums_RxC = np.array([*columns, np.ones(40)]).reshape(-1, 10, 4).sum(-1).T

@@ -124,6 +124,8 @@ class Mask:
                                         #       model; 0: as many as predict asks for, predict / rate rounded up
     copies: int = 0                     # static masking: masks of each train row, one an epoch in turn; 0: dynamic, new
                                         #       ones at every step
+    unit: str = "token"                 # what training masks as a whole: token | word | span (of 1 to 10 words, 3.8 on
+                                        #       average); evaluation masks tokens
     mask_share: float = 0.8             # of the chosen: replaced by [MASK]
     random_share: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
     random_from: str = "unigram"        # distribution of the random tokens: unigram | uniform

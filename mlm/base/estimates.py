@@ -59,10 +59,19 @@ def _ratio(over, under, where):
     return np.where(where, over / np.where(where, under, 1), 0.0)[()]
 
 
+def _entropy(part, weight):
+    """Nats of telling, each time alike, whether something is of a part of all; 0 where it always is, or never."""
+    share = part / weight
+    varies = (np.real(share) > NONE) & (np.real(share) < 1 - NONE)
+    sure = np.where(varies, share, 0.5)
+    return np.where(varies, -sure * np.log(sure) - (1 - sure) * np.log(1 - sure), 0.0)[()]
+
+
 NONE = 1e-12  # a variance that is no more than this share of what it could be is rounding, or a complex step's square
 # Each a function of sums, numbers or arrays, that stays what it is where all sums grow by one factor.
 FUNCTIONS = {
     "mean": lambda total, weight: total / weight,
+    "entropy": _entropy,
     "exp_mean": lambda total, weight: np.exp(total / weight),
     "f1": _f1,
     "matthews": _matthews,

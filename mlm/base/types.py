@@ -45,6 +45,7 @@ class About(NamedTuple):
     classes: tuple[str, ...] = ()  # names of the labels or tags, in the order of their numbers
     counts: bytes = b""       # int64: how often each of them is a label in the train split
     source_length: int = 0    # tokens of the source beside each row; 0: there is none
+    starts: bytes = b""       # bool: which entries of the vocabulary begin a word; none where no mask asks for it
 
 
 NUMBERS = ("value_B",)        # labels that are float32, not int32

@@ -10,7 +10,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.objectives import causal, masking, mlm, tokens
+from mlm.objectives import causal, masking, mlm, tokens, units
 
 SCORES = (*tokens.scores("hidden", "nats per masked token"),
           Score("row_loss", "held-out loss of the whole row", ("denoise_nats", "denoise_weight"),
@@ -26,6 +26,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     unigram_V = np.frombuffer(about.unigram, np.int64)
     cdf_V = masking.cumulative(unigram_V, cfg.mask.random_from == "uniform")
     log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+    unit = units.of(cfg, about)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
@@ -33,7 +34,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         rate = cfg.mask.max_rate if train else cfg.eval.rate
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
                                              cdf_V=cdf_V, static_key_B=static_key_B,
-                                             unknown=cfg.mask.unknown and train)
+                                             unknown=cfg.mask.unknown and train, unit=unit if train else None)
         h_BxLxD, = model.hidden(params["model"], text, text._replace(ids_BxL=masked.ids_BxL),
                                 key_B=dropout_key_B if train else None)
         target_BxK, weight_BxK = text.ids_BxL[:, 1:], causal.asked(text, key_B, knobs)[:, 1:].astype(jnp.float32)

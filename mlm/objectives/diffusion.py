@@ -39,8 +39,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         sums = {"correct": (right_BxL * weight_BxL).sum(-1), "diffusion_masked": masked_B,
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
-            asked_BxL = jnp.where(weight_BxL > 0, text.ids_BxL, NUM_SPECIAL)  # the baseline rules special tokens out
-            sums |= tokens.baseline(log_unigram_V, asked_BxL, weight_BxL)
+            sums |= tokens.baseline(log_unigram_V, text.ids_BxL, weight_BxL)
         return types.Losses({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
 
     def asked(text, key_B, knobs):

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import causal, masking, mlm, tokens
+from mlm.objectives import causal, masking, mlm, tokens, units
 
 SCORES = (*mlm.SCORES,
           Score("causal_loss", "held-out causal loss", ("causal_nats", "causal_weight"), unit="nats per token",
@@ -31,7 +31,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     """
     masked_forward, left = mlm.build_forward(cfg, about), causal.build(cfg, about)
     cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_from == "uniform")
-    slots = masking.slots(cfg.mask.max_rate, about.length)
+    slots, unit = masking.slots(cfg.mask.max_rate, about.length), units.of(cfg, about)
 
     def judged(params, model, batch, key_B, knobs):
         one, _ = masked_forward(params, telling(model), batch, key_B, knobs, train=False)
@@ -47,7 +47,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         text, left_B = batch.text, causal_rows(batch.index_B, knobs.objective["causal"])
         static_key_B = masking.static_keys(knobs, batch) if batch.row_B is not None else None
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
-                                             static_key_B=static_key_B, unknown=cfg.mask.unknown)
+                                             static_key_B=static_key_B, unknown=cfg.mask.unknown, unit=unit)
         shown_BxL = jnp.where(left_B[:, None], text.ids_BxL, masked.ids_BxL)
         h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=shown_BxL), batch.source, key_B=dropout_key_B,
                                 left_B=left_B)

@@ -13,6 +13,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.reads import Rule
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
+from mlm.objectives import units
 
 SCHEDULES = ("constant", "linear", "cosine")
 READ = (Rule(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
@@ -55,6 +56,7 @@ def check(cfg: config.Config) -> None:
     for field in ("predict", "mask_share", "random_share"):
         errors.number(f"{name}.{field}", getattr(mask, field), 0, 1)
     errors.at_least(1, f"{name}.views", mask.views)
+    units.check(mask)
     errors.at_least(0, f"{name}.copies", mask.copies)
     rates = (mask.rate, mask.final_rate or mask.rate)
     errors.expect(mask.predict <= mask.views * min(rates) + 1e-6, f"{name}.predict", mask.predict,
@@ -125,7 +127,7 @@ def predicted(mask: config.Mask) -> float:
 
 
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1,
-         unknown: bool = False) -> tuple[Masked, jax.Array]:
+         unknown: bool = False, unit: units.Unit | None = None) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 
     Without a "rate" among them every number of tokens is as likely.
@@ -140,7 +142,7 @@ def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, view)
     said = {name: knobs.objective.get(name) for name in ("rate", "predict", "mask_share", "random_share")}
     return corrupt(mask_key_B, ids_BxL, **said, slots=slots, cdf_V=cdf_V, view=view, views=views,
-                   unknown=unknown), rest_key_B
+                   unknown=unknown, unit=unit), rest_key_B
 
 
 def predicted_places(masked: Masked):
@@ -184,7 +186,7 @@ def any_number(count, eligible):
 
 
 def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V, predict=0.0, view=0, views: int = 1,
-            unknown: bool = False) -> Masked:
+            unknown: bool = False, unit: units.Unit | None = None) -> Masked:
     """Masks exactly floor(rate * eligible + U(0,1)) tokens of each row, drawn without replacement.
 
     A token is eligible unless it is special or padding; `unknown`: [UNK] is, too. Of those chosen a mask_share becomes
@@ -198,6 +200,9 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
     takes, of which exactly floor(predict / views * eligible + U) are predicted, with the same U(0,1). One view so
     predicts a random part of what is corrupted, several predict more than any of them corrupts. It costs a pass through
     the model for each view, and the output layer works on all `slots`, whether predicted or not.
+
+    unit: words or spans are chosen whole, in their random order until the next word would pass the number of tokens
+    above. So that is never passed, and missed by less than a word; what is predicted, too, is whole words. One view.
     """
 
     def row(key, ids_L):
@@ -209,11 +214,16 @@ def corrupt(key_B, ids_BxL, *, rate, mask_share, random_share, slots: int, cdf_V
         start, count = edge_E[view], edge_E[view + 1] - edge_E[view]
 
         # The eligible tokens in their random order, of which this view takes those from its start on.
-        order_L = jnp.where(eligible_L, draws.order_L, -1.0)
-        _, ordered = jax.lax.top_k(order_L, min(views * slots, len(order_L)))
+        order_L = draws.order_L if unit is None else units.order(unit, key, ids_L, draws.order_L)
+        order_L = jnp.where(eligible_L, order_L, -1.0)
+        _, ordered = jax.lax.top_k(order_L, min(views * slots + (unit is not None), len(order_L)))
+        if unit is not None:
+            count = units.whole(unit, ids_L, ordered, eligible, count)
         positions_K = jnp.roll(ordered, -start)[:slots]
         corrupted_K = jnp.arange(slots) < count
         part = jnp.floor(predict / views * eligible + reached_E[view] % 1).astype(jnp.int32)
+        if unit is not None:
+            part = units.whole(unit, ids_L, ordered, eligible, part)
         predicted_K = corrupted_K & (jnp.arange(slots) < jnp.where(predict > 0, part, count))
 
         targets_K = ids_L[positions_K]

@@ -7,7 +7,7 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.objectives import masking, tokens
+from mlm.objectives import masking, tokens, units
 
 SCORES = (*tokens.scores("mlm", "nats per masked token"),
           Score("realised_rate", "share of tokens masked", ("mlm_weight", "eligible"), form=".4f", share=True))
@@ -39,6 +39,7 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
     unigram_V = np.frombuffer(about.unigram, np.int64)
     cdf_V = masking.cumulative(unigram_V, cfg.mask.random_from == "uniform")
     log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+    unit = units.of(cfg, about)
 
     def forward(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
@@ -46,7 +47,7 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
         rate, views = (cfg.mask.max_rate, cfg.mask.views) if train else (cfg.eval.rate, 1)
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
                                              cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B,
-                                             unknown=cfg.mask.unknown and train)
+                                             unknown=cfg.mask.unknown and train, unit=unit if train else None)
         h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
                                 key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)

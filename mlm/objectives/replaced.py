@@ -13,13 +13,15 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import NUM_SPECIAL
-from mlm.objectives import heads, masking
+from mlm.objectives import heads, masking, units
 
 OF_TOKENS = "replaced_weight"
 SCORES = (Score("loss", "held-out loss", ("replaced_nats", OF_TOKENS), unit="nats per token", better=-1, chart=True),
           Score("accuracy", "held-out accuracy", ("correct", OF_TOKENS), better=1, share=True, chart=True),
+          Score("original_loss", "loss of the share of replaced tokens", ("original", OF_TOKENS), "entropy",
+                unit="nats per token", reference="share of replaced tokens", beside="loss"),
           Score("original_accuracy", "accuracy of always original", ("original", OF_TOKENS), share=True,
-                reference="always original", beside="accuracy"),
+                reference="share of replaced tokens", beside="accuracy"),
           Score("generator_loss", "generator's held-out loss", ("mlm_nats", "mlm_weight"), unit="nats per masked token",
                 better=-1),
           Score("generator_accuracy", "generator's held-out accuracy", ("mlm_correct", "mlm_weight"), better=1,
@@ -40,6 +42,7 @@ def generator(cfg: config.Config) -> config.Model:
 def build(cfg: config.Config, about: types.About, small: types.Model) -> types.Objective:
     """The objective on these rows; small: the `generator`'s model. Samples are never special tokens."""
     cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_from == "uniform")
+    unit = units.of(cfg, about)
 
     def init(key, model):
         key_small, key_hidden, key_label = jax.random.split(key, 3)
@@ -51,7 +54,8 @@ def build(cfg: config.Config, about: types.About, small: types.Model) -> types.O
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
         slots = masking.slots(cfg.mask.max_rate if train else cfg.eval.rate, about.length)
         masked, rest_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
-                                          static_key_B=static_key_B, unknown=cfg.mask.unknown and train)
+                                          static_key_B=static_key_B, unknown=cfg.mask.unknown and train,
+                                          unit=unit if train else None)
         small_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
         small_h_BxLxD, = small.hidden(head["generator"], text._replace(ids_BxL=masked.ids_BxL),
                                       key_B=small_key_B if train else None)

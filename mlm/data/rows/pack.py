@@ -127,6 +127,8 @@ def load(cfg: config.Config) -> Packed:
     folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
     _tell(cfg, tokenizer, manifest)
     about = shape(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
+    if cfg.mask.unit != "token":
+        about = about._replace(starts=tokenizer.starts_word_V.tobytes())
     files_of = _columns(cfg.pack.mode, tokenizer.vocab_size)
     splits = (columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
               for split in corpus.SPLITS)

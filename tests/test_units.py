@@ -1,0 +1,154 @@
+"""Whole words and spans: what is chosen is whole, in a random order, and as many tokens as the rate says but a word."""
+import functools
+
+import jax
+import numpy as np
+import pytest
+from small import VOCAB, about, batch, drawn_config, small_config
+
+from mlm import objectives
+from mlm.base import errors, types
+from mlm.base.special import CLS, NUM_SPECIAL, SEP, UNK
+from mlm.data.rows import pack
+from mlm.objectives import masking, units
+from mlm.train import recipe
+from mlm.train.step import program, update
+
+STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word
+ROWS, LENGTH, SLOTS = 300, 40, 20
+KEYS = update.row_keys(np.uint32(0), 0, np.arange(ROWS))
+
+
+@functools.cache
+def rows():
+    ids_BxL = np.random.default_rng(0).integers(NUM_SPECIAL, VOCAB, (ROWS, LENGTH)).astype(np.int32)
+    ids_BxL[:, 0], ids_BxL[:, 17], ids_BxL[:, 25], ids_BxL[:, 36], ids_BxL[:, 37:] = CLS, SEP, UNK, SEP, 0
+    return ids_BxL
+
+
+@functools.cache
+def masked(kind, rate=0.5, predict=0.0):
+    unit = None if kind == "token" else units.Unit(kind == "span", STARTS_V)
+    corrupt = functools.partial(masking.corrupt, rate=rate, mask_share=1.0, random_share=0.0, predict=predict,
+                                slots=SLOTS, cdf_V=np.ones(1), unit=unit)
+    return jax.device_get(jax.jit(corrupt)(KEYS, rows()))
+
+
+def chosen(found):
+    """chosen_BxL: the tokens that are corrupted."""
+    return np.array([np.isin(np.arange(LENGTH), places_K[:count])
+                     for places_K, count in zip(found.positions_BxK, found.corrupted_B, strict=True)])
+
+
+def word_BxL():
+    return np.cumsum(STARTS_V[rows()] | (rows() < NUM_SPECIAL), axis=1) - 1
+
+
+def sizes(ids_L, word_L):
+    """How many of the tokens that may be chosen each word has, by its number."""
+    return np.bincount(word_L[ids_L >= NUM_SPECIAL], minlength=LENGTH)
+
+
+@pytest.mark.parametrize("kind", ["word", "span"])
+def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
+    found, budget_B = masked(kind), masked("token").corrupted_B
+    np.testing.assert_array_equal((found.ids_BxL != rows()).sum(1), found.corrupted_B)
+    np.testing.assert_array_equal(found.weights_BxK.sum(1), found.corrupted_B)
+    for ids_L, word_L, chosen_L, budget in zip(rows(), word_BxL(), chosen(found), budget_B, strict=True):
+        size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
+        assert ((inside_W == 0) | (inside_W == size_W)).all() and (ids_L[chosen_L] >= NUM_SPECIAL).all()
+        left = size_W[(inside_W == 0) & (size_W > 0)]
+        assert chosen_L.sum() <= budget < chosen_L.sum() + left.max()
+    assert 0.9 < found.corrupted_B.sum() / budget_B.sum() < 1
+
+
+@pytest.mark.parametrize("kind", ["word", "span"])
+def test_what_is_predicted_is_whole_words_of_what_is_corrupted(kind):
+    found, part = masked(kind), masked(kind, predict=0.2)
+    np.testing.assert_array_equal(found.ids_BxL, part.ids_BxL)
+    for ids_L, word_L, places_K, weight_K in zip(rows(), word_BxL(), part.positions_BxK, part.weights_BxK, strict=True):
+        inside_W = np.bincount(word_L[places_K[weight_K > 0]], minlength=LENGTH)
+        assert ((inside_W == 0) | (inside_W == sizes(ids_L, word_L))).all()
+    asked_B = np.floor(0.2 * found.eligible_B + 1)
+    assert (part.weights_BxK.sum(1) <= asked_B).all() and part.weights_BxK.sum() > 0.6 * asked_B.sum() - ROWS
+
+
+def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
+    alone = units.Unit(False, np.ones(VOCAB, bool))
+    corrupt = functools.partial(masking.corrupt, rate=0.5, mask_share=1.0, random_share=0.0, slots=SLOTS,
+                                cdf_V=np.ones(1), unit=alone)
+    np.testing.assert_array_equal(jax.jit(corrupt)(KEYS, rows()).ids_BxL, masked("token").ids_BxL)
+
+
+def test_no_word_is_chosen_for_its_length():
+    chosen_BxL, words_BxL = chosen(masked("word")), word_BxL()
+    often: dict[int, list] = {}
+    for ids_L, word_L, chosen_L in zip(rows(), words_BxL, chosen_BxL, strict=True):
+        size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
+        for size in (1, 2, 3):
+            often.setdefault(size, []).extend(inside_W[size_W == size] > 0)
+    share = [np.mean(often[size]) for size in (1, 2, 3)]
+    assert max(share) - min(share) < 0.06  # the last word of a row is the likelier to fit the shorter it is
+
+
+def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
+    """Against a loop over spans, with the same draws."""
+    found, budget_B = chosen(masked("span")), masked("token").corrupted_B
+    draws = jax.vmap(lambda key: masking.uniform(key, LENGTH, SLOTS, 0, 1))(KEYS)
+    drawn_BxW = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1), (LENGTH,)))(KEYS)
+    length_BxW = np.asarray(units.lengths(drawn_BxW))
+    for row in range(40):
+        ids_L, word_L, order_L = rows()[row], word_BxL()[row], np.asarray(draws.order_L[row])
+        first_L = np.append(True, word_L[1:] != word_L[:-1]) & (ids_L >= NUM_SPECIAL)
+        taken, full = [], False
+        for start in sorted(np.flatnonzero(first_L), key=lambda place: -order_L[place]):
+            reach = range(word_L[start], word_L[start] + length_BxW[row, word_L[start]])
+            for word in reach:
+                places = np.flatnonzero(word_L == word)
+                if full or not len(places) or ids_L[places[0]] < NUM_SPECIAL:
+                    break
+                new = [place for place in places if place not in taken]
+                full = len(taken) + len(new) > budget_B[row]
+                taken += [] if full else new
+        np.testing.assert_array_equal(np.flatnonzero(found[row]), sorted(taken))
+
+
+def test_lengths_of_spans_are_geometric_up_to_ten():
+    found = np.asarray(units.lengths((np.arange(100_000) + 0.5) / 100_000))
+    share = 0.2 * 0.8 ** np.arange(10)
+    np.testing.assert_allclose(np.bincount(found, minlength=11)[1:] / 100_000, share / share.sum(), atol=2e-5)
+    assert found.mean() == pytest.approx(3.8, abs=0.01)  # as section 3.1 says
+
+
+def test_evaluation_masks_tokens_whatever_training_masks():
+    text, asked = batch(4).text, []
+    for unit in units.UNITS:
+        cfg = small_config("feedforward", "bag", mask__unit=unit, eval__rate=0.3)
+        told = about(cfg)._replace(starts=STARTS_V.tobytes())
+        objective = objectives.OBJECTIVES["mlm"].build(cfg, told)
+        asked.append(np.asarray(jax.jit(objective.asked)(text, KEYS[:4], program.frozen(cfg))))
+        of = units.of(cfg, told)
+        assert of is None if unit == "token" else (of.starts_V == STARTS_V).all() and of.spans == (unit == "span")
+    np.testing.assert_array_equal(asked[0], asked[1])
+    np.testing.assert_array_equal(asked[0], asked[2])
+
+
+def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
+    lines = [f"the unbelievable cat number {number} sat unbelievably" for number in range(40)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines))
+    for unit in ("word", "token"):
+        cfg = recipe.resolve(drawn_config(tmp_path / "cache", mask__unit=unit), {
+            "data.corpus": "text", "data.path": str(tmp_path / "*.txt"), "data.boundary": "blank_line",
+            "tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 40, "data.validation_fraction": 0.3})
+        made = pack.load(cfg)
+        expected = made.tokenizer.starts_word_V
+        assert isinstance(made.about, types.About) and not expected.all()
+        assert made.about.starts == (expected.tobytes() if unit == "word" else b"")
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"mask__unit": "sentence"}, r"^config.mask.unit = 'sentence': expected one of token, word, span"),
+    ({"mask__unit": "word", "mask__rate": 0.3, "mask__predict": 0.6}, r"^config.mask.views = 2: expected 1, since")])
+def test_what_cannot_be_masked_whole_is_refused(changes, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        recipe.check(small_config(data__corpus="docstrings", **changes))
