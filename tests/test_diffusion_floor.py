@@ -92,5 +92,6 @@ def test_drawn_masks_meet_the_causal_floor_within_their_error():
     count_N = (words_NxL >= 0).sum(1)
     exact_N = floor.left_loss(hmm, words_NxL, 20).nats_N + bound.log_length(hmm, 20)[count_N]
     np.testing.assert_allclose(exact_N, -bound.log_prob(hmm, words_NxL, words_NxL >= 0), atol=1e-4)
+    np.testing.assert_allclose(bound.in_order(hmm, words_NxL, 0), exact_N, atol=1e-3)
     apart, error = ratio(bound.integrated(hmm, words_NxL, 0) - exact_N, count_N)
     assert abs(apart) < 3 * error < 0.04

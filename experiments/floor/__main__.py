@@ -5,10 +5,10 @@ log-probability.
     python -m experiments.floor score "the horse sleeps ." [--file=texts.txt]
     python -m experiments.floor next "the horse" [--top=10]
 
-bound draws held-out documents and prints what each of them costs: read from the left, from the right, told by masks of
-every size under the exact posterior. Its standard error is that of the paired difference over documents. score prints
--log P of each document, next what may come next. The language is that of --config.data.language.*; nothing is
-trained.
+bound draws held-out documents and prints what each of them costs: read from the left, from the right, told word by
+word in a random order, and by drawn masks of every size under the exact posterior; the errors of the differences are
+paired over documents. score prints -log P of each document, next what may come next. The language is that of
+--config.data.language.*; nothing is trained.
 """
 import sys
 from pathlib import Path
@@ -42,11 +42,14 @@ def bound(language, given):
     told = {"a document, from the left: -log P": left_N,
             "a document, from the right: -log P": floor.right_loss(model, words_NxL, language.words).nats_N,
             "how many words it has: -log P": length_N, "its words, given how many: the exact bound": left_N - length_N}
+    told["the exact posterior, word by word in a random order"] = bound.in_order(model, words_NxL, language.seed)
     told |= {"the exact posterior over masks of every size": bound.integrated(
         model, words_NxL, language.seed, _ORDERS.value)}
-    *_, exact_N, over_masks_N = told.values()
-    ones_N, differs_N = np.ones(len(count_N)), over_masks_N - exact_N
-    for what, nats_N in (told | {"that, less the exact bound": differs_N}).items():
+    *_, exact_N, in_order_N, over_masks_N = told.values()
+    told |= {"in a random order, less the exact bound": in_order_N - exact_N,
+             "over masks, less the exact bound": over_masks_N - exact_N}
+    ones_N = np.ones(len(count_N))
+    for what, nats_N in told.items():
         of_document, of_word = ratio(nats_N, ones_N), ratio(nats_N, count_N)
         yield {"what": what, "document": of_document[0], "document_error": of_document[1],
                "word": of_word[0], "word_error": of_word[1]}

@@ -7,12 +7,14 @@ words; so by the chain rule the loss is expected to be -log P(words | their numb
 any other. The number is not to be had for nothing: a causal model pays for it when it predicts the end. By `HMM` it
 tells no more than that the chain is in `end` at the last word, and `log_length` is what it costs.
 
-Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked copies of a row.
+Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked copies of
+rows, r those of a batch.
 """
 import numpy as np
 
 from mlm.data.language.floor import Floor, bayes_loss, of_sums
 from mlm.data.language.hmm import HMM, fitting, places
+from mlm.data.language.posterior import guess, posterior
 
 MASKS = 8192    # at a time: bounds memory, changes no result
 
@@ -80,6 +82,24 @@ def turns(place_n: np.ndarray, k: int, length: int, stream: np.random.Generator)
     masked_RxL[:, place_n] = few < k
     np.put_along_axis(masked_RxL, turn_RxF, few == k, axis=1)
     return masked_RxL
+
+
+def in_order(hmm: HMM, words_NxL: np.ndarray, seed: int) -> np.ndarray:
+    """nats_N: what the exact posterior loses by one word of each row under masks of every size, each of which hides
+    what another one does and one word more: that word, any of the hidden as likely.
+
+    Its expectation is that of `integrated`, with chance that cancels: by the chain rule it is -`log_prob` in any order.
+    """
+    stream = np.random.default_rng(seed)
+    place_NxL = np.where(words_NxL >= 0, stream.random(words_NxL.shape), 2).argsort(1).argsort(1)   # in the order
+    row_R, told_R = np.nonzero(np.arange(words_NxL.shape[1]) < (words_NxL >= 0).sum(1)[:, None])
+    nats_N = np.zeros(len(words_NxL))
+    for begin in range(0, len(row_R), MASKS):
+        row_r, told_rx1 = row_R[begin:begin + MASKS], told_R[begin:begin + MASKS, None]
+        words_rxL, place_rxL = words_NxL[row_r], place_NxL[row_r]
+        known = posterior(hmm, words_rxL, (place_rxL >= told_rx1) & (words_rxL >= 0), place_rxL == told_rx1)
+        nats_N -= np.bincount(row_r, guess(hmm, known, words_rxL)[0], len(words_NxL))
+    return nats_N
 
 
 def integrated(hmm: HMM, words_NxL: np.ndarray, seed: int, orders: int = 1) -> np.ndarray:

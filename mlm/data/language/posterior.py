@@ -147,13 +147,16 @@ def _whole(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     return checked(row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM)
 
 
-def posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Posterior:
+def posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL: np.ndarray | None = None
+              ) -> Posterior:
     """The exact distribution of each masked word given the visible words of its row and the row's length.
 
+    asked_NxL: those of the masked words that are asked for, all where None.
     Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
     Raises ValueError for a row that the language cannot write.
     """
-    return _whole(hmm, words_NxL, ~masked_NxL & (words_NxL >= 0), masked_NxL)
+    asked_NxL = masked_NxL if asked_NxL is None else asked_NxL
+    return _whole(hmm, words_NxL, ~masked_NxL & (words_NxL >= 0), asked_NxL)
 
 
 def cloze(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
