@@ -9,6 +9,7 @@ from mlm.base import config, fields
 from mlm.objectives import mlm
 from mlm.report import rows, summary, table
 from mlm.report.asked import METRIC
+from mlm.train.step import references
 
 
 def on(group, seed, loss, unigram=5.0, **changes):
@@ -146,3 +147,14 @@ def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not
     assert "below the floor" in [column.title for column in columns] and "something leaks" in said
     _, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029)])
     assert "below the floor" not in [column.title for column in columns] and "leaks" not in said
+
+
+def test_a_bound_over_all_masks_is_not_held_against_the_floor_of_those_that_were_drawn():
+    one = on("one", 0, 2.3)
+    scores = (*mlm.SCORES, *FLOORS[:3], *references.documents(mlm.SCORES[0], 1, None, 0).scores)
+    one["scores"] = [score._asdict() for score in scores]
+    one["evaluation"] |= {"floor": 2.0, "gap": 0.3, "gap_se": 0.01, "bound": 2.2}
+    found, _, _ = made([one])
+    by_name = {row["model"]: row for row in found}
+    assert by_name["exact bound"]["loss"] == 2.2 and "gap" not in by_name["exact bound"]
+    assert by_name["exact optimum"]["gap"] == 0 and by_name["unigram"]["gap"] == 3.0

@@ -127,7 +127,8 @@ def references(results: Sequence[dict], title: str, value: Score, since: dict[as
             format(end, score.form) for end in (min(values), max(values)))
         if score.beside == every[0].name:
             row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
-            row |= {value.name: found - floor} if floor is not None and found is not None else {}
+            alike = floor is not None and found is not None and score.unit == value.unit
+            row |= {value.name: found - floor} if alike else {}
     for name, cells in asked.references(results, since).items():
         made[name] = made.get(name, {title: name}) | cells
     return [exponentials(row, every) | row for row in made.values()]

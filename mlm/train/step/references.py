@@ -173,8 +173,8 @@ def documents(loss: Score, times: int, document: np.ndarray, bound: np.ndarray |
               Score("document_floor", f"{TITLES['floor']}'s loss of a document", ("document_floor_nats", "documents"),
                     form=".2f", unit=unit, reference=TITLES["floor"], beside="document_loss")]
     if bound is not None:
-        scores.append(Score("bound", "exact bound over all masks", ("bound_nats", loss.columns[-1]), unit=loss.unit,
-                            reference="exact bound", beside=loss.name))
+        scores.append(Score("bound", "exact bound over all masks", ("bound_nats", loss.columns[-1]),
+                            unit=f"{loss.unit}, over all masks", reference="exact bound", beside=loss.name))
 
     def add(columns):
         excess_N = columns[excess] / times
