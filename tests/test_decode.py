@@ -16,6 +16,13 @@ CASES = [(*member, {}) for member in MEMBERS] + [("transformer", "", changes) fo
     (*member, {"model__sees": "row"}) for member in MEMBERS if member[1] not in ("elman", "gru")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 def rows():
     ids_BxL = np.random.default_rng(3).integers(5, VOCAB, (len(LENGTHS), ROOM)).astype(np.int32)
     return np.where(np.arange(ROOM) < LENGTHS[:, None], ids_BxL, 0)
