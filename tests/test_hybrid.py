@@ -9,8 +9,10 @@ from small import PLAIN, about, batch, build, small_config
 
 from mlm import objectives
 from mlm.base import errors, types
-from mlm.base.special import MASK
-from mlm.judge import cloze
+from mlm.base.special import CLS, MASK, SEP
+from mlm.data.tokenizers import kinds
+from mlm.judge import cloze, opened
+from mlm.models import MODELS
 from mlm.objectives import hybrid
 from mlm.train import recipe
 from mlm.train.step import program, update
@@ -152,6 +154,25 @@ def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
     log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), places_B - 1]))
     np.testing.assert_allclose(found_BxV, log_prob_BxV, rtol=1e-4, atol=1e-5)
     assert objectives.telling(small_config(objective="mlm"), model) is model
+
+
+def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, tokenizer):
+    words = kinds.given("path", tokenizer)
+    model = MODELS["feedforward"].build(cfg.model, words.vocab_size)
+    params = {"model": jax.jit(model.init)(jax.random.key(0)), "objective": {}}
+    told = about(cfg)._replace(vocab_size=words.vocab_size)
+    run = opened.Opened(cfg, words, model, None, params, told, 16, 4)
+    text = "w1 w2 [MASK] w4"
+    ids_BxL = np.array([[CLS, *words.encode_batch(["w1 w2"])[0], MASK, *words.encode_batch(["w4"])[0], SEP]], np.int32)
+    h_BxLxD, = model.hidden(params["model"], cloze.text(jnp.asarray(ids_BxL)))
+    plain_BxL = ids_BxL.copy()
+    plain_BxL[0, 3], = words.encode_batch(["w3"])[0]
+    plain_BxLxD, = model.hidden(params["model"], cloze.text(jnp.asarray(plain_BxL)))
+    np.testing.assert_allclose(run.embed("w1 w2 w3 w4", pool=None), plain_BxLxD[0], rtol=1e-4, atol=1e-5)
+    logits_LxV = np.asarray(model.logits(params["model"], h_BxLxD))[0]
+    np.testing.assert_allclose(run.logits(text)[1:], logits_LxV[:-1], rtol=1e-4, atol=1e-5)
+    best = run.fill(text, top=1)[0][0]
+    assert best.token == words.pieces[logits_LxV[2].argmax()]
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -30,7 +30,7 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
     places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same seed gives the same texts; a
     prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
     """
-    errors.expect(objectives.seen(model.cfg) != "row" and model.output, "generate", model.cfg.objective,
+    errors.expect(objectives.seen(model.cfg) not in ("row", "all") and model.output, "generate", model.cfg.objective,
                   "a run that was trained to tell tokens")
     errors.expect(not model.about.source_length, "generate", model.cfg.model.family, "translate, for a model that "
                   "reads a source")
@@ -130,7 +130,7 @@ def _by_beams(model, rows, length, beams, normalise, count) -> list[list[Written
 
 
 def _filled(model, rows, keys, how, at_once, by, *, drawn) -> list[Written]:
-    answer, found = model.compiled(_unmasked, by, drawn), [None] * len(rows)
+    answer, found = model.telling(_unmasked, by, drawn), [None] * len(rows)
     for mine, ids_BxL in model.batches(rows):
         key_B = keys[np.array([*mine, *[mine[-1]] * (len(ids_BxL) - len(mine))])]
         made_BxL, log_prob_B = jax.device_get(answer(model.params, ids_BxL, key_B, *how, np.int32(at_once)))
