@@ -1,9 +1,13 @@
 """What each state of a model may know of its row, by model.sees: both sides, the left, both apart, or as a row says."""
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, batch, build, small_config
+from small import MEMBERS, about, batch, build, small_config
+
+from mlm.objectives import OBJECTIVES
 
 FAMILIES = [("feedforward", "bag"), ("rnn", "lstm"), ("transformer", "")]
 members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
@@ -78,3 +82,26 @@ def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_t
         left_KxBxHxLxL, right_KxBxHxLxL = jnp.split(model.attention(params, text), 2, 2)
         assert not jnp.triu(left_KxBxHxLxL, 1).any() and not jnp.tril(right_KxBxHxLxL, -1).any()
         np.testing.assert_allclose(right_KxBxHxLxL.sum(-1), 1, rtol=1e-5)
+
+
+def test_causal_of_both_sides_apart_is_the_sum_of_two_that_read_the_row_and_the_turned_one():
+    """Its weight, too: from the left the first token of a segment is given, from the right the last."""
+    rows, found = batch(), {}
+    turned = rows._replace(text=jax.tree.map(lambda x: x[:, ::-1], rows.text))
+    for sees in ("apart", "left"):
+        cfg = small_config("rnn", "gru", objective="causal", model__sees=sees)
+        model, params, _ = build(cfg)
+        loss = jax.jit(functools.partial(OBJECTIVES["causal"].build(cfg, about(cfg)).loss, model=model, key_B=None,
+                                         knobs=None, train=False))
+        found[sees] = params, loss
+    params, loss = found["apart"]
+    both = loss({"model": params}, batch=rows)
+    shared = {name: params[name] for name in {*params} - {"left", "right"}}
+    each = [found["left"][1]({"model": shared | {"body": params[way]}}, batch=of)
+            for way, of in (("left", rows), ("right", turned))]
+    for name in ("loss_B", "weight_B"):
+        np.testing.assert_allclose(getattr(both, name)["causal"], sum(getattr(one, name)["causal"] for one in each),
+                                   rtol=1e-5)
+    np.testing.assert_array_equal(both.weight_B["causal"], [22, 22, 22])  # of segments of seven and six tokens
+    np.testing.assert_allclose(both.sums_B["correct"], sum(one.sums_B["correct"] for one in each))
+    assert np.isfinite(both.sums_B["unigram_nats"]).all()
