@@ -2,13 +2,14 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small import VOCAB, about, batch, drawn_config, small_config
 
 from mlm import objectives
 from mlm.base import errors, types
-from mlm.base.special import CLS, NUM_SPECIAL, SEP, UNK
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
 from mlm.objectives import masking, units
 from mlm.train import recipe
@@ -121,16 +122,30 @@ def test_lengths_of_spans_are_geometric_up_to_ten():
 
 
 def test_evaluation_masks_tokens_whatever_training_masks():
-    text, asked = batch(4).text, []
-    for unit in units.UNITS:
-        cfg = small_config("feedforward", "bag", mask__unit=unit, eval__rate=0.3)
-        told = about(cfg)._replace(starts=STARTS_V.tobytes())
-        objective = objectives.OBJECTIVES["mlm"].build(cfg, told)
-        asked.append(np.asarray(jax.jit(objective.asked)(text, KEYS[:4], program.frozen(cfg))))
-        of = units.of(cfg, told)
-        assert of is None if unit == "token" else (of.starts_V == STARTS_V).all() and of.spans == (unit == "span")
-    np.testing.assert_array_equal(asked[0], asked[1])
-    np.testing.assert_array_equal(asked[0], asked[2])
+    def shown(unit, train):
+        """What a model is shown of rows, and what evaluation asks for."""
+        cfg = small_config("feedforward", "bag", mask__unit=unit, mask__rate=0.3, eval__rate=0.3, mask__mask_share=1.0,
+                           mask__random_share=0.0)
+        objective = objectives.OBJECTIVES["mlm"].build(cfg, about(cfg)._replace(starts=STARTS_V.tobytes()))
+        knobs, seen = (program.knobs if train else program.frozen)(cfg), []
+
+        def hidden(params, text, source=None, *, key_B=None):
+            seen.append(text.ids_BxL)
+            return (jnp.zeros((*text.ids_BxL.shape, 1)),)
+
+        def told(rows):
+            model = types.Model(("both",), 1, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
+            objective.loss({"model": None}, model, rows, KEYS[:4], knobs, train=train)
+            return seen[-1] == MASK, objective.asked(rows.text, KEYS[:4], knobs)
+
+        return jax.device_get(jax.jit(told)(batch(4)))
+
+    tokens_BxL, asked_BxL = shown("token", False)
+    np.testing.assert_array_equal(tokens_BxL, asked_BxL)
+    for unit in ("word", "span"):
+        for found_BxL in shown(unit, False):
+            np.testing.assert_array_equal(found_BxL, asked_BxL)
+        assert (shown(unit, True)[0] != asked_BxL).any()
 
 
 def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
