@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 LAYER = {"model__layers": 1}
-OWN = {"causal": {"model__sees": "left"}}  # what an objective asks for where it is not small_config's
+OWN = {"causal": {"model__sees": "left"},  # what an objective asks for where it is not small_config's
+       "denoise": {"family": "encoder_decoder", "model__heads": 2}}
 
 
 def uneven(rows, seed=0):

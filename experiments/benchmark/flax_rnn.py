@@ -29,7 +29,7 @@ class Encoder(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, key_B):
+    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         return layers.norm(self.model, "norm")(layers.Stack(self.model, Layer, name="stack")(x_BxLxD, None, key_B))
 
 

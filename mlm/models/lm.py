@@ -99,12 +99,12 @@ def bodies(model: config.Model) -> tuple[str, ...]:
     return WAYS["apart"] if model.sees == "apart" else ("body",)
 
 
-def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder, positions: str = "none", *,
-          attends: bool = False) -> types.Model:
+def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder | None = None,
+          positions: str = "none", *, attends: bool = False) -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model.
 
-    decoder: how the encoder reads one token after the other. attends: whether its layers have an "attention" that keeps
-    its weights.
+    decoder: how the encoder reads one token after the other; None: it does not. attends: whether its layers have an
+    "attention" that keeps its weights.
     """
     module = LanguageModel(model, vocab_size, encoder, positions)
 
@@ -161,7 +161,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
         h_BxD, before = decoder.step(model, params[bodies(model)[0]], x_BxD, place_B, cache["before"])
         return logits(params, h_BxD), {"place": cache["place"] + 1, "before": before}
 
-    left = model.sees != "both"
+    left = decoder is not None and model.sees != "both"
     return types.Model(ways=WAYS[model.sees], width=model.width, init=init, hidden=hidden, logits=logits,
                        head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers,
                        attention=attention if attends else None, start=start if left else None,
