@@ -77,6 +77,19 @@ def test_a_share_of_the_slots_is_causal_whatever_device_has_them(share):
     np.testing.assert_array_equal(turned_B[::-1], left_B)
 
 
+@pytest.mark.parametrize(("rows", "share"), [(8, 1 / 16), (6, 0.1), (16, 0.3)])
+def test_the_share_holds_over_batches_of_any_size_and_terms_weigh_as_the_rows_of_each(rows, share):
+    knobs, count = program.knobs(small_config(objective="hybrid", hybrid__causal=share)), 0
+    for step in range(40):
+        said = hybrid.now(knobs, np.float32(step) / np.float32(40), steps=40, rows=rows)
+        of = said.objective
+        left_B = np.asarray(hybrid.causal_rows(jnp.arange(rows), of["causal"], of["owed"]))
+        count += left_B.sum()
+        assert abs(count - share * rows * (step + 1)) <= 1.01
+        assert float(hybrid.factors(said)["causal"]) == pytest.approx(left_B.mean(), abs=1e-6)
+    assert count > 0
+
+
 def test_causal_rows_are_shown_whole_and_read_from_the_left_the_others_are_masked(cfg):
     losses, ((ids_BxL, left_B),) = told(cfg, causal=np.float32(0.5), **PURE)
     assert list(left_B) == [False, True, False, True]
@@ -127,10 +140,11 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
     cfg = small_config(objective="hybrid", hybrid__first=0.25, hybrid__causal=0.125, mask__schedule="linear",
                        mask__final_rate=0.05)
     knobs = program.knobs(cfg)
-    shares = [float(hybrid.now(knobs, step / np.float32(8)).objective["causal"]) for step in range(8)]
+    now = functools.partial(hybrid.now, steps=8, rows=8)
+    shares = [float(now(knobs, step / np.float32(8)).objective["causal"]) for step in range(8)]
     assert shares == [1, 1, *[0.125] * 6]
-    assert float(hybrid.now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
-    factor = hybrid.factors(hybrid.now(knobs, 0.5))
+    assert float(now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
+    factor = hybrid.factors(now(knobs, 0.5))
     assert (float(factor["causal"]), float(factor["mlm"])) == (0.125, 0.875)
     assert objectives.predicted(cfg) == pytest.approx(0.34375 + 0.65625 * 0.1)
     assert program.blank(cfg) == program.blank(small_config(objective="hybrid", mask__max_rate=0.15))
@@ -139,7 +153,7 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
 def test_terms_weigh_as_their_rows_are_many():
     """What is minimised: a quarter of the causal rows' mean, and three of the masked ones', whatever each predicts."""
     objective = types.Objective(None, None, None, (), factors=hybrid.factors)
-    knobs = types.Knobs(None, None, None, {"causal": np.float32(0.25)})
+    knobs = types.Knobs(None, None, None, {"here": np.float32(0.25)})
     sums = types.Losses({"mlm": 6.0, "causal": 100.0}, {}, {})
     assert float(update.minimised(objective, knobs, sums, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
 

@@ -147,7 +147,8 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes,
     ("linear", {}, "optim.schedule = 'linear': expected wsd or constant"),
     ("cosine", {}, "optim.schedule = 'cosine': expected wsd or constant"),
     ("wsd", {"mask__schedule": "linear", "mask__final_rate": 0.1}, "mask.schedule = 'linear': expected constant"),
-], ids=["linear", "cosine", "masking rate"])
+    ("constant", {"objective": "hybrid", "hybrid__first": 0.5}, "hybrid.first = 0.5: expected 0.0 or 1.0"),
+], ids=["linear", "cosine", "masking rate", "causal first"])
 def test_what_spreads_over_all_steps_is_refused(made, schedule, changes, said):
     cfg = made.cfg("spread", schedule, **changes)
     saved = json.loads(json.dumps(fields.identity(cfg, {})))

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from small import VOCAB, about, batch, small_config
 
+from mlm.base import errors
 from mlm.objectives import causal, tokens
+from mlm.train import recipe
 
 EPS = 0.1
 
@@ -59,3 +61,9 @@ def test_training_is_smoothed_and_evaluation_is_not():
     np.testing.assert_array_equal(sums[EPS, False], sums[0.0, False])
     np.testing.assert_allclose(sums[0.0, True], sums[0.0, False], rtol=1e-5)
     assert (np.abs(sums[EPS, True] - sums[0.0, True]) > 1e-4 * sums[0.0, True]).all()
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.0, 1.5])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(errors.ConfigError, match=rf"^config.optim.label_smoothing = {share}: expected .*0.*1"):
+        recipe.check(small_config(objective="causal", optim__label_smoothing=share))

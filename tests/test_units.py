@@ -42,7 +42,8 @@ def chosen(found):
 
 
 def word_BxL():
-    return np.cumsum(STARTS_V[rows()] | (rows() < NUM_SPECIAL), axis=1) - 1
+    special_BxL = rows() < NUM_SPECIAL
+    return np.cumsum(STARTS_V[rows()] | special_BxL | np.roll(special_BxL, 1, axis=1), axis=1) - 1
 
 
 def sizes(ids_L, word_L):
@@ -61,6 +62,16 @@ def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
         left = size_W[(inside_W == 0) & (size_W > 0)]
         assert chosen_L.sum() <= budget < chosen_L.sum() + left.max()
     assert 0.9 < found.corrupted_B.sum() / budget_B.sum() < 1
+
+
+def test_what_begins_no_word_behind_a_special_token_is_masked_like_any_other():
+    """Such as what is left of a word that was cut where a row began."""
+    ids_BxL = np.full((400, 10), 6, np.int32)  # goes on with a word
+    ids_BxL[:, 0], ids_BxL[:, 5] = CLS, UNK
+    corrupt = functools.partial(masking.corrupt, rate=0.5, mask_share=1.0, random_share=0.0, slots=8, cdf_V=np.ones(1),
+                                unit=units.Unit(False, np.arange(VOCAB) != 6))
+    found = jax.device_get(jax.jit(corrupt)(update.row_keys(np.uint32(0), 0, np.arange(400)), ids_BxL))
+    assert set(found.corrupted_B) == {4} and 100 < (found.ids_BxL[:, 1] == MASK).sum() < 300
 
 
 @pytest.mark.parametrize("kind", ["word", "span"])

@@ -44,7 +44,8 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         if not train:
             return judged(params, model, batch, key_B, knobs)
-        text, left_B = batch.text, causal_rows(batch.index_B, knobs.objective["causal"])
+        text = batch.text
+        left_B = causal_rows(batch.index_B, knobs.objective["causal"], knobs.objective["owed"])
         static_key_B = masking.static_keys(knobs, batch) if batch.row_B is not None else None
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
                                              static_key_B=static_key_B, unknown=cfg.mask.unknown, unit=unit)
@@ -62,7 +63,9 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                 "causal_rows": left_B * real_B, "rows": real_B, "tokens": (text.segments_BxL > 0).sum(-1)}
         return types.Losses(nats_B, weight_B, {name: sum_B.astype(jnp.float32) for name, sum_B in sums.items()})
 
-    return mlm.build(cfg, about)._replace(loss=loss, scores=SCORES, training=TRAINING, now=now, factors=factors)
+    return mlm.build(cfg, about)._replace(
+        loss=loss, scores=SCORES, training=TRAINING, factors=factors,
+        now=functools.partial(now, steps=cfg.train.steps, rows=cfg.train.batch_size))
 
 
 def _real(batch: types.Batch):
@@ -70,9 +73,14 @@ def _real(batch: types.Batch):
     return (batch.text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
-def causal_rows(index_B, share):
-    """left_B: of a batch's slots a share, as evenly as can be, the last one first; of n slots floor(share * n)."""
-    return jnp.floor((index_B + 1) * share + 1e-4) > jnp.floor(index_B * share + 1e-4)
+def causal_rows(index_B, share, owed=0.0):
+    """left_B: of a batch's slots a share, as evenly as can be: of the first n slots floor(share * n + owed)."""
+    return causal_before(index_B + 1, share, owed) > causal_before(index_B, share, owed)
+
+
+def causal_before(count, share, owed):
+    """How many of so many slots are causal; a hair more, as float32 lies on either side of whole numbers."""
+    return jnp.floor(count * share + owed + 1e-4)
 
 
 @functools.lru_cache(maxsize=8)
@@ -89,21 +97,30 @@ def before(text: types.Text, h_BxLxD):
     return jnp.where((text.positions_BxL == 0)[..., None], h_BxLxD, jnp.roll(h_BxLxD, 1, axis=1))
 
 
-def now(knobs: types.Knobs, done: jax.Array) -> types.Knobs:
-    """The knobs of the moment: the masking rate's, and all rows causal for the first share of the steps."""
+def now(knobs: types.Knobs, done: jax.Array, *, steps: int, rows: int) -> types.Knobs:
+    """The knobs of the moment: the masking rate's, and all rows causal for the first share of the steps.
+
+    owed: what is left of a causal row from the batches before, so that their share holds in batches of any size; and
+    the share that are causal in this one.
+    """
     said = masking.scheduled(knobs, done).objective
-    return knobs._replace(objective=said | {"causal": jnp.where(done < said["first"], 1.0, said["causal"])})
+    share = jnp.where(done < said["first"], 1.0, said["causal"])
+    owed = jnp.round(done * steps) * (rows * share % 1) % 1
+    here = (causal_before(rows, share, owed) - causal_before(0, share, owed)) / rows
+    return knobs._replace(objective=said | {"causal": share, "owed": owed, "here": here})
 
 
 def factors(knobs: types.Knobs) -> dict:
     """The terms weigh as their rows are many, however many tokens a row of either kind is asked for."""
-    share = knobs.objective["causal"]
+    share = knobs.objective["here"]
     return {"mlm": 1 - share, "causal": share}
 
 
 def knobs(cfg: config.Config) -> dict[str, np.generic]:
-    """mlm's, and config.hybrid's."""
-    return masking.knobs(cfg) | {"causal": np.float32(cfg.hybrid.causal), "first": np.float32(cfg.hybrid.first)}
+    """mlm's, config.hybrid's, and what `now` makes of them."""
+    share = np.float32(cfg.hybrid.causal)
+    return masking.knobs(cfg) | {"causal": share, "first": np.float32(cfg.hybrid.first), "owed": np.float32(0),
+                                 "here": share}
 
 
 def predicted(cfg: config.Config) -> float:

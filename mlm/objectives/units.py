@@ -40,9 +40,10 @@ def check(mask: config.Mask) -> None:
 
 def words(unit: Unit, ids_L):
     """(word_L, first_L): the number of each token's word in its row, and whether it begins it; special tokens are words
-    of their own.
+    of their own, and what follows one begins a word.
     """
-    first_L = (jnp.asarray(unit.starts_V)[ids_L] | (ids_L < NUM_SPECIAL)).at[0].set(True)
+    special_L = ids_L < NUM_SPECIAL
+    first_L = (jnp.asarray(unit.starts_V)[ids_L] | special_L | jnp.roll(special_L, 1)).at[0].set(True)
     return jnp.cumsum(first_L) - 1, first_L
 
 

@@ -10,11 +10,14 @@ from mlm.base import config, errors, fields
 from mlm.train.step import optim
 
 CHANGED = STEPS, WARMUP = "train.steps", "optim.warmup_fraction"  # what a run and its longer one differ in
+# Values of fields under which what an objective asks for does not hang on the share of the steps that is over.
+ALIKE = {"mask.schedule": ("constant",), "hybrid.first": (0.0, 1.0)}
 
 
 def stable(cfg: config.Config) -> int:
     """How many of a run's first steps are made the same, however many follow them."""
-    return optim.stable(cfg.optim, cfg.train.steps) if cfg.mask.schedule == "constant" else 0
+    said = fields.flatten(cfg)
+    return optim.stable(cfg.optim, cfg.train.steps) if all(said[name] in can for name, can in ALIKE.items()) else 0
 
 
 def behind(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
@@ -48,9 +51,9 @@ def resolve(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any
     errors.at_least(then.train.steps, f"config.{STEPS}", cfg.train.steps)
     if cfg.train.steps == then.train.steps:
         return then
-    for name, value, can in (("optim.schedule", cfg.optim.schedule, optim.STABLE),
-                             ("mask.schedule", cfg.mask.schedule, ("constant",))):
-        errors.expect(value in can, f"config.{name}", value, f"{' or '.join(can)} of a run to be trained longer; "
-                      f"{value} spreads over all steps, so that more of them are another run: choose another "
-                      "config.workdir")
+    said = fields.flatten(cfg)
+    for name, can in {"optim.schedule": optim.STABLE, **ALIKE}.items():
+        errors.expect(said[name] in can, f"config.{name}", said[name], f"{' or '.join(map(str, can))} of a run to be "
+                      f"trained longer; {said[name]} spreads over all steps, so that more of them are another run: "
+                      "choose another config.workdir")
     return fields.override(cfg, {WARMUP: optim.warmup(then.optim, then.train.steps) / cfg.train.steps})

@@ -30,7 +30,7 @@ def check(optim: config.Optim, steps: int) -> None:
     errors.one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
     for field in ("final_fraction", "warmup_fraction", "decay_fraction"):
         errors.number(f"{name}.{field}", getattr(optim, field), 0, 1)
-    for field in ("b1", "b2"):
+    for field in ("b1", "b2", "label_smoothing"):
         errors.number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
     for field in ("weight_decay", "clip"):
         errors.at_least(0, f"{name}.{field}", getattr(optim, field))
