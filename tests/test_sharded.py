@@ -1,16 +1,20 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
 import signal
+import types as python
 
 import jax
 import numpy as np
 import pytest
 import test_run
-from small import VOCAB, about, small_config
+from small import VOCAB, about, build, small_config
 from test_step import uneven
 
 from launch import local
-from mlm.base import files
+from mlm.base import files, types
+from mlm.base.special import NUM_SPECIAL, SEP
 from mlm.data.rows import pack
+from mlm.data.tokenizers import kinds
+from mlm.judge import translate
 from mlm.train.run import checkpoint, loop
 from mlm.train.step import cost, evaluation, program, sharded, update
 
@@ -96,6 +100,27 @@ def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     """The first on one device, as it is; split, each layer is computed again as well."""
     cfg = member("sharded", **changes, model__remat=True)
     same(train(cfg, devices), train(member(**changes), 1))
+
+
+def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_has_all():
+    """A loop that ends on each device with its own rows."""
+    words = [f"w{number}" for number in range(VOCAB - NUM_SPECIAL)]
+    tokenizer = kinds.train(small_config(tokenizer__kind="words").tokenizer, [" ".join(words)])
+    texts = [" ".join(np.random.default_rng(number).choice(words, 1 + number % 3)) for number in range(8)]
+
+    def translations(mode, devices):
+        cfg = small_config("encoder_decoder", objective="causal", data__corpus="aligned", pack__length=8,
+                           pack__source_length=8, eval__batch_size=8, parallel__mode=mode, model__layers=1)
+        model, params, _ = build(cfg)
+        params = params | {"bias": params["bias"] + 3 * (np.arange(VOCAB) == SEP)}
+        made = program.build(cfg, about(cfg), jax.devices()[:devices])._replace(model=model)
+        state = made.run.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
+        run = python.SimpleNamespace(cfg=cfg, tokenizer=tokenizer, program=made, state=state)
+        return translate.translations(run, texts, 1, "none")[0]
+
+    found = translations("jit", 1)
+    assert {len(text.split()) for text in found} == {0, 1, 7}
+    assert translations("sharded", 2) == found
 
 
 @pytest.mark.parametrize(("mode", "devices"), [("jit", 1), ("sharded", 2)])

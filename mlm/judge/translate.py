@@ -83,7 +83,7 @@ def translations(run: Trained, texts: Sequence[str], width: int, normalise: str)
     begun = {"ids": np.full((len(texts), 1), CLS), "segments": np.ones((len(texts), 1), int),
              "positions": np.zeros((len(texts), 1), int)}
     split = begun | {name: column[by_length] for name, column in columns.items()}
-    answer = run.program.run.per_row(best, run.program.model, cfg.pack.length, width, normalise)
+    answer = run.program.run.per_row(best, run.program.model, cfg.pack.length, width, normalise, whole=True)
     batches = loader.eval_batches(split, batch_size=cfg.eval.batch_size, **parallel.share())
     found = [answer(run.state, run.program.run.put_batch(batch), program.frozen(cfg)) for batch in batches]
     ids_NxT = np.concatenate(found)[:len(texts)]

@@ -27,7 +27,8 @@ class Parallel(NamedTuple):
     train_step: Callable   # (state, batch, knobs) -> (state, metrics); gives the old state's memory away
     per_row: Callable      # (function, *fixed), compiled once: function(*fixed, params, batch, knobs) gives values by
                            # row; call the compiled one with (state, batch, knobs); it returns those of the whole
-                           # global batch, numpy, on every process
+                           # global batch, numpy, on every process. whole=True: it is handed all parameters at once,
+                           # also those of split layers, as it must be where it reads layers outside a Stack
     get_metrics: Callable  # metrics -> numpy scalars
 
 
@@ -131,7 +132,7 @@ def over_mesh(train_step: Callable, devices=None, *, members: bool = False) -> P
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     @functools.cache
-    def per_row(function, *fixed):
+    def per_row(function, *fixed, whole=False):
         compiled = jax.jit(mapped(functools.partial(function, *fixed), (same, rows, same), rows))
         return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
 
@@ -155,7 +156,7 @@ def over_pmap(train_step: Callable, devices=None) -> Parallel:
     step = functools.partial(train_step, total_over(len(devices or jax.devices())))
 
     @functools.cache
-    def per_row(function, *fixed):
+    def per_row(function, *fixed, whole=False):
         compiled = jax.pmap(functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None),
                             devices=devices)
         return lambda state, batch, knobs: jax.tree.map(
@@ -195,7 +196,10 @@ def over_shards(train_step: Callable, devices=None) -> Parallel:
         return laid(state), metrics
 
     @functools.cache
-    def per_row(function, *fixed):
+    def per_row(function, *fixed, whole=False):
+        if whole:  # gathered before it begins: its loops may end on each device with that one's rows
+            return over_mesh(train_step, devices).per_row(function, *fixed)
+
         def of_rows(params, batch, knobs):
             inputs = sharded.specs(params, mesh.size), jax.P("data"), jax.P()
             read = lambda whole, params, *more: function(*fixed, whole(params), *more)  # noqa: E731
