@@ -1,4 +1,5 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
+import functools
 import signal
 import types as python
 
@@ -100,6 +101,26 @@ def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     """The first on one device, as it is; split, each layer is computed again as well."""
     cfg = member("sharded", **changes, model__remat=True)
     same(train(cfg, devices), train(member(**changes), 1))
+
+
+def test_each_tree_s_layers_are_gathered_along_their_own_axes():
+    """A generator's up are split along their first axis, the model's, of the same path, along their second."""
+    def judged(mode, devices):
+        cfg = member(mode, family="feedforward", cell="bag", model__layers=1, objective="replaced",
+                     replaced__generator=0.375)
+        made, rng = program.build(cfg, about(cfg), jax.devices()[:devices]), np.random.default_rng(0)
+        params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32),
+                              jax.eval_shape(made.initial, program.knobs(cfg)).params)
+        state = made.run.put_state(types.TrainState(np.int32(0), params, ()))
+        for tree, spec in ((state.params["model"], (None, None, "data")),
+                           (state.params["objective"]["generator"], (None, "data"))):
+            kernel = tree["body"]["stack"]["layers"]["layer"]["mlp"]["up"]["kernel"]
+            assert devices == 1 or kernel.sharding.spec == jax.P(*spec)
+        found = made.run.per_row(update.eval_step, made.model, made.objective)(
+            state, made.run.put_batch(uneven(8)), program.frozen(cfg))
+        return found.loss_B
+
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), judged("sharded", 2), judged("jit", 1))
 
 
 def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_has_all():

@@ -18,10 +18,7 @@ _reader: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("reade
 
 @contextlib.contextmanager
 def read_through(reader: Callable):
-    """While this block is traced, each layer of a Stack has reader(path, parameters) for its parameters.
-
-    path: the names that lead to those of all layers.
-    """
+    """While this block is traced, each layer of a Stack has reader(parameters) for its parameters."""
     before = _reader.set(reader)
     try:
         yield
@@ -110,7 +107,7 @@ class Stack(nn.Module):
         layers, each, layer = self.model.layers, Step, self.layer
         unroll = self.model.unroll or layers
         if (reader := _reader.get()) is not None:
-            layer = nn.map_variables(layer, "params", functools.partial(_read, reader, (*self.path, "layers", "layer")))
+            layer = nn.map_variables(layer, "params", functools.partial(_read, reader))
         if self.model.remat:  # in a loop of its own, the backward pass shares nothing with the forward pass anyway
             each = nn.remat(Step, prevent_cse=unroll == layers)
         steps = nn.scan(each, variable_axes={"params": 0, "intermediates": 0}, split_rngs={"params": True},
@@ -119,5 +116,5 @@ class Stack(nn.Module):
         return x_BxLxD
 
 
-def _read(reader, path, variables):
-    return variables | {"params": reader(path, variables["params"])}
+def _read(reader, variables):
+    return variables | {"params": reader(variables["params"])}

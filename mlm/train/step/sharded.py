@@ -4,6 +4,7 @@ ZeRO's third stage (Rajbhandari et al. 2020, arXiv 1910.02054): a device keeps i
 a layer when that layer is computed, and adds up its part of each gradient alone. What stands outside the layers, such
 as the embeddings, is gathered once a pass. Left to itself XLA gathers in each layer the whole batch's rows instead.
 """
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -64,6 +65,21 @@ def gather(number: int, part):
     return part if number == WHOLE else jax.lax.all_gather(part, "data", axis=number, tiled=True)
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["axis"])
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A device's part of an array of all layers, or of one of them, with the axis along which one is split."""
+
+    array: jax.Array
+    axis: int
+
+
+def layer(parts):
+    """The arrays of a layer."""
+    return jax.tree.map(lambda part: gather(part.axis, part.array) if isinstance(part, Part) else part, parts,
+                        is_leaf=lambda part: isinstance(part, Part))
+
+
 def reading(function: Callable, params: types.Params, devices: int) -> Callable:
     """function(whole, ...) on one of the devices, which has its part of some parameters, given here whole for their
     shapes. It is handed `whole`, which gathers them, but for the layers': those are gathered as they are read.
@@ -72,11 +88,8 @@ def reading(function: Callable, params: types.Params, devices: int) -> Callable:
 
     def whole(parts):
         return jax.tree_util.tree_map_with_path(
-            lambda path, number, part: part if stacked(path) else gather(number, part), split, parts)
-
-    def layer(path, parts):  # without the axis of the layers
-        numbers = functools.reduce(lambda tree, name: tree[name], path, split["model"])
-        return jax.tree.map(lambda number, part: gather(max(number - 1, WHOLE), part), numbers, parts)
+            lambda path, number, part: Part(part, number - 1) if stacked(path) and number != WHOLE else
+            gather(number, part), split, parts)
 
     def call(*values):
         with layers.read_through(layer):
