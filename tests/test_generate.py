@@ -28,11 +28,11 @@ def quick_to_compile():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def opened(family="transformer", cell="", objective="causal", source=0):
+def opened(family="transformer", cell="", objective="causal", source=0, **changes):
     """A model with drawn parameters, its rows of 16 tokens, over the words w0 to w11; source: tokens beside a row."""
     tokenizer = kinds.KINDS["words"].restore("\n".join(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode())
-    cfg = small_config(family, cell, objective=objective)
+    cfg = small_config(family, cell, objective=objective, **changes)
     shapes = jax.eval_shape(MODELS[family].build(cfg.model, tokenizer.vocab_size).init, jax.random.key(0))
     rng = np.random.default_rng(0)
     params = jax.tree_util.tree_map_with_path(lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(
@@ -118,6 +118,25 @@ def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once)
     assert len(masked.generate("w1 w2", length=10)[0].text.split()) == 8
 
 
+@pytest.mark.parametrize(("objective", "sees"), [("mlm", "left"), ("mlm", "row"), ("diffusion", "row")])
+def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objective, sees):
+    model = opened("feedforward", "window", objective, model__sees=sees)
+    found, = model.generate("w3 [MASK] w4 [MASK]")
+    row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
+    assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.tokens == 2
+    with pytest.raises(errors.ConfigError, match=r"^beam = 2: expected 1, where \[MASK\]s are filled"):
+        model.generate("w3 [MASK]", beams=2)
+
+
+def test_a_hybrid_run_goes_on_from_the_left_and_takes_no_mask_for_a_word():
+    model = opened("feedforward", "window", "hybrid")
+    found, = model.generate("w3 w1", length=5)
+    assert found.text.startswith("w3 w1")
+    with pytest.raises(errors.ConfigError, match=r"^text = 'the \[MASK\] sleeps': expected one without \[MASK\], since "
+                                                 r"a hybrid run goes on from the left"):
+        model.generate("the [MASK] sleeps")
+
+
 def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked):
     text = "w3 [MASK] w4 [MASK] [MASK]"
     drawn = masked.generate(text, temperature=2.0, count=4, seed=5)
@@ -129,7 +148,8 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
 @pytest.mark.parametrize(("what", "how"), [
     ("by = 'confidence'", {"by": "confidence"}), ("temperature = 1.0", {"beams": 2, "temperature": 1.0}),
     ("count = 3", {"count": 3}), ("length = 17", {"length": 17}), ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
-    ("text = 'w1 w1", {"prompt": "w1 " * 15}), ("normalise = 'men'", {"beams": 2, "normalise": "men"})])
+    ("text = 'w1 w1", {"prompt": "w1 " * 15}), ("text = 'w1 [MASK]': expected one w", {"prompt": "w1 [MASK]"}),
+    ("normalise = 'men'", {"beams": 2, "normalise": "men"})])
 def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
     with pytest.raises(errors.ConfigError) as error:
         model.generate(**how)

@@ -24,15 +24,16 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
           at_once: int = 1) -> list[list[Written]]:
     """For each prompt `count` texts of an `Opened` model, of at most `length` tokens in all (0: of its longest row).
 
-    A model that sees the left goes on with a prompt, which may be "": the likeliest token after the other, the best
-    `count` texts of `beams` beams as beam.search has them, or from temperature > 0 on drawn ones as sample.drawn has
-    them. One that sees both sides fills the [MASK]s of a prompt, or as many behind it as `length` holds, `at_once`
-    places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same seed gives the same texts; a
-    prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
+    One that was trained to tell a token by those to its left (causal, hybrid) goes on with a prompt, which may be "":
+    the likeliest token after the other, the best `count` texts of `beams` beams as beam.search has them, or from
+    temperature > 0 on drawn ones as sample.drawn has them. Another fills the [MASK]s of a prompt, or as many behind it
+    as `length` holds, `at_once` places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same
+    seed gives the same texts; a prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
     """
-    errors.expect(objectives.seen(model.cfg) not in ("row", "all") and model.output, "generate", model.cfg.objective,
+    cfg = model.cfg
+    errors.expect(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
                   "a run that was trained to tell tokens")
-    errors.expect(not model.about.source_length, "generate", model.cfg.model.family, "translate, for a model that "
+    errors.expect(not model.about.source_length, "generate", cfg.model.family, "translate, for a model that "
                   "reads a source")
     errors.number("length", length, 0, model.length)
     errors.number("temperature", temperature, 0, 100)
@@ -40,14 +41,15 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
     errors.number("top_p", top_p, 0, 1, low_open=True)
     for name, value in (("count", count), ("beam", beams), ("at_once", at_once)):
         errors.at_least(1, name, value)
-    left = model.model.start is not None
+    left = bool({"left", "sides"} & {*objectives.losses(cfg).values()})
+    errors.expect(not left or model.model.start is not None, "generate", cfg.model.family, "a model that is read a "
+                  "token at a time")
     orders = ("left",) if left else unmask.ORDERS
-    errors.expect(by in ("", *orders), "by", by, f"{' or '.join(orders)}, of a model that sees "
-                  f"{model.cfg.model.sees}")
+    errors.expect(by in ("", *orders), "by", by, f"{' or '.join(orders)}, since config.objective is {cfg.objective}")
     errors.expect(temperature == 0 or beams == 1, "temperature", temperature, "0, with beams")
     errors.expect(temperature > 0 or count <= beams, "count", count, f"at most {beams}, the beams; or a temperature to "
                   "draw by")
-    errors.expect(left or beams == 1, "beam", beams, "1, of a model that sees both sides")
+    errors.expect(left or beams == 1, "beam", beams, "1, where [MASK]s are filled")
     rows = _prompts(model, prompts, length or model.length, left=left)
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), i // count), i % count))(
         np.arange(len(rows) * count))
@@ -83,6 +85,8 @@ def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str =
 def _prompts(model, texts, length, *, left) -> list[list[int]]:
     rows = []
     for each in texts:
+        errors.expect(not left or batches.HIDDEN not in each, "text", each, f"one without {batches.HIDDEN}, since a "
+                      f"{model.cfg.objective} run goes on from the left")
         row = batches.encode(model.tokenizer, each, hidden=not left)[:-1]
         if not left:
             row += [MASK] * (0 if MASK in row else length - 1 - len(row)) + [SEP]
