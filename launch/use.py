@@ -15,11 +15,11 @@
 
 A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels, or GPT-2: config.json, model.safetensors, a
 tokenizer) stands for a run; export writes one, with a model card. generate without a text begins one; a model that was
-not trained from the left fills the [MASK]s of a text, or --length tokens. cloze ranks passages by how many deleted words a model fills
-in exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of this machine, and
-finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of standard input; a pair's
-two texts stand apart by a tab, words to tag by white space. A table for a person, with --json a line for each text;
-what is written, as it is.
+not trained from the left fills the [MASK]s of a text, or --length tokens. cloze ranks passages by how many deleted
+words a model fills in exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of
+this machine, and finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of
+standard input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json
+a line for each text; what is written, as it is.
 From Python: mlm.open("runs/a").
 """
 import json

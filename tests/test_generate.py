@@ -92,6 +92,20 @@ def test_beams_are_likelier_than_greedy_and_sorted(model):
     assert model.generate("w3 w1", length=9, beams=1)[0] == greedy
 
 
+def test_rows_of_a_stream_are_gone_on_with_as_they_are():
+    """No [CLS] stood in one, and no [SEP]: neither is put before a prompt nor written."""
+    model = opened("feedforward", "window", data__corpus="text", data__path="a.txt", pack__mode="stream")
+    ids = model.tokenizer.encode("w3 w1")
+    while len(ids) < 12:
+        ids.append(likeliest(logits(model, ids)[len(ids) - 1], (0, UNK, CLS, MASK, SEP)))
+    found, = model.generate("w3 w1", length=12)
+    assert found.text == model.tokenizer.decode(ids) and found.tokens == 10
+    assert [one.tokens for how in ({"beams": 2}, {"temperature": 3.0}) for one in model.generate(
+        "w3 w1", length=12, count=2, **how)] == [10] * 4
+    with pytest.raises(errors.ConfigError, match=r"^text = '': expected a text to go on with, since rows of a stream"):
+        model.generate("")
+
+
 def filled(model, ids, order, at_once):
     """A row's [MASK]s filled by hand."""
     ids = list(ids)

@@ -37,26 +37,26 @@ def begin(model: types.Model, params, prompt: types.Text, source: types.Text | N
 
 
 def greedy(model: types.Model, params, prompt: types.Text, source: types.Text | None = None, *, room: int,
-           upto=None) -> sample.Followed:
-    """The likeliest token after the other, up to [SEP] or to `upto` tokens in all."""
+           upto=None, never=NEVER) -> sample.Followed:
+    """The likeliest token after the other, up to [SEP] or to `upto` tokens in all; never: what is not taken."""
     begun = begin(model, params, prompt, source, room, upto)
-    return sample.follow(*begun[:3], sample.likeliest, steps=room - 1, most_B=begun.most_B, never=NEVER)
+    return sample.follow(*begun[:3], sample.likeliest, steps=room - 1, most_B=begun.most_B, never=never)
 
 
 def drawn(model: types.Model, params, prompt: types.Text, source: types.Text | None, key_B, temperature, top_k, top_p,
-          *, room: int, upto=None) -> sample.Followed:
+          *, room: int, upto=None, never=NEVER) -> sample.Followed:
     """As `greedy`, of tokens drawn as sample.drawn says."""
     begun = begin(model, params, prompt, source, room, upto)
     choose = sample.drawn(key_B, temperature, top_k, top_p)
-    return sample.follow(*begun[:3], choose, steps=room - 1, most_B=begun.most_B, never=NEVER)
+    return sample.follow(*begun[:3], choose, steps=room - 1, most_B=begun.most_B, never=never)
 
 
 def beams(model: types.Model, params, prompt: types.Text, source: types.Text | None = None, alpha=0.6, *, room: int,
-          width: int, normalise: str = "mean", stop: str = "bound", upto=None) -> beam.Found:
+          width: int, normalise: str = "mean", stop: str = "bound", upto=None, never=NEVER) -> beam.Found:
     """The best texts as beam.search finds them; with a beam of 1 what `greedy` finds."""
     begun = begin(model, params, prompt, source, room, upto)
     return beam.search(*begun[:3], width=width, steps=room - 1, most_B=begun.most_B, normalise=normalise, alpha=alpha,
-                       stop="first" if width == 1 else stop, never=NEVER)
+                       stop="first" if width == 1 else stop, never=never)
 
 
 def translate(model: types.Model, params, source: types.Text, alpha=0.6, *, room: int, width: int = 1,

@@ -26,9 +26,10 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
 
     One that was trained to tell a token by those to its left (causal, hybrid) goes on with a prompt, which may be "":
     the likeliest token after the other, the best `count` texts of `beams` beams as beam.search has them, or from
-    temperature > 0 on drawn ones as sample.drawn has them. Another fills the [MASK]s of a prompt, or as many behind it
-    as `length` holds, `at_once` places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same
-    seed gives the same texts; a prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
+    temperature > 0 on drawn ones as sample.drawn has them; after rows of a stream, which neither begin nor end, some
+    prompt up to `length`. Another fills the [MASK]s of a prompt, or as many behind it as `length` holds, `at_once`
+    places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same seed gives the same texts; a
+    prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
     """
     cfg = model.cfg
     errors.expect(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
@@ -83,19 +84,27 @@ def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str =
 
 
 def _prompts(model, texts, length, *, left) -> list[list[int]]:
-    rows = []
+    """As rows stood in training: those of a stream have neither [CLS] nor [SEP]."""
+    rows, stream = [], model.cfg.pack.mode == "stream"
+    end = [] if stream else [SEP]
     for each in texts:
         errors.expect(not left or batches.HIDDEN not in each, "text", each, f"one without {batches.HIDDEN}, since a "
                       f"{model.cfg.objective} run goes on from the left")
-        row = batches.encode(model.tokenizer, each, hidden=not left)[:-1]
+        row = batches.encode(model.tokenizer, each, hidden=not left)[stream:-1]
+        errors.expect(not left or len(row) > 0, "text", each, "a text to go on with, since rows of a stream begin with "
+                      "no token of their own")
         if not left:
-            row += [MASK] * (0 if MASK in row else length - 1 - len(row)) + [SEP]
+            row += [MASK] * (0 if MASK in row else length - len(end) - len(row)) + end
             errors.expect(MASK in row and len(row) <= length, "text", each, f"one with {batches.HIDDEN}, or with room "
                           f"behind it, within {length} tokens")
-        errors.expect(not left or len(row) < length, "text", each, f"fewer than {length - 1} tokens, so that there is "
-                      "room behind it")
+        errors.expect(not left or len(row) < length, "text", each, f"fewer than {length - 1 + stream} tokens, so that "
+                      "there is room behind it")
         rows.append(row)
     return rows
+
+
+def _never(model) -> tuple[int, ...]:
+    return (*generate.NEVER, SEP) if model.cfg.pack.mode == "stream" else generate.NEVER
 
 
 def _room(model, length) -> int:
@@ -114,7 +123,7 @@ def _batches(model, rows, room, each: int = 1):
 
 def _one_way(model, rows, length, keys, how, *, drawn) -> list[Written]:
     room, found = _room(model, length), [None] * len(rows)
-    answer = model.compiled(_followed, room, drawn)
+    answer = model.compiled(_followed, room, drawn, _never(model))
     for mine, ids_BxL in _batches(model, rows, room):
         key_B = keys[np.array([*mine, *[mine[-1]] * (len(ids_BxL) - len(mine))])]
         made = jax.device_get(answer(model.params, ids_BxL, np.int32(length), key_B, *how))
@@ -125,7 +134,7 @@ def _one_way(model, rows, length, keys, how, *, drawn) -> list[Written]:
 
 def _by_beams(model, rows, length, beams, normalise, count) -> list[list[Written]]:
     room, found = _room(model, length), [[] for _ in rows]
-    answer = model.compiled(_best_of, room, beams, normalise)
+    answer = model.compiled(_best_of, room, beams, normalise, _never(model))
     for mine, ids_BxL in _batches(model, rows, room, beams):
         best = jax.device_get(answer(model.params, ids_BxL, np.int32(length)))
         for row, number in enumerate(mine):
@@ -158,15 +167,16 @@ def _text(model, ids) -> str:
     return model.tokenizer.decode([int(i) for i in ids if i >= NUM_SPECIAL or i == UNK])
 
 
-def _followed(model, room, drawn, params, ids_BxL, length, key_B, temperature, top_k, top_p):
+def _followed(model, room, drawn, never, params, ids_BxL, length, key_B, temperature, top_k, top_p):
     if drawn:
         return generate.drawn(model, params, text(ids_BxL), None, key_B, temperature, top_k, top_p, room=room,
-                              upto=length)
-    return generate.greedy(model, params, text(ids_BxL), room=room, upto=length)
+                              upto=length, never=never)
+    return generate.greedy(model, params, text(ids_BxL), room=room, upto=length, never=never)
 
 
-def _best_of(model, room, width, normalise, params, ids_BxL, length):
-    return generate.beams(model, params, text(ids_BxL), room=room, width=width, normalise=normalise, upto=length)
+def _best_of(model, room, width, normalise, never, params, ids_BxL, length):
+    return generate.beams(model, params, text(ids_BxL), room=room, width=width, normalise=normalise, upto=length,
+                          never=never)
 
 
 def _beside(model, room, width, normalise, params, ids_BxS):
