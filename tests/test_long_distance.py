@@ -94,6 +94,13 @@ def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config"):
         recipe.resolve(fields.override(small_config(), {"eval.distance": True}))
     assert distance.can(small_config()) == "config.model.sees is both, not left"
+    masked = {"objective": "mlm", "model.sees": "left"}
+    assert distance.can(small_config(objective="mlm", model__sees="left")).startswith("config.objective is mlm")
+    with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.obj"):
+        recipe.resolve(fields.override(small_config(), masked | {"eval.distance": True}))
+    beside = small_config("encoder_decoder", objective="causal", data__corpus="aligned")
+    with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: expected False, since a model of"):
+        recipe.check(recipe.resolve(fields.override(beside, {"eval.distance": True})))
 
 
 def test_the_table_s_columns_are_the_answers():

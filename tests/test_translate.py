@@ -1,5 +1,6 @@
 """Translations of a run: each beside its own source, whatever the batches; BLEU as sacrebleu has it, with its error."""
 import dataclasses
+import sys
 import types as python
 from typing import NamedTuple
 
@@ -76,7 +77,8 @@ def test_sources_stand_alone_in_their_rows(run):
     assert columns["source_positions"][0].tolist() == [0, 1, 2, 0, 0, 0] and CLS not in columns["source_ids"]
 
 
-def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one():
+def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=None))
     cfg = config.Config(data=config.Data(corpus="aligned"))
     assert [part.name for part in translate.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean", "dev-beam4-none"]
     with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, aligned=config.Aligned(test="test")))
@@ -91,10 +93,19 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one():
 
 
 def test_what_is_asked_for_without_sacrebleu_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
     part, = translate.of_pairs("own", [Pair("w1", "w1")], (1,))
     with pytest.raises(errors.ConfigError, match=r"pip install 'mlm\[translate\]'"):
         translate.ask(run, part, lambda: None)
+
+
+def test_before_any_training_a_run_with_beams_asks_for_sacrebleu(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert questions.due(run.cfg) == []
+    asked = fields.override(run.cfg, {"eval.beams": (1,), "objective": "causal"})
+    with pytest.raises(errors.ConfigError, match=r"^sacrebleu: expected to be installed"):
+        questions.due(asked)
+    assert len(questions.missing(asked)) == 1  # which is known without it
 
 
 def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import models
+from mlm import models, objectives
 from mlm.base import config, types
 from mlm.base.estimates import ratio
 from mlm.data.language import grammar, left, posterior
@@ -28,7 +28,9 @@ SENTENCES = ((0, 0), (1, 1), (2, 3), (4, 7), (8, None))  # sentence ends between
 def can(cfg: config.Config) -> str:
     if models.source(cfg):
         return f"config.model.family is {cfg.model.family}, which reads a source"
-    return "" if cfg.model.sees == "left" else f"config.model.sees is {cfg.model.sees}, not left"
+    if cfg.model.sees != "left":
+        return f"config.model.sees is {cfg.model.sees}, not left"
+    return "" if objectives.seen(cfg) == "left" else f"config.objective is {cfg.objective}, not one of next tokens"
 
 
 def parts(cfg: config.Config) -> list[Part]:

@@ -37,7 +37,16 @@ QUESTIONS = {
 
 
 def due(cfg: config.Config) -> list[Part]:
-    """What a run is asked at the end of its training: what its config names, and what its corpus has answers to."""
+    """What a run is asked at the end of its training: what its config names, and what its corpus has answers to.
+
+    Raises ConfigError for what cannot be asked here.
+    """
+    if cfg.eval.beams:
+        translate.metrics()
+    return _due(cfg)
+
+
+def _due(cfg):
     parts = [Part("rates", f"{rate:g}", rates.asked(cfg, rate)) for rate in cfg.eval.rates]
     if not grammar.can(cfg):
         parts += [Part("probes", name, grammar.asked(cfg)) for name in grammar.names(cfg)]
@@ -56,7 +65,7 @@ def due(cfg: config.Config) -> list[Part]:
 
 def missing(cfg: config.Config) -> list[Part]:
     """`judged.missing` of what is due."""
-    return judged.missing(cfg, due(cfg))
+    return judged.missing(cfg, _due(cfg))
 
 
 def finish(cfg: config.Config, packed: pack.Packed | None = None) -> dict:

@@ -57,4 +57,4 @@ def predicted(cfg: config.Config) -> float:
 
 
 GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left",
-                  reads=("eval.ngrams", "optim.label_smoothing"))
+                  reads=("eval.distance", "eval.ngrams", "optim.label_smoothing"))
