@@ -19,6 +19,7 @@ from mlm.base import errors
 ENDED = "mlm/ended"
 SOON = 60       # seconds that one which failed before it joined waits for the others
 LINGER = 3  # seconds that process 0 stays for the others to hear how it ended
+OWN = ("data.cache", "data.path", "data.validation_path", "data.aligned_path", "data.tfds_dir")  # a host's
 LOST = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
 
 
@@ -47,6 +48,11 @@ def program() -> dict[str, str]:
         digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
     return {"the code of mlm (SHA-256)": digest.hexdigest()[:12], "the version of Python": sys.version.split()[0]} | {
         f"the version of {name}": metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")}
+
+
+def shared(said: Mapping) -> dict:
+    """The fields, by dotted name, that are the same on all hosts; what the others hold is "rows"."""
+    return {f"config.{name}": value for name, value in said.items() if name not in OWN}
 
 
 def agree(subject: str, facts: Mapping) -> None:

@@ -76,9 +76,7 @@ def main(argv):
               f"{asked.timeout} s (--join_timeout)", flush=True)
     join.join(asked)
     with peers.bound():
-        own = ("data.cache", "data.path", "data.validation_path", "data.tfds_dir")  # a host's; what they hold is "rows"
-        peers.agree("config", {f"config.{name}": value for name, value in fields.flatten(cfg).items()
-                               if name not in own} | peers.program())
+        peers.agree("config", peers.shared(fields.flatten(cfg)) | peers.program())
         peers.agree("devices", parallel.local())
         peers.count(_EXPECT_PROCESSES.value, _EXPECT_DEVICES.value)
         loop.check(cfg)

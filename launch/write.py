@@ -15,7 +15,8 @@ _TOP_P = flags.DEFINE_float("top_p", 1.0, "generate: drawn from the likeliest wi
 _LENGTH = flags.DEFINE_integer("length", 0, "generate: tokens in all at most; 0: as many as a row holds.",
                                lower_bound=0)
 _COUNT = flags.DEFINE_integer("count", 1, "generate, translate: texts of each.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "generate: of what is drawn.", lower_bound=0)
+_SEED = flags.DEFINE_integer("seed", 0, "generate: of what is drawn.", lower_bound=0,
+                             upper_bound=2**32 - 1)
 _BY = flags.DEFINE_enum("by", None, ["left", "confidence"], "generate, in places of [MASK]s: the order in which they "
                         "are filled, left to right or the surest first.")
 _AT_ONCE = flags.DEFINE_integer("at_once", 1, "generate, in places of [MASK]s: so many filled in a pass.",

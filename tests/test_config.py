@@ -83,6 +83,8 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     (["launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
     (["launch.sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
     (["launch.sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"], ["sweep varies"]),
+    (["launch.use", "generate", "run", "a", f"--seed={2**64}"], ["--seed=18446744073709551616", "4294967295"]),
+    (["experiments.floor", "score", "--file=nonexistent"], ["--file = 'nonexistent': expected a file (No such file"]),
 ])
 def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -161,7 +161,9 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
 
 @pytest.mark.parametrize(("what", "how"), [
     ("by = 'confidence'", {"by": "confidence"}), ("temperature = 1.0", {"beams": 2, "temperature": 1.0}),
-    ("count = 3", {"count": 3}), ("length = 17", {"length": 17}), ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
+    ("count = 3", {"count": 3}), ("length = 17", {"length": 17}),
+    ("length = 1: expected at least 2", {"length": 1}), ("seed = 18446744073709551616", {"seed": 2**64}),
+    ("beam = 2.5: expected a whole number", {"beams": 2.5}), ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
     ("text = 'w1 w1", {"prompt": "w1 " * 15}), ("text = 'w1 [MASK]': expected one w", {"prompt": "w1 [MASK]"}),
     ("normalise = 'men'", {"beams": 2, "normalise": "men"})])
 def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
@@ -191,7 +193,7 @@ def test_every_family_goes_on_with_a_prompt(family, cell):
 
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
-    model = opened("encoder_decoder", cell, source=10)
+    model = opened("encoder_decoder", cell, source=10, data__corpus="aligned")
     sources = ["w3 w1", "w5 w5 w7 w2 w0 w9"]
     answer = jax.jit(lambda ids_BxL, source_BxS: model.model.logits(model.params["model"], model.model.hidden(
         model.params["model"], cloze.text(ids_BxL), cloze.text(source_BxS))[0]))
@@ -206,6 +208,16 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
         assert found.tokens == len(ids) - 1
     nats = [one.nats for one in model.translate(text, beams=3, normalise="none", count=3)]
     assert nats[0] >= found.nats - 1e-4 and nats == sorted(nats, reverse=True)
+
+
+def test_a_model_that_denoises_neither_writes_on_nor_translates_nor_embeds():
+    model = opened("encoder_decoder", objective="denoise")
+    for ask, said in ((model.generate, "generate = 'encoder_decoder': expected a model that reads no source"),
+                      (model.translate, "translate = 'denoise': expected a run of aligned text"),
+                      (model.embed, "embed = 'encoder_decoder': expected a model that reads a text alone")):
+        with pytest.raises(errors.ConfigError) as error:
+            ask("w1 w2")
+        assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 def test_the_command_shows_what_is_written(model):

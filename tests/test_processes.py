@@ -17,6 +17,11 @@ def test_a_process_knows_which_it_is_however_its_flags_are_written():
         "coordinator": "", "processes": 1, "process": 0, "distributed": True}
 
 
+def test_hosts_have_paths_of_their_own_and_all_else_in_common():
+    hosts = [peers.shared({"data.path": at, "data.aligned_path": at, "data.cache": at, "seed": 3}) for at in "ab"]
+    assert hosts == [{"config.seed": 3}] * 2
+
+
 def test_bad_input_is_never_taken_for_the_end_of_another_process(monkeypatch):
     monkeypatch.setattr(peers, "joined", lambda: True)
     monkeypatch.setattr(peers, "how", lambda: None)

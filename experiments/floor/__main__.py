@@ -61,7 +61,10 @@ def score(language, given):
     from mlm.data.language import probability
 
     errors.expect(bool(given) != bool(_FILE.value), "--file", _FILE.value, "texts there or on the command line")
-    texts = given or Path(_FILE.value).read_text(errors="replace").splitlines()
+    try:
+        texts = given or Path(_FILE.value).read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise errors.ConfigError(f"--file = {_FILE.value!r}: expected a file ({error.strerror})") from None
     for text, log in zip(texts, probability.log_prob(language, texts), strict=True):
         yield {"what": text, "document": -float(log), "word": -float(log) / max(len(text.split()), 1)}
 

@@ -87,6 +87,7 @@ class Opened(NamedTuple):
         TxD of each text. Raises ConfigError for a layer or a pool that there is not.
         """
         texts, one = _listed(text)
+        errors.expect(not embed.can(self.cfg), "embed", self.cfg.model.family, "a model that reads a text alone")
         errors.number("layer", layer, -self.cfg.model.layers - 1, self.cfg.model.layers)
         errors.expect(pool in POOLS, "pool", pool, "mean, first or None")
         found = self._states(texts, layer % (self.cfg.model.layers + 1), pool)

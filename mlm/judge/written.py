@@ -1,11 +1,12 @@
 """Texts that a model writes: behind a prompt, in the places of [MASK]s, or beside a source."""
 from collections.abc import Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from mlm import objectives
+from mlm import models, objectives
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import aligned
@@ -34,8 +35,10 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
     cfg = model.cfg
     errors.expect(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
                   "a run that was trained to tell tokens")
-    errors.expect(not model.about.source_length, "generate", cfg.model.family, "translate, for a model that "
-                  "reads a source")
+    errors.expect(not models.source(cfg), "generate", cfg.model.family, "translate, for a model that reads a source"
+                  if cfg.data.corpus == "aligned" else "a model that reads no source")
+    _whole(length=length, top_k=top_k, seed=seed, count=count, beam=beams, at_once=at_once)
+    errors.number("seed", seed, 0, 2**32 - 1)
     errors.number("length", length, 0, model.length)
     errors.number("temperature", temperature, 0, 100)
     errors.number("top_k", top_k, 0, model.tokenizer.vocab_size)
@@ -45,6 +48,9 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
     left = bool({"left", "sides"} & {*objectives.losses(cfg).values()})
     errors.expect(not left or model.model.start is not None, "generate", cfg.model.family, "a model that is read a "
                   "token at a time")
+    least = 2 if left else 1 if cfg.pack.mode == "stream" else 3
+    errors.expect(length == 0 or length >= least, "length", length, f"at least {least} tokens, with those that begin "
+                  "and end a text; or 0, for as many as a row holds")
     orders = ("left",) if left else unmask.ORDERS
     errors.expect(by in ("", *orders), "by", by, f"{' or '.join(orders)}, since config.objective is {cfg.objective}")
     errors.expect(temperature == 0 or beams == 1, "temperature", temperature, "0, with beams")
@@ -66,8 +72,11 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
 def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str = "mean", count: int = 1
               ) -> list[list[Written]]:
     """For each source the best `count` texts beside it, none longer than the rows of training are."""
-    errors.expect(model.about.source_length > 0, "translate", model.cfg.model.family, "a model that reads a source "
-                  "(encoder_decoder)")
+    cfg = model.cfg
+    errors.expect(models.source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)")
+    errors.expect(cfg.data.corpus == "aligned", "translate", cfg.objective, "a run of aligned text "
+                  "(config.data.corpus)")
+    _whole(beam=beams, count=count)
     errors.one_of("normalise", normalise, beam.NORMS)
     errors.at_least(1, "beam", beams)
     errors.number("count", count, 1, beams)
@@ -81,6 +90,11 @@ def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str =
         for row, number in enumerate(mine):
             found[number] = _best(model, [CLS], best, row, count)
     return found
+
+
+def _whole(**values) -> None:
+    for name, value in values.items():
+        errors.expect(isinstance(value, Integral), name, value, "a whole number")
 
 
 def _prompts(model, texts, length, *, left) -> list[list[int]]:
