@@ -98,7 +98,7 @@ def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
     assert distance.can(small_config(objective="mlm", model__sees="left")).startswith("config.objective is mlm")
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.o"):
         recipe.resolve(fields.override(small_config(), masked | {"eval.distance": True}))
-    beside = small_config("encoder_decoder", objective="causal", data__corpus="aligned")
+    beside = small_config("encoder_decoder", objective="causal", data__corpus="aligned", data__language__words=9)
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: expected False, since a model of"):
         recipe.check(recipe.resolve(fields.override(beside, {"eval.distance": True})))
 
