@@ -19,8 +19,7 @@ ALWAYS = {  # read by every run
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "optim.average", "train.steps", "train.batch_size", "train.accumulate",
     "train.eval_every", "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub",
-    "tune.layers", "tune.decay", "downstream.names", "eval.embeddings", "eval.sts", "eval.seed", "eval.batch_size",
-    "eval.max_rows", "parallel.mode"}
+    "tune.layers", "tune.decay", "eval.seed", "eval.batch_size", "eval.max_rows", "parallel.mode"}
 # Each choice that takes a reader away, with what else it needs.
 CHOICES = [{"data.corpus": "language"} | choice for choice in (
     {}, {"data.corpus": "text", "data.path": "a.txt", "data.validation_path": "b.txt"},
@@ -41,7 +40,7 @@ CHOICES += [PAIRS, PAIRS | {"data.aligned_path": "a"}]
 def other(name):
     """A value of the field that is not its default."""
     named = {"model.norm": "post", "model.activation": "relu", "model.positions": "rotary", "model.segment_types": 1,
-             "model.output": "plain", "downstream.variants": "tune.layers=0"}
+             "model.output": "plain", "downstream.variants": "tune.layers=0", "downstream.names": "topic"}
     if name in named:
         return named[name]
     value = fields.DEFAULT[name]

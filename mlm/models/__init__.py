@@ -23,8 +23,9 @@ def _read(field: str) -> list[Rule]:
 
 READ = [rule for field in dict.fromkeys(field for row in MODELS.values() for field in (*row.reads, *row.of_cells))
         for rule in _read(field)]
-READ.append(Rule(("model.segment_types", "model.embed_norm", "model.output"), "model.family",
-                 tuple(n for n, row in MODELS.items() if not row.source)))
+READ.append(Rule(("model.segment_types", "model.embed_norm", "model.output", "eval.distance", "eval.embeddings",
+                  "eval.sts", "downstream.names"), "model.family",
+                 tuple(name for name, row in MODELS.items() if not row.source)))
 
 
 def resolve(cfg: config.Config) -> config.Config:

@@ -93,8 +93,3 @@ def _check_source(cfg):
     errors.expect(aligned or made or not read, "config.model.family", cfg.model.family,
                   "one that reads no source; rows have one where config.data.corpus is aligned, or config.objective "
                   "denoise")
-    for name in ("eval.distance", "eval.embeddings", "eval.sts", "downstream.names"):
-        value = fields.flatten(cfg)[name]
-        errors.expect(not (read and value), f"config.{name}", value,
-                      f"{fields.DEFAULT[name]!r}, since a model of config.model.family = {cfg.model.family} reads no "
-                      "text alone")
