@@ -53,9 +53,15 @@ def _lowered(cfg, vocab_size):
     return analysis["flops"] if analysis else None
 
 
-@functools.cache
 def abstract(cfg: config.Config, vocab_size: int) -> types.TrainState:
-    """The shapes of a blank config's state."""
+    """The shapes of a blank config's state, which are the same however a step is made."""
+    return _abstract(fields.override(cfg, {
+        "train.batch_size": 1, "train.accumulate": 1, "parallel.mode": "jit", "model.remat": False,
+        "model.fast": False, "model.unroll": 1, "model.time_unroll": 1}), vocab_size)
+
+
+@functools.cache
+def _abstract(cfg, vocab_size):
     return jax.eval_shape(functools.partial(update.init_state, cfg, *program.parts(cfg, pack.shape(cfg, vocab_size))),
                           program.knobs(cfg))
 
