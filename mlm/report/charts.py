@@ -232,7 +232,7 @@ def intervals(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[C
 
 def label(row: dict, columns: Sequence[Column]) -> str:
     """What a row of the table is of: its columns of text."""
-    return " ".join(str(row[column.name]) for column in columns if not column.form and row.get(column.name))
+    return ", ".join(str(row[column.name]) for column in columns if not column.form and row.get(column.name))
 
 
 def as_estimate(value: float | Estimate) -> Estimate:

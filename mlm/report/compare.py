@@ -87,14 +87,16 @@ def claims(groups: Mapping[str, Sequence[dict]],
     said = [of_named(sum("p" in row or "both_p" in row for row in rows))] if rows else []
     if apart := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
         said.append(f"Not compared, as they were not judged on the same rows by the same score: {', '.join(apart)}.")
+    counts = []
     for family in families(groups):
         found = {names: pair for names, pair in against_best(groups, family).items() if names not in pairs}
         p, count = corrected(groups, family)
         rows += [{"better": a, "worse": b, "chosen": "as the best", **told(pair)}
                  | ({"corrected_p": p[frozenset((a, b))]} if frozenset((a, b)) in p else {})
                  for (a, b), pair in found.items()]
-        said += [of_picked(count)] if found else []
-    made = columns(judged(next(iter(groups.values()))[0]), " ".join(dict.fromkeys(said)))
+        counts += [count] if found else []
+    said += [of_picked(counts)] if counts else []
+    made = columns(judged(next(iter(groups.values()))[0]), " ".join(said))
     return rows, [column for column in made if any(column.name in row for row in rows)]
 
 
@@ -114,10 +116,13 @@ def of_named(tests: int) -> str:
         f"{min(1, 0.05 * tests):.0%} of such tables all the same." if tests > 1 else "")
 
 
-def of_picked(count: int) -> str:
+def of_picked(counts: Sequence[int]) -> str:
+    """counts: how many pairs can be tested of each family, judged alike, of which there is a best."""
+    pairs = " and ".join(str(count) for count in dict.fromkeys(counts) if count > 1)
     return ("As the best: picked on the same runs, which makes its lead look larger than it is"
-            + (f"; p is two-sided, and Holm's over all {count} pairs that could have been picked." if count > 1 else
-               "; p is two-sided." if count else "; no test without two seeds."))
+            + (f"; p is two-sided, and Holm's over all {pairs} pairs that could have been picked"
+               f"{', judged alike' if pairs.count(' ') else ''}." if pairs else
+               "; p is two-sided." if any(counts) else "; no test without two seeds."))
 
 
 def told(pair: Pair) -> dict:

@@ -170,7 +170,9 @@ def heat(chart: charts.Heat):
 
 
 def intervals(chart: charts.Intervals):
-    figure, ((axes,),) = canvas(height=1.2 + 0.32 * len(chart.rows))
+    names = [textwrap.wrap(name, LABEL) for name, _, _ in chart.rows]
+    longest, most = max(len(line) for name in names for line in name), max(map(len, names))
+    figure, ((axes,),) = canvas(6.5 + 0.08 * longest, 1.2 + (0.15 + 0.17 * most) * len(chart.rows))
     axes.set(xlabel=chart.x)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     for place, (_, value, paper) in enumerate(chart.rows):
@@ -179,7 +181,7 @@ def intervals(chart: charts.Intervals):
         axes.plot(value.mean, place, "o", color=LIGHT[0], markersize=6, label="mean")
         if paper is not None:
             axes.plot(paper, place, "D", color=LIGHT[1], markerfacecolor="white", markersize=7, label="paper")
-    axes.set_yticks(range(len(chart.rows)), [name for name, _, _ in chart.rows])
+    axes.set_yticks(range(len(chart.rows)), ["\n".join(name) for name in names])
     axes.invert_yaxis()
     if chart.share:
         low, high = axes.get_xlim()
