@@ -88,6 +88,18 @@ def test_a_share_s_bars_are_whole_within_the_axes(sweep):
     assert low < 0 and high > 1
 
 
+def test_a_long_name_of_a_row_is_whole_within_its_figure():
+    name = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
+    shown = charts.Intervals("loss", "loss", ".3f", [(name, estimates.Estimate(0.4, 0.3, 0.5), None)] * 4, share=False)
+    figure, _ = figures.intervals(shown)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert min(box.x0 for box in boxes) >= 0
+    assert min(above.y0 - below.y1 for above, below in itertools.pairwise(boxes)) > 0
+    assert axes.get_window_extent().width > figure.bbox.width / 3
+
+
 def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):
     text = plain(written.read_text())
     line = "commit 0123456, changed files none, device cpu, Python 3.11.7, jax 0.10.2, flax 0.12.8"
