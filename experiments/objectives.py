@@ -44,30 +44,35 @@ OBJECTIVES = {point["name"]: point for point in (
     masked(0.15), masked(0.3), masked(0.4), {"name": "causal", "objective": "causal"},
     hybrid("next30"), hybrid("causal25", first=0.25), hybrid("causal50", first=0.5), hybrid("causal75", first=0.75),
     hybrid("hybrid", causal=0.0625), {"name": "diffusion", "objective": "diffusion"},
-    {"name": "replaced", "objective": "replaced", "mask.rate": 0.3})}
-LABELS = {"mlm": "masked, {rate:.0%}", "causal": "causal", "diffusion": "diffusion",
+    {"name": "replaced", "objective": "replaced", "mask.rate": 0.3},
+    {"name": "apart", "objective": "causal", "model.sees": "apart"},
+    {"name": "denoise", "objective": "denoise", "mask.rate": 0.3})}
+LABELS = {"mlm": "masked, {rate:.0%}", "causal": "causal", "diffusion": "diffusion", "denoise": "denoised, {rate:.0%}",
           "replaced": "replaced by a generator, {rate:.0%}", "hybrid": "masked, {rate:.0%}, told by the state before"}
 ALL = {"mask.max_rate": 0.4}  # one compiled program serves all rates
-FEW = ("masked30", "causal", "causal50", "hybrid", "diffusion")  # those with a floor
 FAMILIES = {"window": {"model.family": "feedforward", "model.cell": "window"},
             "gru": {"model.family": "rnn", "model.cell": "gru"}, "transformer": {"model.family": "transformer"}}
+SOURCED = {name: {"name": f"2x-{name}", "model.family": "encoder_decoder", "model.cell": name}
+           for name in ("gru", "transformer")}  # for `denoise`
+BESIDE = ("apart", "denoise")  # of scale families alone
+MAIN = tuple(name for name in OBJECTIVES if name not in BESIDE)
 SHORT = SMALL | ALL | {"model.size": "micro", "data.language.train_documents": ROWS}  # every row once
 
 
-def chosen(members: Sequence[str], rows: int) -> list[dict]:
+def chosen(members: dict[str, dict], rows: int) -> list[dict]:
     """Members as recipes.BEST has them, for so many rows."""
-    return [{"name": member} | FAMILIES[member] | OWN[member] | of_rows(rows, EVERY, BEST[member])
-            for member in members]
+    return [{"name": name} | OWN[name] | of_rows(rows, EVERY, BEST[name]) | own for name, own in members.items()]
 
 
 SCALES = {
     "quick": {"objectives": ("masked30", "causal", "hybrid", "diffusion", "replaced"), "seeds": 1,
               "members": [{"name": "transformer"}],
               "fields": QUICK | OWN["transformer"] | ALL | QUICK_TASKS},
-    "laptop": {"objectives": tuple(OBJECTIVES), "seeds": 3, "members": chosen(("transformer",), ROWS),
+    "laptop": {"objectives": MAIN, "seeds": 3, "members": chosen({"transformer": FAMILIES["transformer"]}, ROWS),
                "fields": SHORT | QUICK_TASKS},
-    "families": {"objectives": FEW, "seeds": 3, "members": chosen(tuple(FAMILIES), ROWS // 2), "fields": SHORT},
-    "paper": {"objectives": tuple(OBJECTIVES), "seeds": 1, "members": [{"name": "base", "model.size": "base"}],
+    "families": {"objectives": ("masked30", "causal", "causal50", "hybrid", "diffusion", *BESIDE), "seeds": 3,
+                 "members": chosen(FAMILIES, ROWS // 2) + chosen(SOURCED, ROWS // 2), "fields": SHORT},
+    "paper": {"objectives": MAIN, "seeds": 1, "members": [{"name": "base", "model.size": "base"}],
               "fields": WETTIG | ALL | PAPER_TASKS},
 }
 COLUMNS = (Column("objective", "objective"), Column("model", "model"), Column("size", "size"))
@@ -85,13 +90,14 @@ def sweep(scale: str) -> dict[str, dict]:
         return product([{key: value for key, value in fields.items() if key != "name"} | objective
                         | {"name": f"{objective['name']}-{member['name']}"}], seeds)
 
-    return named(chain(*(points(OBJECTIVES[name], member) for member in plan["members"]
-                         for name in plan["objectives"])))
+    return named(chain(*(points(OBJECTIVES[name], member) for member in plan["members"] for name in plan["objectives"]
+                         if (name == "denoise") == (member.get("model.family") == "encoder_decoder"))))
 
 
 def label(config: dict) -> str:
     """What a run was trained to tell."""
     said = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
+    said += ", both sides apart" if config["model.sees"] == "apart" else ""
     if config["objective"] == "hybrid":
         first, share = config["hybrid.first"], config["hybrid.causal"]
         said += f"; {share:.3g} of the rows causal" if share else ""
@@ -101,7 +107,9 @@ def label(config: dict) -> str:
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    return {"objective": label(config), "model": config["model.cell"] or config["model.family"],
+    model = config["model.cell"] or config["model.family"]
+    model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
+    return {"objective": label(config), "model": model,
             "size": config["model.size"], **answers(seeds, "accuracy")}
 
 
