@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special  # not stats, which every command would wait half a second for
 
 
 class Score(NamedTuple):
@@ -152,6 +151,8 @@ def estimate(values: Iterable[float], within: tuple[float, float] = REAL) -> Est
         return Estimate(mean, None, None)
     if len(values) == 2 or least == most:
         return Range(mean, least, most)
+    from scipy import special  # a fifth of a second, which runs would wait for; stats is half a second
+
     half = float(special.stdtrit(len(values) - 1, 0.975) * values.std(ddof=1)) / math.sqrt(len(values))
     return Estimate(mean, max(mean - half, within[0]), min(mean + half, within[1]))
 
@@ -167,6 +168,8 @@ def wilson(share: float, items: float) -> tuple[float, float]:
 
     It lies within 0 and 1, and has a width where all items agree. items: a number above 0, whole or not.
     """
+    from scipy import special
+
     z2 = float(special.ndtri(0.975)) ** 2
     middle = (share + z2 / (2 * items)) / (1 + z2 / items)
     half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * items)) / items) / (1 + z2 / items)
