@@ -24,8 +24,8 @@ from itertools import pairwise
 
 from configs.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK_TASKS, SMALL, of_rows
 from launch.sweep.grid import axis, chain, named, product
-from mlm.base.estimates import SHARE, Estimate, estimate
-from mlm.report import series, summary
+from mlm.base.estimates import Estimate, estimate
+from mlm.report import asked, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
@@ -72,8 +72,6 @@ COLUMNS = (
 )
 PARTS = (Column("gap_kind", "gap: kind of word (nats)", ".3f"), Column("gap_number", "gap: its number (nats)", ".3f"),
          Column("gap_word", "gap: word among these (nats)", ".3f"))
-ANSWERS = (Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
-           Column("recall", "name recall", ".3f"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -97,7 +95,7 @@ def about(seeds: Sequence[dict]) -> dict:
             "non_embedding": seeds[0]["non_embedding"],
             "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
             "tokens_per_second": estimate(result["tokens_per_second"] for result in seeds),
-            **parts(seeds), **plateau(seeds), **answers(seeds, "accuracy")}
+            **parts(seeds), **plateau(seeds), **asked.probes(seeds, "accuracy")}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -113,8 +111,8 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     apart = max((later - earlier for result in results for (earlier, _), (later, _) in pairwise(evaluations(result))),
                 default=0)
     rows, columns = summary.table(results, COLUMNS, about, (
-        *PARTS, Column("plateau", f"plateau (rows, seen every {apart:,})", ",.0f"), *ANSWERS))
-    best = answers(results[:1], "optimum")
+        *PARTS, Column("plateau", f"plateau (rows, seen every {apart:,})", ",.0f"), *asked.PROBES))
+    best = asked.probes(results[:1], "optimum")
     if any("gap_kind" in row for row in rows):
         best |= {column.name: 0.0 for column in PARTS}
     return [row | best if row["model"] == "exact optimum" and summary.JUDGED not in row else row
@@ -123,9 +121,9 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 def parts(results: Sequence[dict]) -> dict[str, Estimate]:
     """What the gap is made of (mlm/judge/gap.py), where all runs were asked."""
-    asked = [result["answers"].get("gap", {}).get("parts", {}) for result in results]
-    return {f"gap_{name}": estimate(found[name]["excess"] for found in asked)
-            for name in ("kind", "number", "word") if all(name in found for found in asked)}
+    each = [result["answers"].get("gap", {}).get("parts", {}) for result in results]
+    return {f"gap_{name}": estimate(found[name]["excess"] for found in each)
+            for name in ("kind", "number", "word") if all(name in found for found in each)}
 
 
 def plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
@@ -149,14 +147,3 @@ def evaluations(result: dict) -> list[tuple[int, float]]:
     """Rows taken in so far, and held-out loss, at each evaluation of a run."""
     return [(one["step"] * result["config"]["train.batch_size"], one["eval_loss"]) for one in result["history"]
             if "eval_loss" in one]
-
-
-def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
-    """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
-    asked = [series.probes(result) for result in results]
-    found = {"recall": [probes["recall"] for probes in asked if which in probes.get("recall", {})]}
-    for name, low in (("near", 1), ("far", 9)):
-        found[name] = [one for probes in asked for one in probes.get("agreement", {}).get("distance", [])
-                       if one["low"] == low]
-    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
-            if there and len(there) == len(results)}

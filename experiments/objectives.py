@@ -25,8 +25,7 @@ from collections.abc import Sequence
 
 from configs.recipes import BEST, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, SMALL, WETTIG, of_rows
 from launch.sweep.grid import axis, chain, named, product, without
-from mlm.base.estimates import SHARE, Estimate, estimate
-from mlm.report import series, summary
+from mlm.report import asked, series, summary
 from mlm.report.table import Column
 
 ROWS, EVERY = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -76,8 +75,6 @@ SCALES = {
               "fields": WETTIG | ALL | PAPER_TASKS},
 }
 COLUMNS = (Column("objective", "objective"), Column("model", "model"), Column("size", "size"))
-ANSWERS = (Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
-           Column("recall", "name recall", ".3f"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -110,7 +107,7 @@ def about(seeds: Sequence[dict]) -> dict:
     model = config["model.cell"] or config["model.family"]
     model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
     return {"objective": label(config), "model": model,
-            "size": config["model.size"], **answers(seeds, "accuracy")}
+            "size": config["model.size"], **asked.probes(seeds, "accuracy")}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -120,18 +117,6 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each objective and model; the optimum of the probes is theirs."""
-    rows, columns = summary.table(results, COLUMNS, about, ANSWERS)
-    asked = [result for result in results if series.probes(result)]
-    best = answers(asked, "optimum")
+    rows, columns = summary.table(results, COLUMNS, about, asked.PROBES)
+    best = asked.probes([result for result in results if series.probes(result)], "optimum")
     return [row | best if row["objective"] == "exact optimum" else row for row in rows], columns
-
-
-def answers(results: Sequence[dict], which: str) -> dict[str, Estimate]:
-    """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
-    asked = [series.probes(result) for result in results]
-    found = {"recall": [probes["recall"] for probes in asked if which in probes.get("recall", {})]}
-    for name, low in (("near", 1), ("far", 9)):
-        found[name] = [one for probes in asked for one in probes.get("agreement", {}).get("distance", [])
-                       if one["low"] == low]
-    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
-            if there and len(there) == len(results)}

@@ -4,10 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base.estimates import PERCENT, REAL, Score, estimate
+from mlm.base.estimates import PERCENT, REAL, SHARE, Estimate, Score, estimate
+from mlm.report import series
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
+PROBES = (Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
+          Column("recall", "name recall", ".3f"))
 # For what a fine-tuning sets; else as it is set.
 WORDS = {"tune.layers=0": "head alone", "tune.layers=1": "last layer", "from_scratch": "nothing pretrained"}
 
@@ -183,3 +186,13 @@ def papers(titles: Mapping[str, str]) -> tuple[Column, ...]:
 def paper(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float]:
     """A row's cells in those columns."""
     return {f"task_{task}_paper": value for task, value in zip(titles, values, strict=True)}
+
+def probes(results: Sequence[dict], which: str) -> dict[str, Estimate]:
+    """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
+    each = [series.probes(result) for result in results]
+    found = {"recall": [probes["recall"] for probes in each if which in probes.get("recall", {})]}
+    for name, low in (("near", 1), ("far", 9)):
+        found[name] = [one for probes in each for one in probes.get("agreement", {}).get("distance", [])
+                       if one["low"] == low]
+    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
+            if there and len(there) == len(results)}
