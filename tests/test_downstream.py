@@ -130,6 +130,9 @@ def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_varian
     variants = ",tune.decay=0.95,tune.decay=0.9,from_scratch model.init_std=0.05,from_scratch model.init_std=0.5"
     parts = questions.due(copy(learning_rates=(1e-2,), variants=variants))
     assert len({part.asked["what"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
+    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.sees": "left"})
+    assert tuning.planned(left, tuning.trials(left)[0]).tune.read == "last"  # the first state sees nothing
+    assert {part.asked["what"] for part in questions.due(left) if part.question == "tasks"} == {parts[0].asked["what"]}
     assert len({part.asked["what"] for part in questions.due(copy(names="sst2,topic", learning_rates=(1e-2,)))}) == 2
 
 

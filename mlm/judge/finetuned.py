@@ -13,7 +13,7 @@ from mlm.base.estimates import Score, scores_of
 from mlm.data.tasks import splits, tasks
 from mlm.judge import judged, predictions
 from mlm.judge.judged import Part, Question
-from mlm.train import downstream, tuning
+from mlm.train import tuning
 from mlm.train.run import directory, log, loop
 from mlm.train.run.trained import Trained
 from mlm.train.step import parallel
@@ -39,7 +39,7 @@ def parts(cfg: config.Config) -> list[Part]:
         if kind not in known:
             planned = tuning.planned(cfg, trial)
             plain = fields.override(planned, {name: tuning.RECIPE.get(name, fields.DEFAULT[name])
-                                              for name in downstream.settings(trial.variant)})
+                                              for name in tuning.given(cfg, trial)})
             known[kind] = files.sha256({"content": splits.content(planned.data)} | {
                 name: value for name, value in fields.flatten(plain, results_only=True).items()
                 if name in (*tuning.RECIPE, "data.labelled.scores") or not name.startswith(ELSEWHERE)})
