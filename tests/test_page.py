@@ -98,6 +98,7 @@ def test_a_long_name_of_a_row_is_whole_within_its_figure():
     assert min(box.x0 for box in boxes) >= 0
     assert min(above.y0 - below.y1 for above, below in itertools.pairwise(boxes)) > 0
     assert axes.get_window_extent().width > figure.bbox.width / 3
+    figures.intervals(shown._replace(rows=[("", shown.rows[0][1], None)]))  # nor does one without a name
 
 
 def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):

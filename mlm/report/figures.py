@@ -170,8 +170,9 @@ def heat(chart: charts.Heat):
 
 
 def intervals(chart: charts.Intervals):
-    names = [textwrap.wrap(name, LABEL) for name, _, _ in chart.rows]
-    longest, most = max(len(line) for name in names for line in name), max(map(len, names))
+    names = [textwrap.wrap(name, LABEL) or [""] for name, _, _ in chart.rows]
+    longest = max((len(line) for name in names for line in name), default=0)
+    most = max(map(len, names), default=1)
     figure, ((axes,),) = canvas(6.5 + 0.08 * longest, 1.2 + (0.15 + 0.17 * most) * len(chart.rows))
     axes.set(xlabel=chart.x)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
