@@ -17,9 +17,10 @@ Command    python -m launch.sweep run experiments/objectives.py --scale=laptop -
 Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a window,
            a GRU and a Transformer, three seeds, half the rows, no task: the table of gaps. paper: base size, English
            Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' differ from each other.
-Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, about half an hour with --workers=2; families: 45
-           points, about as long: both reckoned from the time of a row in architectures.py. paper: 11 points of some 5
-           hours of an H200 at 40% of its peak: an estimate from 6 FLOPs a parameter and token.
+Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2. families: 60 points,
+           an hour and a half, a third of it the recurrent encoder-decoder's: reckoned from the 45 of the others, 49
+           minutes with other work beside. paper: 11 points of some 5 hours of an H200 at 40% of its peak: an estimate
+           from 6 FLOPs a parameter and token.
 """
 from collections.abc import Sequence
 
