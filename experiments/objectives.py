@@ -14,8 +14,9 @@ How        One architecture, the same rows, steps and learning rate. Each is jud
            fill in can: verbs that agree and names that recur, each masked alone.
 Command    python -m launch.sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
-Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a window,
-           a GRU and a Transformer, three seeds, half the rows, no task: the table of gaps. paper: base size, English
+Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a floor
+           (also both sides apart) with a window, a GRU and a Transformer, and encoder-decoders that denoise, with as
+           many layers on each side; three seeds, half the rows, no task: the table of gaps. paper: base size, English
            Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' differ from each other.
 Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2. families: 60 points,
            an hour and a half, a third of it the recurrent encoder-decoder's: reckoned from the 45 of the others, 49

@@ -187,12 +187,13 @@ def paper(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float
     """A row's cells in those columns."""
     return {f"task_{task}_paper": value for task, value in zip(titles, values, strict=True)}
 
+
 def probes(results: Sequence[dict], which: str) -> dict[str, Estimate]:
     """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
     each = [series.probes(result) for result in results]
-    found = {"recall": [probes["recall"] for probes in each if which in probes.get("recall", {})]}
+    found = {"recall": [asked["recall"] for asked in each if which in asked.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
-        found[name] = [one for probes in each for one in probes.get("agreement", {}).get("distance", [])
+        found[name] = [one for asked in each for one in asked.get("agreement", {}).get("distance", [])
                        if one["low"] == low]
     return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
             if there and len(there) == len(results)}
