@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import layers, rnn
+from mlm.models import fast, layers, rnn
 from mlm.models.recurrence import product
 
 
@@ -77,8 +77,10 @@ class Decoder(nn.Module):
             return after[0], after
 
         each = (self.input(x_BxLxD).astype(jnp.float32), start_BxLxH, begins_BxL, visible_BxLxS)
-        _, states = jax.lax.scan(jax.checkpoint(step) if self.model.remat else step, jnp.zeros_like(start_BxLxH[:, 0]),
-                                 [x.swapaxes(0, 1) for x in each], unroll=self.model.time_unroll)
+        if self.model.remat or fast.takes(self.model, "recurrence"):  # B * S * H tanhs are made again sooner than read
+            step = jax.checkpoint(step, prevent_cse=False)
+        _, states = jax.lax.scan(step, jnp.zeros_like(start_BxLxH[:, 0]), [x.swapaxes(0, 1) for x in each],
+                                 unroll=self.model.time_unroll)
         s_BxLxH, context_BxLxD = (x.swapaxes(0, 1) for x in states)
         return layers.dropout(self.read_out(s_BxLxH, context_BxLxD, x_BxLxD), key_B, self.model.dropout)
 
