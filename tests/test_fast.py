@@ -19,7 +19,7 @@ VOCAB = 50
 @pytest.fixture(autouse=True)
 def every_path(monkeypatch):
     """All paths are held to the plain formulas, also on a device kind for which not all are chosen."""
-    monkeypatch.setitem(fast.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
+    monkeypatch.setitem(fast.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy", "gelu"))
 
 
 def by_either_path(cfg, *dtypes):

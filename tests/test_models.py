@@ -132,18 +132,29 @@ def test_bag_knows_no_order_and_window_does():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-@pytest.mark.parametrize("shape", [(4, 250, 250), (3, 333, 251)])  # of an even and of an odd size
-def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate, shape):
-    zero = ~np.asarray(layers.kept(jax.random.key(0), rate, shape))
-    assert zero.shape == shape
-    standard_error = (rate * (1 - rate) / zero.size) ** 0.5
-    assert abs(zero.mean() - rate) < 4 * standard_error
-    flat = zero.reshape(-1)
-    half = (flat.size + 1) // 2
-    for distance in (1, half - 1, half, shape[-1]):  # at half, two draws share a word of random bits
-        assert abs(np.corrcoef(flat[distance:], flat[:-distance])[0, 1]) < 4 / (flat.size - distance) ** 0.5
+def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate):
+    shape = (4, 250, 251)
+    words = np.array([[0, 0], [1, 0], [0, 1], [2**31, 0], [0, 2**31], *np.asarray(jax.random.key_data(
+        layers.fold(jax.random.split(jax.random.key(0), 3), 1)))], np.uint32)
+    draw = jax.jit(jax.vmap(lambda key: layers.kept(key, rate, shape)))
+    zeros = ~np.asarray(draw(jax.random.wrap_key_data(words))).reshape(len(words), -1)
+    size = zeros.shape[1]
+    assert np.abs(zeros.mean(1) - rate).max() < 4 * (rate * (1 - rate) / size) ** 0.5
+    correlation = np.corrcoef(zeros)  # under keys that differ in one bit, and under those that come from splitting
+    assert np.abs(correlation - np.eye(len(words))).max() < 4.5 / size**0.5
+    flat = zeros[-1]
+    for distance in (1, 2, 4, 250, 251, 256, 1024, 250 * 251, 2**16):
+        assert abs(np.corrcoef(flat[distance:], flat[:-distance])[0, 1]) < 4 / (size - distance) ** 0.5
 
 
+def test_dropout_s_hash_maps_no_two_numbers_to_one_and_each_bit_of_one_flips_half_of_the_other_s():
+    number_N = np.arange(2**16, dtype=np.uint32)
+    mixed_N = np.asarray(layers.mixed(number_N))
+    assert len(np.unique(mixed_N)) == len(number_N)
+    for bit in range(32):
+        flipped_N = mixed_N ^ np.asarray(layers.mixed(number_N ^ np.uint32(1 << bit)))
+        share = [(flipped_N >> other & 1).mean() for other in range(32)]
+        assert np.abs(np.array(share) - 0.5).max() < 0.02, bit
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -32,11 +32,21 @@ def fold(key_B, number):
 
 
 def kept(key, rate: float, shape: tuple[int, ...]):
-    """Booleans, false for a share `rate` of them to within 2**-17: two share the 32 random bits of one draw."""
-    size = math.prod(shape)
-    bits_S = jax.random.bits(key, ((size + 1) // 2,))
-    halves = jnp.concatenate([bits_S & 0xFFFF, bits_S >> 16])
-    return (halves[:size] >= round(rate * 2**16)).reshape(shape)
+    """Booleans, false for a share `rate` of them to within 2**-32: a hash of each one's number and of the key's words.
+
+    It needs nothing but its own number, so that XLA draws it within the pass that drops and stores no random bits.
+    """
+    first, second = jax.random.key_data(key)
+    number = sum(jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * math.prod(shape[axis + 1:])
+                 for axis in range(len(shape)))
+    return mixed(mixed(number ^ first) + second) >= jnp.uint32(round(rate * 2**32))
+
+
+def mixed(x):
+    """A permutation of the 32-bit words, each bit of its result one of chance (lowbias32, C. Wellons 2018)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
 
 
 def dropout(x_BxLxD, key_B, rate: float):
@@ -66,6 +76,8 @@ def norm(model: config.Model, name: str) -> nn.LayerNorm:
 
 def activate(model: config.Model, x):
     """model.activation of each entry."""
+    if model.activation == "gelu" and fast.takes(model, "gelu"):
+        return fast.gelu(x)
     return nn.relu(x) if model.activation == "relu" else nn.gelu(x, approximate=model.activation == "gelu_tanh")
 
 
