@@ -1,4 +1,5 @@
 """Runs that differ in traced values alone share one compiled program, and end as they would without sharing."""
+import contextlib
 import json
 
 import jax
@@ -6,9 +7,10 @@ import pytest
 from small import drawn_config
 
 from mlm.base import fields
+from mlm.data.rows import pack
 from mlm.objectives import masking
 from mlm.train.run import loop
-from mlm.train.step import program
+from mlm.train.step import program, references
 
 pytestmark = pytest.mark.slow
 
@@ -30,22 +32,38 @@ def member(cfg, name, **changes):
     return fields.override(cfg, changes | {"workdir": f"{cfg.workdir}/{name}"})
 
 
+@contextlib.contextmanager
+def compilations():
+    found = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **about: found.append(about) if name == COMPILED else None)
+    try:
+        yield found
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
 def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
     loop.train(member(cfg, "first"))
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, seconds, **about: compiled.append(about) if name == COMPILED else None)
-    try:
+    with compilations() as compiled:
         after = loop.train(member(cfg, "after", **OTHER))
         assert compiled == []
         program._build.cache_clear()
         alone = loop.train(member(cfg, "alone", **OTHER))
         assert compiled
-    finally:
-        jax.monitoring.clear_event_listeners()
     for name in ("evaluation", "tokens", "predictions", "flops"):
         assert json.dumps(after[name]) == json.dumps(alone[name]), name
     assert alone["realised_rate"] == pytest.approx(0.4, abs=0.02)
+
+
+def test_what_is_asked_of_held_out_rows_is_one_program(cfg):
+    """Its operations one by one would each be compiled at every start: seconds of it."""
+    few = fields.override(cfg, {"eval.max_rows": 7})  # as many as no other run here has
+    packed = pack.load(few)
+    made = program.build(few, packed.about)
+    with compilations() as compiled:
+        asked_NxL = references.asked(few, made, packed)
+    assert len(asked_NxL) == 7 and len(compiled) == 1
 
 
 def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):

@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, types
+from mlm.base import config
 from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
@@ -127,8 +127,12 @@ def asked(cfg: config.Config, made: program.Program, packed: pack.Packed) -> np.
     """asked_NxL: the tokens that evaluation asks for, by the objective that asks."""
     count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
     batch = loader.read(packed.validation, np.arange(count), np.arange(count, dtype=np.int32))
-    knobs, text = program.frozen(cfg), types.Text(*map(jnp.asarray, batch.text))
-    return np.asarray(made.objective.asked(text, update.eval_keys(knobs, batch.index_B), knobs))
+    return np.asarray(_compiled(made.objective.asked)(batch.text, batch.index_B, program.frozen(cfg)))
+
+
+@functools.lru_cache(maxsize=2)  # as many as there are programs; each operation by itself would be compiled every time
+def _compiled(asked):
+    return jax.jit(lambda text, index_N, knobs: asked(text, update.eval_keys(knobs, index_N), knobs))
 
 
 def beside(loss: Score, known: Mapping[str, floor.Floor]) -> References:
