@@ -6,6 +6,7 @@ class is used, and nothing else. `HMM` says what follows from that.
 
 Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
 """
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -160,6 +161,7 @@ def with_s(lemma: str) -> str:
     return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
 
 
+@functools.lru_cache(maxsize=4)  # a start asks twice for the same, which takes a tenth of a second
 def build(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
     table = arcs(language)
