@@ -1,8 +1,8 @@
 """What libraries read as a process starts: where compiled programs are kept, and how memory is held."""
 import os
+import re
 import signal
 import sys
-from pathlib import Path
 
 # What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
 # Tokenizing threads would wait for that arena: one of them is faster than two.
@@ -14,6 +14,7 @@ ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+SAYS = re.compile(r"--?(no)?(allocator|flagfile|help|\?)")  # flags that ask for another environment, or for none
 
 
 def compiled() -> dict[str, str]:
@@ -21,7 +22,7 @@ def compiled() -> dict[str, str]:
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if folder.startswith("~"):
         return {}  # there is no home
-    return {"JAX_COMPILATION_CACHE_DIR": str(Path(folder, "mlm", "compiled")),
+    return {"JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "mlm", "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
 
 

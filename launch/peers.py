@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from launch import join, supervise
@@ -43,6 +42,8 @@ def joined() -> bool:
 
 def program() -> dict[str, str]:
     """What the code of a process is known by."""
+    from importlib import metadata
+
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted([*root.glob("mlm/**/*.py"), *root.glob("launch/**/*.py")]):
         digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())

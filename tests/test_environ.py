@@ -27,6 +27,16 @@ def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(("flags", "arena"), [((), "1"), (("--noallocator",), None), (("--allocator=false",), None)])
+def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, flags, arena):
+    (tmp_path / "tells.py").write_text("import os, sys\ndef get_config():\n    raise ValueError(os.environ.get("
+                                       "'MALLOC_ARENA_MAX'), {'numpy', 'jax'} & sys.modules.keys())\n")
+    given = {name: value for name, value in environment().items() if name not in environ.ALLOCATOR}
+    done = subprocess.run([sys.executable, "-m", "launch.run", f"--config={tmp_path}/tells.py", *flags], cwd=ROOT,
+                          env=given, capture_output=True, text=True, check=False)
+    assert f"ValueError: ({arena!r}, set())" in done.stderr and done.returncode == 2
+
+
 def test_a_second_start_compiles_nothing(tmp_path):
     (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
 

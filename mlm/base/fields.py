@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mlm.base.config import Config
 from mlm.base.drawn import DRAWN
 from mlm.base.errors import ConfigError, expect
+
+LEAST, MOST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers; NumPy would take longer than all --help
 
 
 def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
@@ -74,9 +74,8 @@ def check_values(config: Config) -> None:
     """
     def number(name, value):
         if type(value) is float:
-            least, most = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
-            expect(value == 0 or least <= abs(value) <= most, name, value,
-                   f"a finite number that float32 holds (0, or {least:.2g} to {most:.2g} in size)")
+            expect(value == 0 or LEAST <= abs(value) <= MOST, name, value,
+                   f"a finite number that float32 holds (0, or {LEAST:.2g} to {MOST:.2g} in size)")
         elif type(value) is int:
             seed = name.rpartition(".")[2] == "seed"
             least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
