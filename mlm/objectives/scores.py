@@ -4,7 +4,7 @@ Letters in array names: C classes, N rows of a split, G groups of rows with one 
 """
 from collections.abc import Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from mlm.base import config, errors, types
@@ -106,7 +106,7 @@ def log_shares(about: types.About):
     classes = len(about.classes)
     errors.expect(classes > 1, "classes of the train split", about.classes, "two or more")
     count_C = np.frombuffer(about.counts, np.int64) if about.counts else np.zeros(classes, np.int64)
-    return jnp.asarray(np.log((count_C + 1) / (count_C + 1).sum()), jnp.float32)
+    return jax.device_put(np.log((count_C + 1) / (count_C + 1).sum()).astype(np.float32))
 
 
 def baseline(log_share_C, label, weight) -> dict:

@@ -16,7 +16,7 @@ def log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
     """
     smooth_V = np.where(possible_V, unigram_V + 1, 0)
     with np.errstate(divide="ignore"):
-        return jnp.asarray(np.log(smooth_V / smooth_V.sum()).astype(np.float32))
+        return jax.device_put(np.log(smooth_V / smooth_V.sum()).astype(np.float32))
 
 
 def predict(params, model, h_BxKxD, target_BxK):
