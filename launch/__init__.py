@@ -13,10 +13,14 @@ def end(number, frame):
     os._exit(128 + number)
 
 
-if sys.argv[:1] == ["-m"]:  # python -m launch.COMMAND, and neither a test nor a worker
+COMMAND = sys.argv[:1] == ["-m"]                    # python -m launch.COMMAND, and neither a test nor a worker
+WORKER = "--multiprocessing-fork" in sys.orig_argv  # of a sweep
+
+if COMMAND:
     signal.signal(signal.SIGINT, end)
-    gc.set_threshold(2**17)  # what is imported and traced stays: to look through it every 700 objects takes 0.3 s
-if "--multiprocessing-fork" not in sys.orig_argv:  # a worker hears nothing of it, before its starter's word and after
+if not WORKER:  # which hears nothing of it, before its starter's word and after
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which environ.restart blocks
-if sys.argv[:1] == ["-m"] and not any(map(environ.SAYS.match, sys.argv)):
+if COMMAND and not any(map(environ.SAYS.match, sys.argv)):
     environ.restart(environ.compiled() | environ.ALLOCATOR)  # before anything is imported, which would be lost
+if COMMAND or WORKER:
+    gc.set_threshold(2**17)  # what is imported and traced stays: to look through it every 700 objects takes 0.3 s
