@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import layers
+from mlm.models import dot_product, fast, layers
 
 
 def rotate(x_BxLxHxd, place_BxL=None):
@@ -27,10 +27,12 @@ def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, 
     """
     model, (B, L, H, d) = module.model, q_BxLxHxd.shape
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
+    if fast.takes(model, "attention") and not module.is_mutable_collection("intermediates"):
+        return dot_product.attention(q, k, v, visible_Bx1xLxS, key_B, model.attention_dropout).reshape(B, L, H * d)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)
     module.sow("intermediates", "weights", weights_BxHxLxS)
-    weights_BxHxLxS = layers.dropout(weights_BxHxLxS, key_B, model.attention_dropout)
+    weights_BxHxLxS = layers.dropout(weights_BxHxLxS.swapaxes(1, 2), key_B, model.attention_dropout).swapaxes(1, 2)
     return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxS, v).reshape(B, L, H * d)
 
 
@@ -47,7 +49,7 @@ class Attention(nn.Module):
         """q, k and v, each BxLxHxd; place: of each token in its row, from 0 where none is given."""
         model, (B, L, D) = self.model, x_BxLxD.shape
         qkv_BxLx3xHxd = self.qkv(x_BxLxD).reshape(B, L, 3, model.heads, D // model.heads)
-        q, k, v = (qkv_BxLx3xHxd[:, :, i] for i in range(3))
+        q, k, v = (part.squeeze(2) for part in jnp.split(qkv_BxLx3xHxd, 3, 2))
         return (rotate(q, place_BxL), rotate(k, place_BxL), v) if model.positions == "rotary" else (q, k, v)
 
     def take(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):

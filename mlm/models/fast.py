@@ -11,7 +11,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config
 
-PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu")}
+PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention")}
 
 
 def takes(model: config.Model, path: str) -> bool:
@@ -24,8 +24,8 @@ def stream(model: config.Model):
 
 
 def transposed(x_NxM):
-    """x.T laid out plainly in memory, which XLA's fast matrix kernels on CPU ask of their operands."""
-    return with_layout_constraint(x_NxM.T, Layout((0, 1)))
+    """x.T of its last two axes, laid out plainly in memory, as XLA's fast matrix kernels on CPU ask of operands."""
+    return with_layout_constraint(x_NxM.swapaxes(-1, -2), Layout(tuple(range(x_NxM.ndim))))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

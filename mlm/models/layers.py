@@ -31,13 +31,13 @@ def fold(key_B, number):
     return None if key_B is None else jax.vmap(jax.random.fold_in, (0, None))(key_B, number)
 
 
-def kept(key, rate: float, shape: tuple[int, ...]):
-    """Booleans, false for a share `rate` of them to within 2**-32: a hash of each one's number and of the key's words.
+def kept(key, rate: float, shape: tuple[int, ...], start=0):
+    """Booleans, false for a share `rate` of them to within 2**-32: a hash of the key and of each one's number.
 
-    It needs nothing but its own number, so that XLA draws it within the pass that drops and stores no random bits.
+    They are numbered from `start`. XLA draws one within the pass that drops, since it needs no other, and stores none.
     """
     first, second = jax.random.key_data(key)
-    number = sum(jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * math.prod(shape[axis + 1:])
+    number = jnp.uint32(start) + sum(jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * math.prod(shape[axis + 1:])
                  for axis in range(len(shape)))
     return mixed(mixed(number ^ first) + second) >= jnp.uint32(round(rate * 2**32))
 
