@@ -155,7 +155,7 @@ def test_terms_weigh_as_their_rows_are_many():
     objective = types.Objective(None, None, None, (), factors=hybrid.factors)
     knobs = types.Knobs(None, None, None, {"here": np.float32(0.25)})
     sums = types.Losses({"mlm": 6.0, "causal": 100.0}, {}, {})
-    assert float(update.minimised(objective, knobs, sums, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
+    assert float(update.minimised(objective, knobs, sums.loss_B, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
 
 
 def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):

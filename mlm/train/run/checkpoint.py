@@ -187,7 +187,7 @@ def _heard(unraisable) -> None:
 
 
 def _like(made, knobs):
-    return made.run.like(jax.eval_shape(made.initial, knobs))
+    return made.run.like(made.initial.eval_shape(knobs))
 
 
 def _name(checkpoints, step):

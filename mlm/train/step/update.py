@@ -58,7 +58,7 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
     params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
     metrics = {
-        "loss": minimised(objective, knobs, sums, weight),
+        "loss": minimised(objective, knobs, sums.loss_B, weight),
         "gradient_norm": optax.tree.norm(gradient),
         "parameter_norm": optax.tree.norm(params),
         "learning_rate": knobs.learning_rate * optim.schedule(cfg.optim, cfg.train.steps)(state.step),
@@ -89,35 +89,40 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
                                  view=view)
         return jax.tree.map(jnp.sum, per_row)
 
-    # Weights depend on no parameter: the compiler drops all of this call but the drawing of masks. Knowing them first
-    # lets gradients be added over parts and devices and still be those of the mean over the whole batch.
+    def taken(part, batch, key_B, view):
+        sums = losses(part, batch, key_B, view)
+        return sums.loss_B, sums
+
+    def back(pull, loss, weight):  # weights depend on no parameter
+        (gradient,) = pull(jax.grad(minimised, 2)(objective, knobs, loss, weight))
+        return gradient
+
     views = objective.views
+    if cfg.train.accumulate * views == 1:
+        loss, pull, sums = jax.vjp(lambda part: taken(part, batch, key_B, 0), part, has_aux=True)
+        weight = total(sums.weight_B)
+        return back(pull, loss, weight), sums, weight
+
+    # The compiler drops all of this call but the drawing of masks. Knowing weights first lets gradients be added over
+    # parts and still be those of the mean over the whole batch.
     each = [losses(part, batch, key_B, view).weight_B for view in range(views)]
     weight = total(jax.tree.map(lambda *parts: sum(parts), *each))
-
-    def objective_value(part, batch, key_B, view):
-        sums = losses(part, batch, key_B, view)
-        return minimised(objective, knobs, sums, weight), sums
+    parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
 
     def add_part(gradient, number):  # each part of the batch, under each view of its rows
         rows = jax.tree.map(lambda x: x[number // views], parts)
-        (_, sums), new = jax.value_and_grad(objective_value, has_aux=True)(part, *rows, number % views)
-        return jax.tree.map(jnp.add, gradient, new), sums
+        loss, pull, sums = jax.vjp(lambda part: taken(part, *rows, number % views), part, has_aux=True)
+        return jax.tree.map(jnp.add, gradient, back(pull, loss, weight)), sums
 
-    if cfg.train.accumulate * views == 1:
-        (_, sums), gradient = jax.value_and_grad(objective_value, has_aux=True)(part, batch, key_B, 0)
-    else:
-        parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
-        gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, part),
-                                      jnp.arange(cfg.train.accumulate * views))
-        sums = jax.tree.map(lambda x: x.sum(0), sums)
-    return gradient, sums, weight
+    gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, part),
+                                  jnp.arange(cfg.train.accumulate * views))
+    return gradient, jax.tree.map(lambda x: x.sum(0), sums), weight
 
 
-def minimised(objective: types.Objective, knobs: types.Knobs, sums: types.Losses, weight: dict):
-    """The terms of sums over rows, each over its weight, with the objective's factors."""
+def minimised(objective: types.Objective, knobs: types.Knobs, loss: dict, weight: dict):
+    """The terms of a loss, summed over rows, each over its weight, with the objective's factors."""
     factor = objective.factors(knobs)
-    return sum(factor.get(term, 1) * (sums.loss_B[term] / jnp.maximum(weight[term], 1)) for term in weight)
+    return sum(factor.get(term, 1) * (loss[term] / jnp.maximum(weight[term], 1)) for term in weight)
 
 
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
