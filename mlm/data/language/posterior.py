@@ -89,10 +89,22 @@ def class_shares(hmm, state_xS):
     return class_xC / class_xC.sum(-1, keepdims=True)
 
 
+def _odds(by_ZxW, prior_Z):
+    """Log-odds of each latent value by a word, finite even where impossible, so that they can be taken back; and those
+    that it has beforehand.
+    """
+    return jnp.log(jnp.maximum(by_ZxW, TINY)).T, jnp.log(prior_Z)
+
+
 def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
     """Log-odds of each latent value given the seen words."""
-    odds_WxZ = jnp.log(jnp.maximum(by_ZxW, TINY)).T  # finite even where impossible, so that it can be taken back
-    return jnp.log(prior_Z) + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
+    odds_WxZ, odds_Z = _odds(by_ZxW, prior_Z)
+    return odds_Z + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
+
+
+@jax.jit
+def _tables(hmm):
+    return _odds(hmm.by_topic_TxW, hmm.topic_T), _odds(hmm.by_name_MxW, hmm.name_M)
 
 
 @jax.jit
@@ -141,9 +153,9 @@ def _whole(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     class_NxLxC, topic_NxT, name_NxM = batched(functools.partial(_rows, on_device(hmm)), ROWS, words_NxL, visible_NxL,
                                                *ends_NxS)
     # The word asked for is no evidence on the latents, even where it is visible to the other words of its row.
-    word_Kx1, own_Kx1 = (x_NxL[row_K, column_K][:, None] for x_NxL in (words_NxL, visible_NxL))
-    own_KxT, own_KxM = (np.asarray(_latents(by_ZxW, prior_Z, word_Kx1, own_Kx1) - jnp.log(prior_Z))
-                        for by_ZxW, prior_Z in ((hmm.by_topic_TxW, hmm.topic_T), (hmm.by_name_MxW, hmm.name_M)))
+    word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
+    own_KxT, own_KxM = (odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
+                        for odds_WxZ, odds_Z in jax.device_get(_tables(on_device(hmm))))
     return checked(row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM)
 
 

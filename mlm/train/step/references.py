@@ -127,12 +127,12 @@ def asked(cfg: config.Config, made: program.Program, packed: pack.Packed) -> np.
     """asked_NxL: the tokens that evaluation asks for, by the objective that asks."""
     count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
     batch = loader.read(packed.validation, np.arange(count), np.arange(count, dtype=np.int32))
-    return np.asarray(_compiled(made.objective.asked)(batch.text, batch.index_B, program.frozen(cfg)))
+    return np.asarray(_asked(made.objective.asked, batch.text, batch.index_B, program.frozen(cfg)))
 
 
-@functools.lru_cache(maxsize=2)  # as many as there are programs; each operation by itself would be compiled every time
-def _compiled(asked):
-    return jax.jit(lambda text, index_N, knobs: asked(text, update.eval_keys(knobs, index_N), knobs))
+@functools.partial(jax.jit, static_argnums=0)
+def _asked(of_objective, text, index_B, knobs):
+    return of_objective(text, update.eval_keys(knobs, index_B), knobs)
 
 
 def beside(loss: Score, known: Mapping[str, floor.Floor]) -> References:
