@@ -4,13 +4,13 @@ import json
 
 import jax
 import pytest
-from small import drawn_config
+from small import VOCAB, about, drawn_config
 
 from mlm.base import fields
 from mlm.data.rows import pack
 from mlm.objectives import masking
 from mlm.train.run import loop
-from mlm.train.step import program, references
+from mlm.train.step import cost, program, references
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +72,16 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
     assert tight["predictions"] == roomy["predictions"]
     for name, value in tight["evaluation"].items():
         assert roomy["evaluation"][name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
+    """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
+    one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))
+    assert program.build(one, about(cfg)) is program.build(other, about(cfg))
+    assert program.blank(one) != program.blank(other)  # side by side, where one batch serves all, they cannot be trained
+    counted = cost.per_step(one, VOCAB)
+    before = cost._lowered.cache_info().misses
+    assert cost.per_step(other, VOCAB) == counted and cost._lowered.cache_info().misses == before
 
 
 def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):

@@ -33,7 +33,7 @@ def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float |
     changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.remat": False,
                "model.fast": False,  # the same on every device
                "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2, "train.steps": 1}
-    return _lowered(program.blank(fields.override(cfg, changes)), vocab_size)
+    return _lowered(program.unnamed(program.blank(fields.override(cfg, changes))), vocab_size)
 
 
 @functools.cache

@@ -58,10 +58,17 @@ def parts(cfg: config.Config, about: types.About) -> tuple[types.Model, types.Ob
 
 def build(cfg: config.Config, about: types.About, devices=None) -> Program:
     """The program of a run on rows like these, on all devices or those given; of runs that can share it, the same."""
-    return _build(blank(cfg), about, None if devices is None else tuple(devices))
+    return _build(unnamed(blank(cfg)), about, None if devices is None else tuple(devices))
 
 
-@functools.lru_cache(maxsize=2)  # compiled programs hold memory; runs that share one, and their questions, take turns
+def unnamed(cfg: config.Config) -> config.Config:
+    """The config without where its vocabulary stands, of which a compiled function reads the size alone."""
+    return fields.override(cfg, {"tokenizer.path": ""})
+
+
+# Compiled programs hold memory. Runs that share one take turns with their questions, such as a fine-tuning, and with
+# what that starts from.
+@functools.lru_cache(maxsize=3)
 def _build(cfg, about, devices) -> Program:
     model, objective = parts(cfg, about)
     train_step = functools.partial(update.train_step, cfg, model, objective)
