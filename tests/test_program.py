@@ -78,7 +78,7 @@ def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
     """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
     one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))
     assert program.build(one, about(cfg)) is program.build(other, about(cfg))
-    assert program.blank(one) != program.blank(other)  # side by side, where one batch serves all, they cannot be trained
+    assert program.blank(one) != program.blank(other)  # one batch would not serve both
     counted = cost.per_step(one, VOCAB)
     before = cost._lowered.cache_info().misses
     assert cost.per_step(other, VOCAB) == counted and cost._lowered.cache_info().misses == before
