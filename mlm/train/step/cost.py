@@ -54,10 +54,11 @@ def _lowered(cfg, vocab_size):
 
 
 def abstract(cfg: config.Config, vocab_size: int) -> types.TrainState:
-    """The shapes of a blank config's state, which are the same however a step is made."""
-    return _abstract(fields.override(cfg, {
-        "train.batch_size": 1, "train.accumulate": 1, "parallel.mode": "jit", "model.remat": False,
-        "model.fast": False, "model.unroll": 1, "model.time_unroll": 1}), vocab_size)
+    """The shapes of a blank config's state, which are the same however a step is made and how many there are."""
+    return _abstract(fields.override(program.unnamed(cfg), {
+        "train.steps": 1, "train.batch_size": 1, "train.accumulate": 1, "parallel.mode": "jit", "model.remat": False,
+        "model.fast": False, "model.unroll": 1, "model.time_unroll": 1,
+        "mask.max_rate": fields.DEFAULT["mask.max_rate"]}), vocab_size)
 
 
 @functools.cache
