@@ -94,17 +94,22 @@ def undisturbed(folder):
     return (folder / "undisturbed" / "table.csv").read_bytes()
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_table(folder, undisturbed):
+def test_killed_at_a_random_moment_then_with_a_worker_that_dies_it_ends_with_the_same_table(folder, undisturbed):
+    """A worker that dies takes its point with it and no other."""
     seed, root = time.time_ns(), folder / "killed"
     print(f"seed {seed}")
-    rng = random.Random(seed)
-    for count in sorted(rng.sample(range(10, 4 * STEPS - 60), 2)):
-        process = start(folder, "killed")
-        wait_for(root, process, count)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    finish(start(folder, "killed"))
+    process = start(folder, "killed")
+    wait_for(root, process, random.Random(seed).randrange(10, 2 * STEPS))
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    process, reached = start(folder, "killed"), steps(root)
+    wait_for(root, process, reached + 20)
+    (pid,) = workers(process)
+    os.kill(pid, signal.SIGKILL)
+    out = finish(process, 1)
+    assert "3 of 4 points are done" in out and "the worker was ended by SIGKILL" in out
+    assert "4 of 4 points are done" in finish(start(folder, "killed"))
     assert (root / "table.csv").read_bytes() == undisturbed
     assert len([step for run in starts(root) for step in run]) > 4  # some were indeed cut short
 
@@ -144,18 +149,6 @@ def test_two_runners_train_no_point_twice(folder, undisturbed):
     ours, theirs = ([[float(cell) for cell in line.split(",")] for line in text.decode().splitlines()[1:]]
                     for text in ((root / "table.csv").read_bytes(), undisturbed))
     assert ours == [pytest.approx(row, rel=1e-5) for row in theirs]
-
-
-def test_a_worker_that_dies_takes_its_point_with_it_and_no_other(folder, undisturbed):
-    root = folder / "dies"
-    process = start(folder, "dies")
-    wait_for(root, process, 50)
-    (pid,) = workers(process)
-    os.kill(pid, signal.SIGKILL)
-    out = finish(process, 1)
-    assert "3 of 4 points are done" in out and "the worker was ended by SIGKILL" in out
-    assert "4 of 4 points are done" in finish(start(folder, "dies"))
-    assert (root / "table.csv").read_bytes() == undisturbed
 
 
 def test_what_no_worker_could_train_is_refused_in_one_line(folder):
