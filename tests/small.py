@@ -65,17 +65,26 @@ def small_program(cfg, devices=1) -> program.Program:
     return program.build(cfg, about(cfg), jax.devices()[:devices])
 
 
+def params_of(shapes, std=0.25):
+    """Parameters of no special values, no bias left at zero, as numpy draws them: to draw them as a run does would be
+    one more program to compile.
+    """
+    rng = np.random.default_rng(0)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + std * rng.normal(size=x.shape).astype(np.float32), shapes)
+
+
+def state_of(shapes, std=0.25) -> types.TrainState:
+    """A state at step 0 with such parameters."""
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    return zeros._replace(params=params_of(shapes.params, std))
+
+
 @functools.lru_cache
 def build(cfg):
-    """The model of a config over VOCAB tokens, its parameters (no bias is left at zero), and its compiled logits.
-
-    Parameters are numpy's: to draw them by model.init would be one more program to compile.
-    """
+    """The model of a config over VOCAB tokens, its parameters as `params_of` draws them, and its compiled logits."""
     model = MODELS[cfg.model.family].build(cfg.model, VOCAB)
-    rng = np.random.default_rng(0)
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, x: (path[-1].key == "scale") + 0.25 * rng.normal(size=x.shape).astype(np.float32),
-        jax.eval_shape(model.init, jax.random.key(0)))
+    params = params_of(jax.eval_shape(model.init, jax.random.key(0)))
     return model, params, jax.jit(lambda text: model.logits(params, model.hidden(params, text)[0]))
 
 

@@ -24,7 +24,9 @@ from small import (
     about,
     batch,
     drawn_config,
+    params_of,
     small_config,
+    state_of,
     with_text,
 )
 
@@ -65,9 +67,7 @@ class Judged:
                                 train__batch_size=ROWS, tune__read="mean", **PLAIN)  # the first token is every row's
         self.made = program.build(self.cfg, about(self.cfg), jax.devices()[:1])
         self.words = self.made.objective.words
-        rng = np.random.default_rng(0)
-        drawn = jax.device_get(self.made.initial(program.knobs(self.cfg)).params)
-        self.params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), drawn)
+        self.params = params_of(self.made.initial.eval_shape(program.knobs(self.cfg)).params, 0.15)
         self.knobs = program.frozen(self.cfg)
         self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
         self.nats, self.weight = next(s for s in self.made.objective.scores if s.name == "loss").columns
@@ -243,7 +243,7 @@ def test_two_devices_give_the_numbers_of_one(cache, objective):
     seen = []
     for devices in (1, 2):
         made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-        state = made.run.put_state(jax.device_get(made.initial(knobs)))
+        state = made.run.put_state(state_of(made.initial.eval_shape(knobs)))
         losses = []
         for number in range(4):
             state, metrics = made.run.train_step(state, made.run.put_batch(batch(8, 32, number, labels=False)), knobs)

@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import LABELLED, PLAIN, about, batch, small_config, with_text
+from small import LABELLED, PLAIN, about, batch, params_of, small_config, state_of, with_text
 
 from mlm.objectives import OBJECTIVES
 from mlm.train.step import evaluation, parallel, program, update
@@ -30,7 +30,7 @@ def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
                 "parallel__mode": mode, "pack__mode": "segment_pair"}
     cfg = small_config(**defaults | LAYER | changes)
     made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-    state = made.run.put_state(jax.device_get(made.initial(knobs)))
+    state = made.run.put_state(state_of(made.initial.eval_shape(knobs)))
     seen = []
     for number in range(steps):
         state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
@@ -58,7 +58,7 @@ def test_a_step_is_handed_its_sum_over_devices():
     """Told that it is one of two alike, a device makes the update of both: twice the sums, over twice the weight."""
     cfg = small_config(mask__rate=0.3, train__batch_size=8, pack__mode="segment_pair", **PLAIN, **LAYER)
     made, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
-    state = made.initial(knobs)
+    state = state_of(made.initial.eval_shape(knobs))
     seen = []
     for total in (lambda tree: tree, lambda tree: jax.tree.map(lambda x: 2 * x, tree)):
         after, metrics = jax.jit(lambda *arguments, total=total: made.train_step(total, *arguments))(
@@ -84,7 +84,7 @@ def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
 def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     cfg = small_config(mask__rate=0.3, pack__mode="segment_pair", **PLAIN, **LAYER)
     made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg), uneven(8)
-    params = made.initial(knobs).params
+    params = params_of(made.initial.eval_shape(knobs).params)
     per_row = jax.jit(lambda params: made.objective.loss(
         params, made.model, rows, update.row_keys(knobs.seed, 0, rows.index_B), knobs, train=True))(params)
     nats, weight = np.asarray(per_row.loss_B["mlm"]), np.asarray(per_row.weight_B["mlm"])
@@ -97,7 +97,7 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
 def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN, **LAYER)
     made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.frozen(cfg), batch(4, labels=True)
-    params = made.initial(knobs).params
+    params = params_of(made.initial.eval_shape(knobs).params)
 
     @jax.jit
     def terms(label):
