@@ -4,7 +4,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from small import MEMBERS, ON_LANGUAGE, ONE_EACH, drawn_config, with_text
+from small import MEMBERS, ON_LANGUAGE, ONE_EACH, drawn_config, state_of, with_text
 
 from mlm.data.rows import loader, pack
 from mlm.train.step import evaluation, parallel, program, references, update
@@ -35,7 +35,8 @@ def trained(cache, family="transformer", cell="", change=lambda model: model, pr
     model, knobs = change(model), program.knobs(cfg)
     run = parallel.one_device(functools.partial(update.train_step, cfg, model, objective))
     made = program.Program(model, objective, None, None, run)
-    state = run.put_state(jax.device_get(jax.jit(functools.partial(update.init_state, cfg, model, objective))(knobs)))
+    state = run.put_state(state_of(jax.eval_shape(functools.partial(update.init_state, cfg, model, objective), knobs),
+                                   cfg.model.init_std))
     batches = loader.train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _, batch in zip(range(cfg.train.steps), batches, strict=False):
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
