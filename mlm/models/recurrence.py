@@ -2,7 +2,8 @@
 
 All sigmoids and tanhs of a step are one tanh over all gates, since sigmoid(x) = (1 + tanh(x / 2)) / 2, which XLA
 vectorises where it does not vectorise each gate's own. The loop back computes only what the step before waits for; the
-gradient of the recurrent weights is one product over all steps, after it. Both directions share one loop.
+gradient of the recurrent weights is one product over all steps, after it. Arrays with an entry a token are few: XLA
+fills each with zeros before the loop that writes it. Both directions share one loop.
 
 Letters in array names: L tokens, B rows, H units, G = gates * H. Tuples hold one entry a direction.
 """
@@ -21,8 +22,9 @@ class Cell(NamedTuple):
     """One step, forward and back. A carry is a tuple of arrays BxH, the output first.
 
     forward: (input_BxG, recurrent_BxG, carry) -> (carry, kept for the way back).
-    backward: (kept, carry before, gradient of the carry after) -> (gradient of the input, of the recurrent product, and
-    of the carry before, without what reaches it through the recurrent product).
+    backward: (kept, output before, gradient of the carry after) -> (gradient of the input; a tuple of what the gradient
+    of the recurrent product has in its last columns where it is not the input's; and the gradient of the carry before,
+    without what reaches it through the recurrent product).
     """
 
     carries: int
@@ -43,9 +45,8 @@ def elman_forward(input_BxG, recurrent_BxG, carry):
     return (h_BxH,), h_BxH
 
 
-def elman_backward(h_BxH, carry, d_carry):
-    d_BxG = d_carry[0] * (1 - h_BxH * h_BxH)
-    return d_BxG, d_BxG, (jnp.zeros_like(h_BxH),)
+def elman_backward(after_BxH, before_BxH, d_carry):
+    return d_carry[0] * (1 - after_BxH * after_BxH), (), (jnp.zeros_like(after_BxH),)
 
 
 def gru_forward(input_BxG, recurrent_BxG, carry):
@@ -57,14 +58,13 @@ def gru_forward(input_BxG, recurrent_BxG, carry):
     return (n_BxH + z_BxH * (h_BxH - n_BxH),), (rz_BxG, n_BxH, recurrent_BxG[:, 2 * H:])
 
 
-def gru_backward(kept, carry, d_carry):
-    (rz_BxG, n_BxH, recurrent_BxH), (h_BxH,), (d_BxH,) = kept, carry, d_carry
+def gru_backward(kept, before_BxH, d_carry):
+    (rz_BxG, n_BxH, recurrent_BxH), (d_BxH,) = kept, d_carry
     r_BxH, z_BxH = jnp.split(rz_BxG, 2, -1)
     d_n_BxH = d_BxH * (1 - z_BxH) * (1 - n_BxH * n_BxH)
     d_r_BxH = d_n_BxH * recurrent_BxH * r_BxH * (1 - r_BxH)
-    d_z_BxH = d_BxH * (h_BxH - n_BxH) * z_BxH * (1 - z_BxH)
-    return (jnp.concatenate([d_r_BxH, d_z_BxH, d_n_BxH], -1), jnp.concatenate([d_r_BxH, d_z_BxH, d_n_BxH * r_BxH], -1),
-            (d_BxH * z_BxH,))
+    d_z_BxH = d_BxH * (before_BxH - n_BxH) * z_BxH * (1 - z_BxH)
+    return jnp.concatenate([d_r_BxH, d_z_BxH, d_n_BxH], -1), (d_n_BxH * r_BxH,), (d_BxH * z_BxH,)
 
 
 def lstm_forward(input_BxG, recurrent_BxG, carry):
@@ -72,16 +72,16 @@ def lstm_forward(input_BxG, recurrent_BxG, carry):
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     c_BxH = f * carry[1] + i * g
     tanh_BxH = jnp.tanh(c_BxH)
-    return (o * tanh_BxH, c_BxH), (gates_BxG, tanh_BxH)
+    return (o * tanh_BxH, c_BxH), (gates_BxG, tanh_BxH, carry[1])
 
 
-def lstm_backward(kept, carry, d_carry):
-    (gates_BxG, tanh_BxH), (d_h, d_c) = kept, d_carry
+def lstm_backward(kept, before_BxH, d_carry):
+    (gates_BxG, tanh_BxH, c_BxH), (d_h, d_c) = kept, d_carry
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     d_c += d_h * o * (1 - tanh_BxH * tanh_BxH)
-    d_BxG = jnp.concatenate([d_c * g * i * (1 - i), d_c * carry[1] * f * (1 - f), d_c * i * (1 - g * g),
+    d_BxG = jnp.concatenate([d_c * g * i * (1 - i), d_c * c_BxH * f * (1 - f), d_c * i * (1 - g * g),
                              d_h * tanh_BxH * o * (1 - o)], -1)
-    return d_BxG, d_BxG, (jnp.zeros_like(d_h), d_c * f)
+    return d_BxG, (), (jnp.zeros_like(d_h), d_c * f)
 
 
 CELLS = {"elman": Cell(1, elman_forward, elman_backward), "gru": Cell(1, gru_forward, gru_backward),
@@ -104,38 +104,51 @@ def forward(cell, unroll, kernels, biases, inputs, same):
             carry = keep(same_B, carry)
             new, kept = CELLS[cell].forward(input_BxG, product(carry[0], kernel_HxG) + bias_G, carry)
             after.append(new)
-            out.append((new[0], carry, kept))
+            out.append((new[0], kept))
         return tuple(after), tuple(out)
 
     zero = tuple((jnp.zeros((x.shape[1], k.shape[0]), x.dtype),) * CELLS[cell].carries
                  for x, k in zip(inputs, kernels, strict=True))
     _, out = jax.lax.scan(step, zero, tuple(zip(inputs, same, strict=True)), unroll=unroll)
-    return tuple(h for h, _, _ in out), (kernels, same, tuple(kept for _, *kept in out))
+    return tuple(h_LxBxH for h_LxBxH, _ in out), (kernels, same, out)
 
 
 def backward(cell, unroll, saved, d_outputs):
-    kernels, same, kept = saved
+    kernels, same, outputs = saved
     turned = [kernel_HxG.T for kernel_HxG in kernels]
+    before = [jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
+              for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
 
     def step(d_carries, reads):
-        before, out = [], []
-        for d_carry, (d_h, (carry, kept), same_B), kernel_GxH in zip(d_carries, reads, turned, strict=True):
+        d_before, out = [], []
+        for d_carry, (d_h, kept, before_BxH, same_B), kernel_GxH in zip(d_carries, reads, turned, strict=True):
             d_carry = (d_carry[0] + d_h, *d_carry[1:])
-            d_input, d_recurrent, d_carry = CELLS[cell].backward(kept, carry, d_carry)
-            before.append(keep(same_B, (d_carry[0] + product(d_recurrent, kernel_GxH), *d_carry[1:])))
-            out.append((d_input, d_recurrent))
-        return tuple(before), tuple(out)
+            d_input, d_last, d_carry = CELLS[cell].backward(kept, before_BxH, d_carry)
+            d_h = d_carry[0] + product(recurrent(d_input, d_last), kernel_GxH)
+            d_before.append(keep(same_B, (d_h, *d_carry[1:])))
+            out.append((d_input, d_last))
+        return tuple(d_before), tuple(out)
 
     zero = tuple((jnp.zeros_like(d_h[0]),) * CELLS[cell].carries for d_h in d_outputs)
-    _, out = jax.lax.scan(step, zero, tuple(zip(d_outputs, kept, same, strict=True)), reverse=True, unroll=unroll)
+    reads = tuple(zip(d_outputs, [kept for _, kept in outputs], before, same, strict=True))
+    _, out = jax.lax.scan(step, zero, reads, reverse=True, unroll=unroll)
 
     def flat(x_LxBxM):
         return x_LxBxM.reshape(-1, x_LxBxM.shape[-1])
 
-    d_kernels = tuple(fast.over_rows(*(flat(x).astype(kernel.dtype) for x in (carry[0], d))).astype(kernel.dtype)
-                      for (carry, _), (_, d), kernel in zip(kept, out, kernels, strict=True))
-    d_biases = tuple(jnp.ones(flat(d).shape[0], d.dtype) @ flat(d) for _, d in out)
-    return d_kernels, d_biases, tuple(d for d, _ in out), None
+    d_kernels, d_biases = [], []
+    for d, before_LxBxH, kernel_HxG in zip(out, before, kernels, strict=True):
+        d_NxG, before_NxH = flat(recurrent(*d)), flat(before_LxBxH)
+        dtype = kernel_HxG.dtype
+        d_kernels.append(fast.over_rows(before_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
+        d_biases.append(jnp.ones(len(d_NxG), d_NxG.dtype) @ d_NxG)
+    return tuple(d_kernels), tuple(d_biases), tuple(d_input for d_input, _ in out), None
+
+
+def recurrent(d_input, d_last):
+    """The gradient of the recurrent product: the input's, but for its last columns where they are others."""
+    same = d_input.shape[-1] - sum(x.shape[-1] for x in d_last)
+    return jnp.concatenate([d_input[..., :same], *d_last], -1)
 
 
 def product(x_BxM, kernel):
