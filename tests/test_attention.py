@@ -1,4 +1,4 @@
-"""Attention's hand-written passes against the plain formula: values, gradients, dropped weights, blocks of long rows."""
+"""Attention's hand-written passes against the plain formula: values, gradients, dropped weights, long rows."""
 import types as standard
 
 import jax

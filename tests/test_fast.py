@@ -19,7 +19,8 @@ VOCAB = 50
 @pytest.fixture(autouse=True)
 def every_path(monkeypatch):
     """All paths are held to the plain formulas, also on a device kind for which not all are chosen."""
-    monkeypatch.setitem(fast.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy", "gelu"))
+    monkeypatch.setitem(fast.PATHS, jax.default_backend(),
+                        ("matmul", "recurrence", "cross_entropy", "gelu", "attention"))
 
 
 def by_either_path(cfg, *dtypes):

@@ -122,7 +122,8 @@ def test_sigmoid_tanh_and_relu():
 
 def attend(q_LxD, k_SxD, v_SxD, heads=1, model=None):
     """attention.attend of one row, in which every token sees all."""
-    module = standard.SimpleNamespace(model=model or config.Model(attention_dropout=0.0), sow=lambda *_: None)
+    module = standard.SimpleNamespace(model=model or config.Model(attention_dropout=0.0), sow=lambda *_: None,
+                                      is_mutable_collection=lambda _: False)
     q, k, v = (jnp.asarray(x)[None].reshape(1, len(x), heads, -1) for x in (q_LxD, k_SxD, v_SxD))
     return np.asarray(attention.attend(module, q, k, v, jnp.ones((1, 1, len(q_LxD), len(k_SxD)), bool), None))[0]
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with a hand-written backward pass: the values and gradients of `attention.attend`, sooner.
+"""Scaled dot-product attention with a hand-written backward pass: values and gradients of `attention.attend`, sooner.
 
 The operands of each product have one type and lie in memory as XLA's fast matrix kernels on CPU ask for, and its result
 is float32. Long rows are taken in blocks of queries, of which the backward pass makes each one's weights again, so that
@@ -90,6 +90,6 @@ def dropped(x_BxHxLxS, rate: float, key_B, first):
     """`layers.dropout` of weights, numbered by query, head and key."""
     if rate == 0:
         return x_BxHxLxS
-    B, H, L, S = x_BxHxLxS.shape
+    H, L, S = x_BxHxLxS.shape[1:]
     kept_BxLxHxS = jax.vmap(lambda key: layers.kept(key, rate, (L, H, S), first * H * S))(key_B)
     return jnp.where(kept_BxLxHxS.swapaxes(1, 2), x_BxHxLxS / (1 - rate), 0).astype(x_BxHxLxS.dtype)
