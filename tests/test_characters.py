@@ -1,5 +1,6 @@
 """Characters as tokens, rows cut from a running text, and nanoGPT's recipe."""
 import gzip
+import itertools
 import random
 
 import numpy as np
@@ -66,9 +67,13 @@ def test_the_rows_of_a_stream_hold_the_text_and_nothing_else(folder, length):
 
 def test_rows_do_not_depend_on_how_the_text_is_divided():
     ids = list(range(100))
-    whole = list(fill.stream(iter([[ids]]), 7))
-    parts = list(fill.stream(iter([[ids[:3], ids[3:4]], [], [ids[4:50]], [[], ids[50:]]]), 7))
-    assert whole == parts and [i for row in whole for i in row.ids] == ids and len(whole) == 15
+    found = []
+    for bounds in ((0, 100), (0, 3, 4, 4, 50, 100)):
+        parts = (fill.Sentences(np.array(ids[first:end]), None, None) for first, end in itertools.pairwise(bounds))
+        filled = list(fill.stream(parts, 7))
+        assert np.concatenate([one.ids_T for one in filled]).tolist() == ids
+        found.append(np.concatenate([one.size_P for one in filled]).tolist())
+    assert found[0] == found[1] == [7] * 14 + [2]
 
 
 def test_a_held_out_file_is_a_stream_of_its_own(folder):

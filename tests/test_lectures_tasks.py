@@ -12,7 +12,7 @@ from small import CLASSES, PLAIN, about, batch, small_config, with_text
 
 from mlm.base import types
 from mlm.base.special import MASK, NUM_SPECIAL, SEP
-from mlm.data.rows import fill
+from mlm.data.rows import pairs
 from mlm.judge import beam
 from mlm.objectives import OBJECTIVES, heads
 from mlm.train.step import program
@@ -100,7 +100,7 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
 def test_half_of_the_second_sentences_are_the_true_next_ones():
     draw = random.Random(0)
     documents = [[[10 * document + i] * draw.randint(2, 6) for i in range(9)] for document in range(400)]
-    rows = list(fill.segment_pair(iter(documents), 24))
+    rows = list(pairs.rows(iter(documents), 24))
     truly = [row.label for row in rows]
     assert len(truly) > 1000 and abs(np.mean(truly) - 0.5) < 4 * 0.5 / len(truly) ** 0.5
     for row in rows:  # each label says what stands there

@@ -11,7 +11,8 @@ from small import MEMBERS, VOCAB, about, batch, small_config, with_text
 from configs import recipes
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.data.rows import fill, pack
+from mlm.data.rows import pack
+from mlm.data.rows import pairs as next_segments
 from mlm.models import MODELS, fast, layers
 from mlm.objectives import masking
 from mlm.train import recipe
@@ -98,7 +99,7 @@ LENGTH = 64
 
 def pairs(**more):
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(40)] for n in range(300)]
-    return list(fill.segment_pair(iter(documents), LENGTH, **more))
+    return list(next_segments.rows(iter(documents), LENGTH, **more))
 
 
 def test_a_share_of_documents_gives_shorter_pairs():

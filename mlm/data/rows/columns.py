@@ -82,6 +82,10 @@ class Writer:
         self._filled += 1
         return self._block, self._filled - 1
 
+    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Writes whole rows, all columns of them."""
+        self._put({name: rows[name].astype(column.dtype, copy=False) for name, column in self._columns.items()})
+
     def counts(self) -> dict[str, Any]:
         """Of the rows written: how many, their tokens, and the shares of padding and of unknown words."""
         words = self.unigram_V[UNK] + self.unigram_V[NUM_SPECIAL:].sum()
@@ -89,13 +93,17 @@ class Writer:
                 "padding": 1 - self.tokens / max(1, self.rows * self.length)}
 
     def _flush(self):
-        self.rows += self._filled
-        self.tokens += int(np.count_nonzero(self._block["segments"][:self._filled]))
-        self.unigram_V += np.bincount(self._block["ids"][:self._filled].ravel(), minlength=len(self.unigram_V))
-        for name, file in self._files.items():
-            file.write(self._block[name][:self._filled].tobytes())
-            self._block[name].fill(self._columns[name].fill)
+        self._put({name: block[:self._filled] for name, block in self._block.items()})
+        for name, column in self._columns.items():
+            self._block[name].fill(column.fill)
         self._filled = 0
+
+    def _put(self, rows):
+        self.rows += len(rows["ids"])
+        self.tokens += int(np.count_nonzero(rows["segments"]))
+        self.unigram_V += np.bincount(rows["ids"].ravel(), minlength=len(self.unigram_V))
+        for name, file in self._files.items():
+            file.write(np.ascontiguousarray(rows[name]).data)
 
 
 def opened(folder: Path, split: str, columns: Mapping[str, Column], rows: int, length: int,

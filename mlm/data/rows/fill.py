@@ -1,161 +1,178 @@
-"""How documents fill rows: whole sentences across documents, within one, or in pairs, or all as it comes."""
-import random
-from collections.abc import Iterator
+"""How documents fill rows: whole sentences across documents, within one, or in pairs, or all as it comes.
+
+Letters in array names: T tokens, S sentences, R rows, P pieces of rows.
+"""
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from mlm.base.special import CLS, SEP
-
-WINDOW = 2 ** 20      # tokens of documents among which segment_pair draws the second segment
-Document = list[list[int]]  # token ids of its sentences
+from mlm.data.rows import pairs
 
 
-class Row(NamedTuple):
-    ids: list[int]         # without padding
-    pieces: list[int]      # their lengths: one a document
-    second: int            # where the second segment of a pair starts, or the end of the row
-    label: int
+class Sentences(NamedTuple):
+    """Sentences that follow each other; those of one document may go on in the next of these."""
+
+    ids_T: np.ndarray
+    size_S: np.ndarray       # tokens of each
+    last_S: np.ndarray       # bool: its document ends with it
 
 
-def full_sentences(documents: Iterator[Document], length: int) -> Iterator[Row]:
+class Filled(NamedTuple):
+    """Rows one after another."""
+
+    ids_T: np.ndarray        # without padding
+    size_P: np.ndarray       # tokens of their pieces, one a document
+    pieces_R: np.ndarray     # how many each has
+    second_R: np.ndarray | None = None  # where the second segment of a pair starts
+    label_R: np.ndarray | None = None
+
+
+def full_sentences(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
     """Rows filled with whole sentences across documents, [SEP] after each document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _fill(documents, length, across=True)
+    return _fill(text, length, across=True)
 
 
-def doc_sentences(documents: Iterator[Document], length: int) -> Iterator[Row]:
+def doc_sentences(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
     """Rows filled with whole sentences of one document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _fill(documents, length, across=False)
+    return _fill(text, length, across=False)
 
 
-def _fill(documents, length, across):
+def _fill(text, length, across):
     """No token is lost: a sentence too long for any row is cut where rows end, the others at no place."""
-    ids, pieces, start = [CLS], [], 0
-
-    def close():  # the document's part in this row; there is always room for its [SEP]
-        nonlocal start
-        if len(ids) > max(start, 1):
-            ids.append(SEP)
-            pieces.append(len(ids) - start)
-            start = len(ids)
-
-    def flush():
-        nonlocal ids, pieces, start
-        close()
-        if pieces:
-            yield Row(ids, pieces, len(ids), 0)
-        ids, pieces, start = [CLS], [], 0
-
-    for document in documents:
-        for sentence in document:
-            fits_a_row = len(sentence) <= length - 2
-            if len(ids) + len(sentence) >= length and (fits_a_row or len(ids) == length - 1):
-                yield from flush()
-            while len(ids) + len(sentence) >= length:
-                room = length - 1 - len(ids)
-                ids.extend(sentence[:room])
-                sentence = sentence[room:]
-                yield from flush()
-            ids.extend(sentence)
-        close()
-        if not across or len(ids) >= length - 1:
-            yield from flush()
-    yield from flush()
+    row = _Row()
+    left_T = np.empty(0, np.int32)  # ids of the row that is not full yet
+    for ids_T, size_S, last_S in text:
+        for size, last in zip(size_S.tolist(), last_S.tolist(), strict=True):
+            if row.filled + size >= length:
+                if size <= length - 2 or row.filled == length - 1:
+                    row.flush()
+                while row.filled + size >= length:
+                    room = length - 1 - row.filled
+                    row.piece += room
+                    size -= room
+                    row.flush()
+            row.piece += size
+            row.filled += size
+            if last:
+                row.close()
+                if not across or row.filled >= length - 1:
+                    row.flush()
+        left_T = np.concatenate([left_T, ids_T])
+        if row.pieces_R:
+            filled, used = row.take(left_T)
+            left_T = left_T[used:]
+            yield filled
+    row.flush()
+    if row.pieces_R:
+        yield row.take(left_T)[0]
 
 
-def stream(documents: Iterator[Document], length: int) -> Iterator[Row]:
+class _Row:
+    """The row that is being filled, by numbers of tokens alone, and those that are full."""
+
+    def __init__(self):
+        self.filled = 1                # tokens in it, [CLS] among them
+        self.piece = 0                 # tokens of its last document
+        self.text_P, self.pieces_R, self._closed = [], [], 0
+
+    def close(self):
+        """Ends the document's part in this row; there is always room for its [SEP]."""
+        if self.piece:
+            self.text_P.append(self.piece)
+            self._closed += 1
+            self.piece = 0
+            self.filled += 1
+
+    def flush(self):
+        self.close()
+        if self._closed:
+            self.pieces_R.append(self._closed)
+        self.filled, self._closed = 1, 0
+
+    def take(self, ids_T) -> tuple[Filled, int]:
+        """The full rows, which begin with the first of these ids, and how many of the ids are in them."""
+        pieces_R = np.array(self.pieces_R)
+        text_P = np.array(self.text_P[:pieces_R.sum()])
+        del self.text_P[:len(text_P)], self.pieces_R[:]
+        first_P = np.zeros(len(text_P), bool)
+        first_P[np.cumsum(pieces_R) - pieces_R] = True
+        size_P = text_P + first_P + 1
+        end_P = np.cumsum(size_P)
+        there_T, used = np.full(end_P[-1], CLS, np.int32), int(text_P.sum())
+        of_text_T = np.ones(len(there_T), bool)
+        of_text_T[end_P - 1] = of_text_T[(end_P - size_P)[first_P]] = False
+        there_T[of_text_T] = ids_T[:used]
+        there_T[end_P - 1] = SEP
+        return Filled(there_T, size_P, pieces_R), used
+
+
+def stream(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
     """Rows cut from the running text, however it goes on, with nothing between: each is of `length` tokens but the
     last (GPT-2's, Radford et al. 2019, and its followers')."""
-    ids: list[int] = []
-    for document in documents:
-        for sentence in document:
-            ids += sentence
-            whole = len(ids) - len(ids) % length
-            for first in range(0, whole, length):
-                yield Row(ids[first:first + length], [length], length, 0)
-            del ids[:whole]
-    if ids:
-        yield Row(ids, [len(ids)], len(ids), 0)
+    left_T = np.empty(0, np.int32)
+    for ids_T, _, _ in text:
+        left_T = np.concatenate([left_T, ids_T])
+        if count := len(left_T) // length:
+            yield Filled(left_T[:count * length], np.full(count, length), np.ones(count, np.int64))
+            left_T = left_T[count * length:]
+    if len(left_T):
+        yield Filled(left_T, np.array([len(left_T)]), np.ones(1, np.int64))
 
 
-def segment_pair(documents: Iterator[Document], length: int, short_share: float = 0.0) -> Iterator[Row]:
-    """[CLS] A [SEP] B [SEP], where B follows A in half of the rows (BERT, arXiv:1810.04805, 3.1 and A.2).
-
-    A and B are runs of sentences that fill the row together. Otherwise B comes from another of the documents read
-    about the same time, where there is another, and the sentences that followed A start the next row. Of a share
-    short_share of the documents the pairs are as long as a shorter row holds, of a length drawn for each document.
-    """
-    draw = random.Random(0)
-    owed = [0]  # true pairs that were wished for where nothing followed A
-    for window, others in _windows(documents, length):
-        for document in window:
-            room = length - 3
-            target = draw.randint(2, room) if short_share and draw.random() < short_share else room
-            yield from _pairs(document, others, room, target, draw, owed)
+def segment_pair(text: Iterable[Sentences], length: int, short_share: float = 0.0) -> Iterator[Filled]:
+    """`pairs.rows` of the documents."""
+    rows: list[pairs.Row] = []
+    for row in pairs.rows(_documents(text), length, short_share):
+        rows.append(row)
+        if len(rows) == GATHERED:
+            yield _gathered(rows)
+            rows = []
+    if rows:
+        yield _gathered(rows)
 
 
-def _windows(documents, length):
-    """Documents in groups of about WINDOW tokens, each with all those that B may come from: its own and the last."""
-    last, window, size = [], [], 0
-    for document in documents:
-        # A sentence takes at most half of a row, so that something else always fits beside it.
-        half = (length - 3) // 2
-        window.append([s[i:i + half] for s in document for i in range(0, len(s), half)])
-        size += sum(map(len, document))
-        if size > WINDOW and len(window) > 1:
-            yield window, last + window
-            last, window, size = window, [], 0
-    if window:
-        yield window, last + window
+GATHERED = 4096       # pairs that are written at once
 
 
-def _pairs(document, others, room, target, draw, owed):
-    """Pairs of at least `target` tokens where the document has them, cut to `room`."""
-    first = 0
-    while first < len(document):
-        end, size = first, 0
-        while end < len(document) and size < target:
-            size += len(document[end])
-            end += 1
-        follows = draw.random() < 0.5
-        if end - first == 1:  # the last sentence: nothing follows it
-            owed[0] += follows
-            follows = False
-        elif not follows and owed[0]:
-            owed[0] -= 1
-            follows = True
-        middle = draw.randint(first + 1, max(first + 1, end - 1))
-        a = [i for sentence in document[first:middle] for i in sentence]
-        if follows:
-            b = [i for sentence in document[middle:end] for i in sentence]
-            first = end
-        else:
-            b = _elsewhere(document, others, max(target - len(a), 1), draw)
-            first = middle
-        if b:
-            a, b = _truncate(a, b, room, draw)
-            ids = [CLS, *a, SEP, *b, SEP]
-            yield Row(ids, [len(ids)], len(a) + 2, int(follows))
+def _documents(text) -> Iterator[pairs.Document]:
+    document: pairs.Document = []
+    for ids_T, size_S, last_S in text:
+        ids, end = ids_T.tolist(), 0
+        for size, last in zip(size_S.tolist(), last_S.tolist(), strict=True):
+            first, end = end, end + size
+            if size:
+                document.append(ids[first:end])
+            if last and document:
+                yield document
+                document = []
 
 
-def _elsewhere(document, others, wanted, draw):
-    """At least `wanted` tokens, where there are, from a random place of another document."""
-    other = draw.choice(others)
-    while other is document and len(others) > 1:
-        other = draw.choice(others)
-    ids = []
-    for sentence in other[draw.randrange(len(other)):]:
-        if len(ids) >= wanted:
-            break
-        ids.extend(sentence)
-    return ids
+def _gathered(rows):
+    size_P = np.array([len(row.ids) for row in rows])
+    ids_T = np.fromiter((i for row in rows for i in row.ids), np.int32, size_P.sum())
+    return Filled(ids_T, size_P, np.ones(len(rows), np.int64), np.array([row.second for row in rows]),
+                  np.array([row.label for row in rows]))
 
 
-def _truncate(a, b, target, draw):
-    """Shortens the longer of both, then both alike, each at both ends at random, until they fit."""
-    short = min(len(a), len(b), target // 2)
-    keep_a = short if len(a) <= len(b) else min(len(a), target - short)
-    keep_b = min(len(b), target - keep_a)
-    cut_a, cut_b = draw.randint(0, len(a) - keep_a), draw.randint(0, len(b) - keep_b)
-    return a[cut_a:cut_a + keep_a], b[cut_b:cut_b + keep_b]
+def laid_out(filled: Filled, length: int, isolate: bool) -> dict[str, np.ndarray]:
+    """The rows by column, as columns.Packed has them. isolate: pieces see nothing of each other."""
+    size_P, pieces_R = filled.size_P, filled.pieces_R
+    size_R = np.add.reduceat(size_P, np.cumsum(pieces_R) - pieces_R)
+    if not isolate:
+        size_P, pieces_R = size_R, np.ones_like(pieces_R)
+    number_P = np.arange(len(size_P)) - np.repeat(np.cumsum(pieces_R) - pieces_R, pieces_R)
+    start_P = np.cumsum(size_P) - size_P
+    place_L = np.arange(length)
+    used_RxL = place_L < size_R[:, None]
+    found = {name: np.zeros(used_RxL.shape, np.int32) for name in ("ids", "segments", "positions")}
+    found["ids"][used_RxL] = filled.ids_T
+    found["segments"][used_RxL] = np.repeat(number_P + 1, size_P)
+    found["positions"][used_RxL] = np.arange(len(filled.ids_T)) - np.repeat(start_P, size_P)
+    if filled.second_R is not None:
+        found |= {"types": used_RxL & (place_L >= filled.second_R[:, None]), "next": filled.label_R}
+    return found
 
 
 MODES = {"full_sentences": full_sentences, "doc_sentences": doc_sentences, "segment_pair": segment_pair,

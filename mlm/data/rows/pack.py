@@ -1,4 +1,5 @@
 """Documents packed once into rows of a fixed length, memory-mapped from then on."""
+import concurrent.futures
 import dataclasses
 import hashlib
 import itertools
@@ -14,11 +15,11 @@ from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import aligned, columns, labelled, store
 from mlm.data.rows.columns import Column, Packed
-from mlm.data.rows.fill import MODES, Document
+from mlm.data.rows.fill import MODES, Sentences, laid_out
 from mlm.data.tasks import tasks
 from mlm.data.text import aligned as pairs
 from mlm.data.text import corpus, stream, trouble
-from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers import kinds, memo
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
@@ -28,7 +29,7 @@ READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", u
         Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
         Rule(("pack.short_share",), "pack.mode", ("segment_pair",)),
         Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
-BATCH = 2 ** 20       # characters tokenized at a time
+BATCH = 2 ** 18       # characters tokenized at a time, and the rest of a document
 LINES = 2 ** 12       # lines of a running text tokenized at a time
 UNKNOWN = 0.01        # share of unknown words above which a warning says so
 
@@ -111,9 +112,13 @@ def load(cfg: config.Config) -> Packed:
 
     def make(folder):
         counts = {}
+        # White space around a line of running text is of it: its ids are not those of its words.
+        encode = memo.Memo(tokenizer._replace(tied="") if cfg.pack.mode == "stream" else tokenizer)
         for split in corpus.SPLITS:
-            rows = MODES[cfg.pack.mode](_tokenize(cfg, split, tokenizer), cfg.pack.length, **short)
-            writer = _write(folder, split, rows, cfg.pack, isolate, tokenizer.vocab_size)
+            there = _columns(cfg.pack.mode, tokenizer.vocab_size)
+            with columns.Writer(folder, split, there, cfg.pack.length, tokenizer.vocab_size) as writer:
+                for filled in MODES[cfg.pack.mode](_tokenize(cfg, split, encode), cfg.pack.length, **short):
+                    writer.add(laid_out(filled, cfg.pack.length, isolate))
             counts[split] = writer.counts()
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")
@@ -191,39 +196,42 @@ def _progress(texts, what):
             logging.info("%s: %.1f million characters, %.2f a second", what, done / 1e6, done / 1e6 / (now - start))
 
 
-def _tokenize(cfg, split, tokenizer) -> Iterator[Document]:
-    """The split's documents as token ids, many sentences at a time: that is faster than one by one."""
-    if cfg.pack.mode == "stream":
-        parts = _progress(stream.stretches(cfg.data, split), f"packing {split}")
-        while batch := list(itertools.islice(parts, LINES)):
-            yield tokenizer.encode_batch(batch)
-        return
-    batch, ends, size = [], [], 0  # sentences, how many there were when a document ended, characters
-    begun: Document = []           # what is already encoded of the document that the batch begins in
+def _tokenize(cfg, split, encode) -> Iterator[Sentences]:
+    """The split's text as token ids, many sentences at a time: that is faster than one by one."""
+    batches = _lines(cfg, split) if cfg.pack.mode == "stream" else _sentences(cfg, split)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # text is read while the one before is tokenized
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            texts, last_S = batch
+            yield Sentences(*encode(texts), last_S)
+
+
+def _lines(cfg, split):
+    parts = _progress(stream.stretches(cfg.data, split), f"packing {split}")
+    while batch := list(itertools.islice(parts, LINES)):
+        yield batch, np.zeros(len(batch), bool)
+
+
+def _sentences(cfg, split):
+    """(sentences, last_S) of about BATCH characters, last_S: its document ends with it."""
+    batch, ends, size = [], [], 0
     long = corpus.too_long()
-
-    def encoded():
-        nonlocal begun, size
-        ids, first = tokenizer.encode_batch(batch), 0
-        for end in ends:
-            document, begun = begun + [sentence for sentence in ids[first:end] if sentence], []
-            first = end
-            if document:
-                yield document
-        begun += [sentence for sentence in ids[first:] if sentence]
-        batch.clear()
-        ends.clear()
-        size = 0
-
     for text in _progress(corpus.documents(cfg.data, split), f"packing {split}"):
-        for sentence in corpus.sentences(text, long):
-            batch.append(sentence)
-            size += len(sentence)
-            if size > BATCH:
-                yield from encoded()
-        ends.append(len(batch))
-    yield from encoded()
+        batch += corpus.sentences(text, long)
+        ends.append(len(batch) - 1)
+        size += len(text)
+        if size > BATCH:
+            yield batch, _marked(ends, len(batch))
+            batch, ends, size = [], [], 0
+    yield batch, _marked(ends, len(batch))
     long.report()
+
+
+def _marked(numbers, count):
+    marked_S = np.zeros(count, bool)
+    marked_S[numbers] = True
+    return marked_S
 
 
 def _tell(cfg, tokenizer, manifest):
@@ -247,22 +255,3 @@ def _columns(mode, vocab_size) -> dict[str, Column]:
     """The files of a split. Pairs alone have sentence kinds and labels."""
     pair = columns.TYPES | {"next": Column(np.uint8, "N")} if mode == "segment_pair" else {}
     return columns.text(vocab_size) | pair
-
-
-def _write(folder, split, rows, knobs, isolate, vocab_size) -> columns.Writer:
-    """Writes a split's rows."""
-    with columns.Writer(folder, split, _columns(knobs.mode, vocab_size), knobs.length, vocab_size) as writer:
-        for row in rows:
-            block, at = writer.place()
-            used = len(row.ids)
-            block["ids"][at, :used] = row.ids
-            pieces = row.pieces if isolate else [used]
-            end = 0
-            for segment, piece in enumerate(pieces, 1):
-                start, end = end, end + piece
-                block["segments"][at, start:end] = segment
-                block["positions"][at, start:end] = np.arange(piece)
-            if knobs.mode == "segment_pair":
-                block["types"][at, row.second:used] = 1
-                block["next"][at] = row.label
-    return writer

@@ -4,11 +4,14 @@ import difflib
 import glob
 import gzip
 import hashlib
+import io
 import math
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import regex
 
@@ -17,11 +20,18 @@ from mlm.data.text.trouble import Trouble
 
 MAX_DOCUMENT = 2 ** 22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 PIECE = 2 ** 20         # bytes of a line that are read at a time
+BLOCK = 2 ** 16         # bytes of whole lines
 MAX_HEADING = 10_000    # characters; no longer line starts a document
 SECONDS = 1             # that a regular expression may take for a line
 RATIO, FREE = 100, 2 ** 24  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
 
-Boundary = Callable[[str], bool]  # line -> whether it starts a document
+BLANK = re.compile(r"\n(?:\s*\n|\s+\Z)")
+
+
+class Boundary(NamedTuple):
+    starts: Callable[[str], bool]        # line -> whether it starts a document
+    divide: Callable[[str], list[str]]   # whole lines -> their text up to the first that starts a document, then a part
+                                         # for each document; white space around the parts may be gone
 
 
 def boundary(field: str, name: str) -> Boundary:
@@ -29,7 +39,9 @@ def boundary(field: str, name: str) -> Boundary:
 
     Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
     """
-    named = {"file": lambda line: False, "line": lambda line: True, "blank_line": lambda line: not line.strip()}
+    named = {"file": Boundary(lambda line: False, lambda lines: [lines]),
+             "line": Boundary(lambda line: True, lambda lines: ["", *_cut(lines)]),
+             "blank_line": Boundary(lambda line: not line.strip(), _between_blank)}
     if name in named:
         return named[name]
     try:
@@ -45,7 +57,16 @@ def boundary(field: str, name: str) -> Boundary:
             raise errors.ConfigError(f"{field} = {errors.shown(name)}: expected a regular expression that takes less "
                                      f"than {SECONDS} s a line; it takes more for {errors.shown(line[:60])}") from None
 
-    return starts
+    def divide(lines):
+        parts, first, at = [], 0, 0
+        for line in _cut(lines):
+            if starts(line):
+                parts.append(lines[first:at])
+                first = at
+            at += len(line)
+        return [*parts, lines[first:]]
+
+    return Boundary(starts, divide)
 
 
 def find(field: str, patterns: str) -> list[str]:
@@ -78,18 +99,19 @@ def sha256(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def read(paths: list[str], starts: Boundary) -> Iterator[str]:
+def read(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one document of at most MAX_DOCUMENT characters.
 
-    Bytes that are not UTF-8 become U+FFFD; they, empty files and documents cut for their length are counted in a
-    warning. Raises errors.ConfigError for a file that cannot be read to its end.
+    Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
+    and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
+    read to its end.
     """
-    faults = _faults()
+    faults, started = _faults(), [False]
     empty = Trouble("empty files")
     long = Trouble(f"documents longer than {MAX_DOCUMENT} characters, cut")
     for path in paths:
         found = False
-        for document in _documents(_lines(path, *faults), starts, path, long):
+        for document in _documents(_blocks(path, *faults), boundary, path, long, started):
             if document := document.strip():
                 found = True
                 yield document
@@ -97,14 +119,15 @@ def read(paths: list[str], starts: Boundary) -> Iterator[str]:
             empty.add(f"{path} at byte 0")
     for kind in (*faults, empty, long):
         kind.report()
+    return started[0]
 
 
 def lines(paths: list[str]) -> Iterator[str]:
     """All lines of the files as they stand, a long one in pieces. Warns and raises as `read` does."""
     faults = _faults()
     for path in paths:
-        for _, line in _lines(path, *faults):
-            yield line
+        for _, text in _blocks(path, *faults):
+            yield from _cut(text)
     for kind in faults:
         kind.report()
 
@@ -115,47 +138,95 @@ def _faults():
             Trouble(f"compressed files that unpack to more than {RATIO} times their size, cut"))
 
 
-def _documents(lines, starts, path, long):
+def _documents(blocks, boundary, path, long, started):
     parts, size, begins = [], 0, True
-    for offset, line in lines:
-        start = begins and starts(line)
-        begins = line.endswith("\n")
-        if size and size + len(line) > MAX_DOCUMENT and not start:
-            long.add(f"{path} at byte {offset}")
-            start = True
-        if start:
-            yield "".join(parts)
-            parts, size = [], 0
-        parts.append(line)
-        size += len(line)
+    for offset, text in blocks:
+        if begins and size + len(text) <= MAX_DOCUMENT:
+            first, *others = boundary.divide(text)
+            if others:
+                started[0] = True
+                yield "".join([*parts, first])
+                yield from others[:-1]
+                parts, size = [], 0
+            parts.append(others[-1] if others else text)
+            size += len(parts[-1])
+        else:
+            for line in _cut(text):
+                start = begins and boundary.starts(line)
+                started[0] |= start
+                begins = line.endswith("\n")
+                if size and size + len(line) > MAX_DOCUMENT and not start:
+                    long.add(f"{path} at byte {offset}")
+                    start = True
+                if start:
+                    yield "".join(parts)
+                    parts, size = [], 0
+                parts.append(line)
+                size += len(line)
+                offset += len(line.encode())
+        begins = text.endswith("\n")
     yield "".join(parts)
 
 
-def _lines(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, line), in pieces where a line is longer than PIECE."""
-    offset, rest = 0, b""
+def _blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+    """Pairs (byte offset, text) of whole lines; of one, or of a piece of one longer than PIECE, where the bytes about
+    there are not all that they should be."""
+    offset, rest, limit = 0, b"", min(PIECE, MAX_DOCUMENT)
     try:
         packed = path.endswith(".gz")
         most = max(FREE, RATIO * os.path.getsize(path)) if packed else math.inf
         with gzip.open(path) if packed else open(path, "rb") as file:
-            while raw := file.readline(min(PIECE, MAX_DOCUMENT)):
-                if offset > most:
-                    bomb.add(f"{path} at byte {offset} of its text")
-                    return
-                raw = rest + raw
-                try:
-                    line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left over
-                except UnicodeDecodeError as error:
-                    undecodable.add(f"{path} at byte {offset + error.start}")
-                    line, used = codecs.utf_8_decode(raw, "replace", False)
-                if "\0" in line:
-                    nul.add(f"{path} at byte {offset}")
-                    line = line.replace("\0", "")
-                yield offset, (line.removeprefix("\ufeff") if offset == 0 else line).replace("\r\n", "\n")
-                offset, rest = offset + used, raw[used:]
+            while block := file.read(min(BLOCK, limit)):
+                end = b"" if block.endswith(b"\n") else file.readline(limit)
+                block += end
+                short = len(block) - 1 - block.rfind(b"\n", 0, len(block) - 1) <= limit and len(end) < limit
+                text = _plain(block) if short and not rest and offset + len(block) <= most else None
+                if text is not None:
+                    yield offset, text.removeprefix("\ufeff") if offset == 0 else text
+                    offset += len(block)
+                    continue
+                ahead = io.BytesIO(block)
+                while raw := ahead.readline(limit):
+                    if not raw.endswith(b"\n"):
+                        raw += file.readline(limit - len(raw))
+                    if offset > most:
+                        bomb.add(f"{path} at byte {offset} of its text")
+                        return
+                    raw = rest + raw
+                    try:
+                        line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left
+                    except UnicodeDecodeError as error:
+                        undecodable.add(f"{path} at byte {offset + error.start}")
+                        line, used = codecs.utf_8_decode(raw, "replace", False)
+                    if "\0" in line:
+                        nul.add(f"{path} at byte {offset}")
+                        line = line.replace("\0", "")
+                    yield offset, (line.removeprefix("\ufeff") if offset == 0 else line).replace("\r\n", "\n")
+                    offset, rest = offset + used, raw[used:]
         if rest:
             undecodable.add(f"{path} at byte {offset}")
             yield offset, rest.decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error) as error:
         raise errors.ConfigError(f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
                                  "expected a whole, readable file") from None
+
+
+def _plain(block) -> str | None:
+    """Bytes as text, None where they are not UTF-8 or have a NUL among them."""
+    try:
+        return None if b"\0" in block else block.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        return None
+
+
+def _cut(text) -> Iterator[str]:
+    """Its lines, which \\n alone ends."""
+    return io.StringIO(text, newline="\n")
+
+
+def _between_blank(lines):
+    first, *others = BLANK.split("\n" + lines)
+    if others:  # the last goes on: it begins with its blank line
+        blank = len(lines) - len(others[-1])
+        others[-1] = lines[lines.rfind("\n", 0, blank - 1) + 1:]
+    return [first[1:], *others]

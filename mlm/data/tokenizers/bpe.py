@@ -72,7 +72,8 @@ def restore(model):
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     starts_V = np.array([begins(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     return Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate,
-                     hiding(lambda: splitter(entries, merges), range(len(pieces)), lstrip=True))
+                     hiding(lambda: splitter(entries, merges), range(len(pieces)), lstrip=True),
+                     tied=r"\s\s")  # of several white spaces the last alone goes with the word behind
 
 
 def spelt(entry: str) -> bytes:

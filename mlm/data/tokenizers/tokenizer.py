@@ -12,6 +12,7 @@ from mlm.base.special import MASK, SPECIAL
 
 ENDINGS = {"unigram": "model", "bpe": "json", "characters": "json", "hub": "json"}  # of a kind's file; the others': txt
 SENTENCE = 1000         # characters; the longest stretch learnt from at once
+NEVER = "(?!)"          # what is found in no text
 
 
 class Tokenizer(NamedTuple):
@@ -27,6 +28,9 @@ class Tokenizer(NamedTuple):
                                                              # in it each begins and ends, in characters
     hide: Callable[[str], list[int]] | None = None           # ids of a text in which [MASK] is that special token;
                                                              # None: as mlm/judge/batches.py finds them
+    tied: str = ""                                           # a regular expression: a stripped text that it is not
+                                                             # found in has the ids of its words, between spaces
+    parts: str = ""                                          # another: a word has the ids of all that it matches there
 
     @property
     def vocab_size(self) -> int:

@@ -2,7 +2,7 @@
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, alphabet, characters, located, ranked, too_few
+from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, alphabet, characters, located, ranked, too_few
 
 
 def splitter(entries=()):
@@ -65,4 +65,5 @@ def restore(model):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, lambda text: located(tool, text))
+    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, lambda text: located(tool, text),
+                     tied=NEVER, parts=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+")  # ASCII's marks, each alone

@@ -6,7 +6,7 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
+from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, ranked
 
 
 def train(vocab_size, sentences):
@@ -37,7 +37,7 @@ def restore(model):
     def locate(text):
         return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
 
-    return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate)
+    return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate, tied=NEVER)
 
 
 def showing_mask(tokenizer: Tokenizer) -> Tokenizer:

@@ -1,0 +1,156 @@
+"""Text to rows in bulk: the same as a line, a word and a sentence at a time."""
+import codecs
+import itertools
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from mlm.base import config
+from mlm.base.special import CLS, SEP
+from mlm.data.rows import fill, pack
+from mlm.data.text import corpus, files
+from mlm.data.tokenizers import kinds, memo
+from tests.small import small_config
+
+ODD = ["\n", "\n\n", " \t\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", "\u00a0", "\u3000", "\ufeff", " ", "  ",
+       ". ", ".\t", "! ", "? ", ".", "\u3002", "\uff1f", "#", "a", "word", "(it's", "e\u0301", "日本", "long" * 30]
+
+
+def reference(documents, length, across):
+    """Rows as lists of pieces, a sentence at a time."""
+    rows, row, piece = [], [], []
+
+    def used():
+        return 1 + sum(len(one) + 1 for one in row) + len(piece)
+
+    def close():
+        nonlocal piece
+        if piece:
+            row.append(piece)
+        piece = []
+
+    def flush():
+        nonlocal row
+        close()
+        if row:
+            rows.append(row)
+        row = []
+
+    for document in documents:
+        for sentence in document:
+            if used() + len(sentence) >= length and (len(sentence) <= length - 2 or used() == length - 1):
+                flush()
+            while used() + len(sentence) >= length:
+                room = length - 1 - used()
+                piece, sentence = piece + sentence[:room], sentence[room:]
+                flush()
+            piece = piece + sentence
+        close()
+        if not across or used() >= length - 1:
+            flush()
+    flush()
+    return rows
+
+
+def batches(documents, draw):
+    """The documents as fill takes them, cut anywhere between sentences."""
+    flat = [(s, n == len(d) - 1) for d in documents for n, s in enumerate(d)]
+    while flat:
+        some, flat = flat[:(size := draw.randint(1, 9))], flat[size:]
+        yield fill.Sentences(np.array([i for s, _ in some for i in s], np.int32), np.array([len(s) for s, _ in some]),
+                             np.array([last for _, last in some]))
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
+def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
+    for seed in range(30):
+        draw = random.Random(seed)
+        length, ids = draw.randint(8, 20), iter(range(5, 10 ** 6))
+        documents = [[[next(ids) for _ in range(draw.choice([0, 1, 2, 5, length - 3, length - 2, length - 1, 30]))]
+                      for _ in range(draw.randint(1, 5))] for _ in range(draw.randint(1, 30))]
+        expected = reference(documents, length, across=mode == "full_sentences")
+        rows = fill.MODES[mode](batches(documents, draw), length)
+        blocks = [fill.laid_out(filled, length, isolate) for filled in rows]
+        found = {name: np.concatenate([block[name] for block in blocks]) if blocks else []
+                 for name in ("ids", "segments", "positions")}
+        assert len(found["ids"]) == len(expected), f"seed {seed}"
+        for at, row in enumerate(expected):
+            pieces = [([CLS] if n == 0 else []) + piece + [SEP] for n, piece in enumerate(row)]
+            whole = list(itertools.chain.from_iterable(pieces))
+            pieces = pieces if isolate else [whole]
+            pad = [0] * (length - len(whole))
+            assert found["ids"][at].tolist() == whole + pad, f"seed {seed}"
+            assert found["segments"][at].tolist() == [n for n, one in enumerate(pieces, 1) for _ in one] + pad
+            assert found["positions"][at].tolist() == [n for one in pieces for n in range(len(one))] + pad
+
+
+@pytest.mark.parametrize("kind, size", [("wordpiece", 300), ("bpe", 400), ("unigram", 120), ("words", 60),
+                                        ("characters", 40)])
+def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
+    draw = random.Random(0)
+    words = ["a", "word.", "(so)", "it's", "Words", "日本", "x-y", "é!"]
+    usual = [" ".join(draw.choice(words) + str(draw.randrange(90)) for _ in range(draw.randint(1, 12)))
+             for _ in range(300)]
+    odd = ["".join(draw.choice(ODD) for _ in range(draw.randint(1, 12))).strip() for _ in range(300)]
+    tokenizer = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), usual + odd)
+    monkeypatch.setattr(memo, "KNOWN", 150)  # what is known is forgotten now and then
+    encode = memo.Memo(tokenizer)
+    for first in range(0, 300, 50):
+        for some in (usual[first:first + 50], odd[first:first + 50], usual[first:first + 5] + odd[first:first + 5], []):
+            ids_T, size_S = encode(some)
+            ends = np.cumsum(size_S)
+            assert [ids_T[end - n:end].tolist() for n, end in zip(size_S, ends, strict=True)] == [
+                list(tokenizer.encode(text)) for text in some]
+
+
+def by_line(raw, starts):
+    """The documents of a file's bytes, a line at a time."""
+    found, document = [], ""
+    for number, line in enumerate(raw.split(b"\n")):
+        text = codecs.decode(line + b"\n", "utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
+        text = text.removeprefix("\ufeff") if number == 0 else text
+        if starts(text):
+            found.append(document)
+            document = ""
+        document += text
+    return [text for text in map(str.strip, [*found, document]) if text]
+
+
+@pytest.mark.parametrize("name", ["file", "line", "blank_line", "[#a].*"])
+def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
+    boundary = files.boundary("", name)
+    for seed in range(40):
+        draw = random.Random(seed)
+        monkeypatch.setattr(files, "PIECE", draw.choice([200, 1000, 2 ** 20]))
+        bad = [*map(str.encode, ODD), *draw.choice([[], [b"\0", b"\xff", b"\xe6\x97"]])]
+        raw = b"".join(draw.choice(bad) for _ in range(draw.randint(1, 900)))
+        raw = b"\n".join(line[:199] for line in raw.split(b"\n"))  # longer ones come in pieces
+        (tmp_path / "a.txt").write_bytes(raw)
+        expected = by_line(raw, boundary.starts)
+        assert list(files.read([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
+
+
+def test_sentences_are_those_that_the_expression_ends():
+    draw = random.Random(0)
+    for _ in range(2000):
+        text = "".join(draw.choice(ODD) for _ in range(draw.randint(1, 12)))
+        assert list(corpus.sentences(text)) == [s for part in corpus.SENTENCE_END.split(text) if (s := part.strip())]
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    peaks = []
+    for count in (4000, 16000):
+        draw = random.Random(0)
+        path = tmp_path / f"{count}.txt"
+        path.write_text("\n\n".join(" ".join(f"w{draw.randrange(10 ** 6)}" for _ in range(80)) for _ in range(count)))
+        cfg = small_config(data__path=str(path), data__boundary="blank_line", data__cache=str(tmp_path / str(count)),
+                           tokenizer__kind="words", tokenizer__vocab_size=1000, pack__length=64)
+        pack.vocabulary(cfg, corpus.fingerprint(cfg.data))
+        tracemalloc.start()
+        pack.load(cfg)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
