@@ -6,13 +6,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from small import small_config
 
 from mlm.base import config
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import fill, pack
 from mlm.data.text import corpus, files
 from mlm.data.tokenizers import kinds, memo
-from tests.small import small_config
 
 ODD = ["\n", "\n\n", " \t\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", "\u00a0", "\u3000", "\ufeff", " ", "  ",
        ". ", ".\t", "! ", "? ", ".", "\u3002", "\uff1f", "#", "a", "word", "(it's", "e\u0301", "日本", "long" * 30]

@@ -67,6 +67,26 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
 
+def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_order(run):
+    draws, length = np.random.default_rng(0), 32
+    size_N = draws.integers(3, length, 50)
+    ids_NxL = np.where(np.arange(length) < size_N[:, None], draws.integers(5, 40, (50, length)), PAD).astype(np.int32)
+    place_N = (draws.integers(1, size_N - 1)).astype(np.int32)
+    answer = run.program.run.per_row(prompts.by_label, run.program.model, np.array([6, 9], np.int32).tobytes())
+    shapes, told = [], []
+
+    def ask(asked):
+        shapes.append(asked.ids_BxL.shape)
+        return answer(run.state, run.program.run.put_batch(asked), None)
+
+    asked = cloze.Cloze(ids_NxL, place_N, place_N + 1)
+    found_NxC = prompts.answered(ask, asked, 8, lambda: told.append(1))
+    assert len(told) == len(shapes) and all(rows % 8 == 0 for rows, _ in shapes)
+    assert sum(rows * columns for rows, columns in shapes) < 0.8 * 56 * length
+    alone_NxC = np.concatenate([ask(cloze.Cloze(*(np.repeat(x[n:n + 1], 8, 0) for x in asked)))[:1] for n in range(50)])
+    np.testing.assert_allclose(found_NxC, alone_NxC, atol=1e-5)
+
+
 def test_texts_are_cut_and_the_hidden_place_stays(run):
     long, short = " ".join(f"w{n}" for n in range(20)), "w1 w2"
     for pattern, texts, cut, kept in (

@@ -19,7 +19,7 @@ from mlm.base.estimates import Score, measure
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge import cloze
+from mlm.judge import batches, cloze
 from mlm.judge.cloze import Cloze
 from mlm.judge.judged import Part
 from mlm.objectives import scores
@@ -162,13 +162,20 @@ def by_label(model: types.Model, verbalisers: bytes, params, asked: Cloze, knobs
 
 
 def answered(ask: Callable[[Cloze], np.ndarray], asked: Cloze, batch_size: int, told: Callable) -> np.ndarray:
-    """log_prob_NxC, a batch at a time."""
-    found = []
-    for first in range(0, len(asked.place_B), batch_size):
-        index_B = np.minimum(np.arange(first, first + batch_size), len(asked.place_B) - 1)
-        found.append(ask(Cloze(*(x[index_B] for x in asked))))
+    """log_prob_NxC, a batch of rows of like lengths at a time; batch_size: rows of full length in a batch."""
+    found: list = [None] * len(asked.place_B)
+    for mine, ids_BxL in _batches(asked, batch_size):
+        at_B = np.pad(mine, (0, len(ids_BxL) - len(mine)), "edge")
+        answer_BxC = ask(Cloze(ids_BxL, asked.place_B[at_B], asked.end_B[at_B]))
+        for number, answer_C in zip(mine, answer_BxC, strict=False):  # what fills the batch up is not asked for
+            found[number] = answer_C
         told()
-    return np.concatenate(found)[:len(asked.place_B)]
+    return np.stack(found)
+
+
+def _batches(asked, batch_size):
+    return batches.batched([ids_L[ids_L != PAD] for ids_L in asked.ids_BxL], asked.ids_BxL.shape[1], batch_size,
+                           whole=True)
 
 
 def ask(run: Trained, part: Part, told: Callable) -> dict:
@@ -210,4 +217,5 @@ def judged(predicted_N, label_N, said: Mapping) -> dict:
 
 def work(run: Trained, part: Part) -> int:
     """Batches that a part's examples take."""
-    return -(-len(part.asked["examples"]) // run.cfg.eval.batch_size)
+    asked, _ = rows(run.tokenizer, part.asked["pattern"], part.asked["examples"], run.cfg.pack.length)
+    return sum(1 for _ in _batches(asked, run.cfg.eval.batch_size))
