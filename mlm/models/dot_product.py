@@ -80,10 +80,9 @@ def product(formula: str, one_BxHxMxK, other):
 
 
 def over_queries(x_BxHxLxS, y_BxHxLxd):
-    """x.T @ y of each head."""
-    if x_BxHxLxS.dtype == jnp.float32:
-        return product("nqk,nqd->nkd", x_BxHxLxS, y_BxHxLxd)
-    return product("nkq,nqd->nkd", fast.transposed(x_BxHxLxS), y_BxHxLxd)
+    """x.T @ y of each head, by way of y.T and the result's transpose, which are the small ones."""
+    out_BxHxdxS = product("ndq,nqk->ndk", fast.transposed(y_BxHxLxd), x_BxHxLxS)
+    return fast.transposed(jax.lax.optimization_barrier(out_BxHxdxS))  # else XLA asks for a product that turns it
 
 
 def dropped(x_BxHxLxS, rate: float, key_B, first):
