@@ -55,7 +55,7 @@ def sentences(data) -> list[str]:
     from mlm.data.text import corpus, files
 
     if _SENTENCES.value:
-        texts = files.read(files.find("--sentences", _SENTENCES.value), lambda line: False)
+        texts = files.read(files.find("--sentences", _SENTENCES.value), files.boundary("--sentences", "file"))
     else:
         texts = corpus.documents(data, "validation")
     every = itertools.chain.from_iterable(map(corpus.sentences, texts))

@@ -76,7 +76,8 @@ def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_t
         alone, = left.hidden(shared | {"body": params[way]}, jax.tree.map(lambda x, turn=turn: x[:, ::turn], text))
         np.testing.assert_allclose(found, alone[:, ::turn], rtol=1e-5, atol=1e-5)
     layers_KxBxLxD = model.layers(params, text)
-    np.testing.assert_array_equal(layers_KxBxLxD[-1], jnp.concatenate(model.hidden(params, text), -1))
+    np.testing.assert_allclose(layers_KxBxLxD[-1], jnp.concatenate(model.hidden(params, text), -1), rtol=1e-5,
+                               atol=1e-5)  # where weights are kept, attention takes the plain formula
     np.testing.assert_array_equal(*jnp.split(layers_KxBxLxD[0], 2, -1))
     if model.attention:
         left_KxBxHxLxL, right_KxBxHxLxL = jnp.split(model.attention(params, text), 2, 2)
