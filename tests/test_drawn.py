@@ -14,7 +14,7 @@ from small import MEMBERS, VOCAB, small_config
 from mlm.base.drawn import DRAWN
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
-from mlm.models import MODELS
+from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.train.step import update
 
@@ -44,6 +44,10 @@ def masks():
     return crc32(*(np.concatenate([one.ids_BxL, one.positions_BxK, one.weights_BxK], 1) for one in drawn))
 
 
+def dropped():
+    return crc32(*(layers.kept(jax.random.key(3), rate, (5, 7, 11), 13) for rate in (0.1, 0.5)))
+
+
 def items():
     made = grammar.build(LANGUAGE)
     words = [[made.words.index(word) for word in document.split()]
@@ -55,7 +59,8 @@ def items():
 
 @pytest.mark.parametrize(("name", "version", "draw", "drawn"), [
     ("language", 1, language, 3612678098), ("batches", 1, batches, "9ae056d1"), ("masks", 2, masks, "29edbd21"),
-    ("probes", 1, items, "1cfc59cb")], ids=lambda value: value if isinstance(value, str) else "")
+    ("dropout", 1, dropped, "e1c3cffb"), ("probes", 1, items, "1cfc59cb")],
+    ids=lambda value: value if isinstance(value, str) else "")
 def test_draws_of_whole_numbers(name, version, draw, drawn):
     assert (DRAWN[name], draw()) == (version, drawn)
 
