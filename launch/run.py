@@ -17,7 +17,7 @@ import sys
 
 from absl import flags
 
-from launch import command, local, peers, supervise
+from launch import command, local, paths, peers, supervise
 
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
@@ -81,6 +81,8 @@ def main(argv):
         peers.count(_EXPECT_PROCESSES.value, _EXPECT_DEVICES.value)
         loop.check(cfg)
         questions.due(cfg)  # raises, before any training, for what could not be asked after it
+        cfg = paths.settled(cfg)
+        peers.agree("paths", {"config.model.plain": cfg.model.plain})
         packed = pack.load(cfg)
         peers.agree("rows", packed.manifest["inputs"])
         peers.agree("end", {f"what {cfg.workdir} holds": "a result" if directory.end(cfg.workdir).exists() else "none"})

@@ -15,7 +15,7 @@ ALWAYS = {  # read by every run
     "seed", "workdir", "objective", "data.corpus", "data.cache", "tokenizer.path", "pack.length",
     "model.family", "model.cell", "model.size", "model.layers", "model.width", "model.hidden",
     "model.sees", "model.dropout", "model.init_std", "model.norm_eps", "model.dtype",
-    "model.unroll", "model.remat", "model.fast",
+    "model.unroll", "model.remat", "model.fast", "model.plain",
     "optim.learning_rate", "optim.schedule", "optim.warmup_fraction", "optim.b1", "optim.b2", "optim.eps",
     "optim.weight_decay", "optim.clip", "optim.average", "train.steps", "train.batch_size", "train.accumulate",
     "train.eval_every", "train.checkpoint_every", "train.log_every", "train.spike", "start.run", "start.hub",

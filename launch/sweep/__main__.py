@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import command
+from launch import command, paths
 from launch.sweep import submit as submitting
 
 _SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
@@ -161,6 +161,7 @@ def train(experiment, root: Path, configs) -> None:
     """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
     from launch.sweep import overview, runner
 
+    configs = paths.each_settled(configs, _WORKERS.value)
     with overview.Overview(configs) as view:
         call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
         call.run(view)

@@ -181,6 +181,9 @@ class Model:
     remat: bool = setting(False)        # the backward pass computes each layer again instead of keeping what it was:
                                         #       less memory for a third more work
     fast: bool = setting(True)          # hand-written backward passes where mlm/models/fast.py has one for the device
+    plain: str = setting("auto")        # which of those paths are not taken, such as "recurrence,gelu"; auto: what
+                                        #       launch.run and launch.sweep measured to be slower on this machine; of a
+                                        #       run that is there, what it began with. Where nothing measured: none
 
 
 @dataclasses.dataclass(unsafe_hash=True)

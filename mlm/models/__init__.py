@@ -3,7 +3,7 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.reads import Rule
-from mlm.models import encoder_decoder, feedforward, rnn, transformer
+from mlm.models import encoder_decoder, fast, feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY,
@@ -64,6 +64,7 @@ def check(cfg: config.Config) -> None:
     errors.number(f"{name}.segment_types", model.segment_types, 0, 2)
     errors.number(f"{name}.init_std", model.init_std, 0, 100)
     errors.number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
+    fast.check(model.plain)
     if cfg.pack.mode == "segment_pair":
         errors.expect(model.segment_types != 1, f"{name}.segment_types", 1, "2 (or 0), since rows hold pairs")
     MODELS[model.family].check(cfg)

@@ -1,7 +1,8 @@
 """Hand-written paths of the models, equal to the plain formulas: which are taken, on which kind of device.
 
 A path stands here only for devices on which it was measured to be faster than what XLA makes of the plain formula
-(experiments/benchmark). config.model.fast = False takes none.
+(experiments/benchmark). config.model.fast = False takes none, and config.model.plain leaves some out: those that are
+slower on the machine at hand (mlm/train/calibrate.py, where a new path has a row, too).
 """
 import functools
 
@@ -9,13 +10,21 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from mlm.base import config
+from mlm.base import config, errors
 
 PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention")}
 
 
 def takes(model: config.Model, path: str) -> bool:
-    return model.fast and path in PATHS.get(jax.default_backend(), ())
+    here = PATHS.get(jax.default_backend(), ())
+    return model.fast and path in here and path not in model.plain.split(",")
+
+
+def check(plain: str) -> None:
+    """Raises ConfigError for a config.model.plain that names no path."""
+    known = list(dict.fromkeys(path for paths in PATHS.values() for path in paths))
+    for name in plain.split(",") if plain else ():
+        errors.one_of("config.model.plain", name, known if "," in plain else ["auto", *known])
 
 
 def stream(model: config.Model):

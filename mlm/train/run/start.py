@@ -18,7 +18,7 @@ from mlm.train.step import finetune
 
 # Fields of a model that say how it is trained and computed, not what it is.
 FREE = tuple(f"model.{name}" for name in ("dropout", "attention_dropout", "init_std", "dtype", "unroll", "time_unroll",
-                                          "remat", "fast"))
+                                          "remat", "fast", "plain"))
 
 
 def resolve(cfg: config.Config, *above: Mapping[str, Any]) -> config.Config:

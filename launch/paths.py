@@ -1,0 +1,103 @@
+"""Which hand-written paths a run takes: those that it began with, else what measuring on this machine found faster.
+
+MLM_CALIBRATE=0 in the environment measures nothing: a run that begins then takes all there are, as one of several
+processes does, which must agree.
+"""
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from absl import flags
+
+from launch import environ
+
+_CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
+                               "runs that are there keep theirs.")
+SWITCH = "MLM_CALIBRATE"
+
+
+def settled(cfg):
+    """The config with the paths that its run takes, of which it tells."""
+    from mlm.train import measured
+
+    fixed = known(cfg)
+    if fixed is not None:
+        return with_plain(cfg, fixed)
+    found = measured.measure(cfg, environ.cache("paths"), len(cores()), again=_CALIBRATE.value)
+    tell(found)
+    return with_plain(cfg, found.plain)
+
+
+def each_settled(configs: Sequence, workers: int) -> list:
+    """The configs of a sweep, as `settled`, for workers that share the cores; one measure serves all of a kind.
+
+    It is made in a process of its own, since devices are the workers'.
+    """
+    from launch.sweep import elsewhere
+    from mlm.train import calibrate, measured
+
+    own = cores()[::max(1, min(workers, len(configs)))]
+    folder, made, found = environ.cache("paths"), [], {}
+    with contextlib.ExitStack() as stack:
+        process = None
+        for cfg in configs:
+            plain, kind = known(cfg), tuple(calibrate.names(cfg).items())
+            if plain is None and kind not in found:
+                found[kind] = None if _CALIBRATE.value else measured.kept(cfg, folder, len(own))
+                if found[kind] is None:
+                    process = process or stack.enter_context(contextlib.closing(elsewhere.Process()))
+                    found[kind] = process.ask(alone, (cfg, folder, own, _CALIBRATE.value))
+                tell(found[kind], f" of {cfg.model.cell or cfg.model.family}")
+            made.append(with_plain(cfg, found[kind].plain if plain is None else plain))
+    return made
+
+
+def alone(asked):
+    """What `measured.measure` finds on some of the cores."""
+    from mlm.train import measured
+
+    cfg, folder, own, again = asked
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, own)
+    return measured.measure(cfg, folder, len(own), again=again)
+
+
+def cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+
+
+def known(cfg) -> str | None:
+    """config.model.plain where nothing is to be measured for it: what it says, or what the run there began with."""
+    from mlm.base import files
+    from mlm.train.run import directory
+    from mlm.train.step import parallel
+
+    if cfg.model.plain != "auto":
+        return cfg.model.plain
+    with contextlib.suppress(files.Damaged):
+        saved = directory.origin(cfg.workdir)
+        if saved is not None:
+            began = saved["config"].get("model.plain", "auto")  # of one from before there was a choice: all paths
+            return "" if began == "auto" else began
+    return "" if os.environ.get(SWITCH) == "0" or parallel.several() else None
+
+
+def with_plain(cfg, plain: str):
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, plain=plain))
+
+
+def tell(found, of: str = "") -> None:
+    """Says which paths are taken and why."""
+    if found.ratios:
+        print(f"paths{of}: {line(found)}", flush=True)
+
+
+def line(found) -> str:
+    plain = found.plain.split(",") if found.plain else []
+    by_hand = [path for path in found.ratios if path not in plain]
+    said = [", ".join(by_hand) + " by hand"] if by_hand else []
+    if plain:
+        said.append(", ".join(f"{path} plain ({found.ratios[path]:.2f} of its time by hand)" for path in plain))
+    how = f"measured on this machine in {found.seconds:.1f} s" if found.seconds else "as this machine measured before"
+    return f"{'; '.join(said)}; {how}" + (f", kept in {found.file}" if found.file else "")
