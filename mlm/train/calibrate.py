@@ -21,7 +21,7 @@ from mlm.objectives import tokens
 
 MARGIN = 0.05                         # of the time by hand
 LEAST, MOST, SECONDS = 5, 40, 0.15    # turns of a case; no more begin once so many seconds have passed
-ROWS, LENGTH, WIDTH, ENTRIES = 16, 64, 128, 2048
+ROWS, LENGTH, WIDTH, ENTRIES = 16, 128, 128, 4096
 
 
 class Case(NamedTuple):
@@ -36,23 +36,24 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 def of(module, *arrays):
-    """A module, its parameters and its inputs, as a Case's part."""
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *arrays)["params"]
+    """A module of tokens' states, its parameters and states, and what it takes beside them, as a Case's part."""
+    x_BxLxD = drawn(ROWS, LENGTH, WIDTH)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x_BxLxD, *arrays)["params"]
     params = jax.tree.map(lambda leaf: 0.1 * drawn(*leaf.shape), shapes)
-    return lambda params, *arrays: module.apply({"params": params}, *arrays), params, arrays
+    return (lambda floats, *arrays: module.apply({"params": floats[0]}, floats[1], *arrays)), (params, x_BxLxD), arrays
 
 
 def mlp(model: config.Model):
-    return of(layers.MLP(model), drawn(ROWS * LENGTH, WIDTH))
+    return of(layers.MLP(model))
 
 
 def attending(model: config.Model):
     keys_Bx2, visible_Bx1xLxL = np.ones((ROWS, 2), np.uint32), np.ones((ROWS, 1, LENGTH, LENGTH), bool)
-    return of(attention.Attention(model), drawn(ROWS, LENGTH, WIDTH), visible_Bx1xLxL, keys_Bx2)
+    return of(attention.Attention(model), visible_Bx1xLxL, keys_Bx2)
 
 
 def recurring(model: config.Model):
-    return of(rnn.Layer(model), drawn(ROWS, LENGTH, WIDTH), (np.ones((ROWS, LENGTH), np.int32), None), None)
+    return of(rnn.Layer(model), (np.ones((ROWS, LENGTH), np.int32), None), None)
 
 
 def telling(model: config.Model):
@@ -122,7 +123,7 @@ def measured(model: config.Model, wanted: Mapping[str, str], known: Mapping[str,
 
 def small(model: config.Model, plain: Iterable[str]) -> config.Model:
     """A layer's worth of the same cell and dtype."""
-    return config.Model(family=model.family, cell=model.cell, layers=1, width=WIDTH, heads=2, sees="both",
+    return config.Model(family=model.family, cell=model.cell, layers=1, width=WIDTH, heads=4, sees="both",
                         hidden=WIDTH if model.cell in recurrence.CELLS else 4 * WIDTH, dtype=model.dtype,
                         plain=",".join(plain))
 
