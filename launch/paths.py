@@ -12,24 +12,30 @@ from absl import flags
 
 from launch import environ
 
-_CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
-                               "runs that are there keep theirs.")
+CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
+                              "runs that are there keep theirs.")
 SWITCH = "MLM_CALIBRATE"
 
 
-def settled(cfg):
-    """The config with the paths that its run takes, of which it tells."""
+def settled(cfg, *, again: bool = False):
+    """The config with the paths that its run takes; tells which, where they are not known before.
+
+    again: what is kept of this machine is dropped first.
+    """
     from mlm.train import measured
 
     fixed = known(cfg)
     if fixed is not None:
         return with_plain(cfg, fixed)
-    found = measured.measure(cfg, environ.cache("paths"), len(cores()), again=_CALIBRATE.value)
+    folder, count = environ.cache("paths"), len(cores())
+    if again:
+        measured.forget(folder, count)
+    found = measured.measure(cfg, folder, count)
     tell(found)
     return with_plain(cfg, found.plain)
 
 
-def each_settled(configs: Sequence, workers: int) -> list:
+def each_settled(configs: Sequence, workers: int, *, again: bool = False) -> list:
     """The configs of a sweep, as `settled`, for workers that share the cores; one measure serves all of a kind.
 
     It is made in a process of its own, since devices are the workers'.
@@ -39,15 +45,17 @@ def each_settled(configs: Sequence, workers: int) -> list:
 
     own = cores()[::max(1, min(workers, len(configs)))]
     folder, made, found = environ.cache("paths"), [], {}
+    if again:
+        measured.forget(folder, len(own))
     with contextlib.ExitStack() as stack:
         process = None
         for cfg in configs:
             plain, kind = known(cfg), tuple(calibrate.names(cfg).items())
             if plain is None and kind not in found:
-                found[kind] = None if _CALIBRATE.value else measured.kept(cfg, folder, len(own))
+                found[kind] = measured.kept(cfg, folder, len(own))
                 if found[kind] is None:
                     process = process or stack.enter_context(contextlib.closing(elsewhere.Process()))
-                    found[kind] = process.ask(alone, (cfg, folder, own, _CALIBRATE.value))
+                    found[kind] = process.ask(alone, (cfg, folder, own))
                 tell(found[kind], f" of {cfg.model.cell or cfg.model.family}")
             made.append(with_plain(cfg, found[kind].plain if plain is None else plain))
     return made
@@ -57,10 +65,10 @@ def alone(asked):
     """What `measured.measure` finds on some of the cores."""
     from mlm.train import measured
 
-    cfg, folder, own, again = asked
+    cfg, folder, own = asked
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, own)
-    return measured.measure(cfg, folder, len(own), again=again)
+    return measured.measure(cfg, folder, len(own))
 
 
 def cores() -> list[int]:

@@ -81,7 +81,7 @@ def main(argv):
         peers.count(_EXPECT_PROCESSES.value, _EXPECT_DEVICES.value)
         loop.check(cfg)
         questions.due(cfg)  # raises, before any training, for what could not be asked after it
-        cfg = paths.settled(cfg)
+        cfg = paths.settled(cfg, again=paths.CALIBRATE.value)
         peers.agree("paths", {"config.model.plain": cfg.model.plain})
         packed = pack.load(cfg)
         peers.agree("rows", packed.manifest["inputs"])

@@ -161,7 +161,7 @@ def train(experiment, root: Path, configs) -> None:
     """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
     from launch.sweep import overview, runner
 
-    configs = paths.each_settled(configs, _WORKERS.value)
+    configs = paths.each_settled(configs, _WORKERS.value, again=paths.CALIBRATE.value)
     with overview.Overview(configs) as view:
         call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
         call.run(view)

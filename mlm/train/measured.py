@@ -46,12 +46,12 @@ def kept(cfg: config.Config, folder: str, cores: int) -> Found | None:
     return Found({path: ratios[name] for path, name in names.items()}, 0.0, file)
 
 
-def measure(cfg: config.Config, folder: str, cores: int, *, again: bool = False) -> Found:
-    """As `kept`, after measuring what is lacking, or all `again`; nothing on a device that is no CPU."""
+def measure(cfg: config.Config, folder: str, cores: int) -> Found:
+    """As `kept`, after measuring what is lacking; nothing on a device that is no CPU."""
     if jax.default_backend() != "cpu":
         return Found({}, 0.0, None)
     file, names, began = place(folder, cores), calibrate.names(cfg), time.perf_counter()
-    known = {} if again else read(file)
+    known = read(file)
     new = calibrate.measured(cfg.model, names, known)
     if new and file:
         with contextlib.suppress(OSError):
@@ -59,6 +59,14 @@ def measure(cfg: config.Config, folder: str, cores: int, *, again: bool = False)
             files.write_sealed(file, {"machine": machine(cores), "ratios": read(file) | new})
     return Found({path: (known | new)[name] for path, name in names.items()},
                  time.perf_counter() - began if new else 0.0, file if file and file.exists() else None)
+
+
+def forget(folder: str, cores: int) -> None:
+    """All that is kept of this machine with so many cores is to be measured again."""
+    file = place(folder, cores)
+    if file:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def read(file: Path | None) -> dict[str, float]:

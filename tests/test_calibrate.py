@@ -1,0 +1,279 @@
+"""Which hand-written paths are taken follows from what was measured on this machine, and a run keeps those it has."""
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jaxlib
+import pytest
+from small import environment, small_config
+
+from launch import environ, paths
+from launch.sweep import elsewhere
+from mlm.base import config, errors, fields, files
+from mlm.models import fast, recurrence
+from mlm.train import calibrate, measured, recipe
+from mlm.train.run import directory, loop
+
+ROOT = Path(__file__).parents[1]
+SLOW = 0.5  # of a path's time, which the plain formula takes
+CORES = len(paths.cores())
+
+
+def resolved(**changes) -> config.Config:
+    return recipe.resolve(config.Config(), {name.replace("__", "."): value for name, value in changes.items()})
+
+
+RNN = resolved(model__family="rnn", model__cell="gru")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user's cache with nothing in it, and a user who leaves measuring on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(paths.SWITCH, raising=False)
+    return environ.cache("paths")
+
+
+@pytest.fixture
+def stopwatch(monkeypatch):
+    """Nothing is compiled: each path has the worth that `worth` gives it, else 1. What was measured is in `asked`."""
+    class Stopwatch:
+        worth, asked = {}, []
+
+        def measured(self, model, wanted, known):
+            new = {name: self.worth.get(path, 1.0) for path, name in wanted.items() if name not in known}
+            self.asked += new
+            return new
+
+    watch = Stopwatch()
+    watch.worth, watch.asked = {}, []
+    monkeypatch.setattr(calibrate, "measured", watch.measured)
+    return watch
+
+
+def test_every_path_is_measured_where_a_model_comes_by_it():
+    assert list(calibrate.CASES) == sorted(fast.PATHS["cpu"], key=list(calibrate.CASES).index)
+    common = {"matmul": "matmul float32", "cross_entropy": "cross_entropy float32"}
+    gelu, attention = {"gelu": "gelu float32"}, {"attention": "attention float32"}
+    source = {"objective": "denoise", "model__family": "encoder_decoder"}
+    for cfg, names in (
+            (resolved(), common | gelu | attention),
+            (resolved(model__activation="relu"), common | attention),
+            (resolved(model__family="feedforward"), common | gelu),
+            (RNN, common | {"recurrence": "recurrence gru float32"}),
+            (resolved(model__family="rnn"), common | {"recurrence": "recurrence lstm float32"}),
+            (resolved(**source), common | gelu | attention),
+            (resolved(**source, model__cell="gru"), common | {"recurrence": "recurrence gru float32"}),
+            (resolved(model__fast=False), {})):
+        assert calibrate.names(cfg) == names
+    assert set(calibrate.names(resolved(model__dtype="bfloat16")).values()).isdisjoint(common.values())
+    assert "cross_entropy" not in calibrate.names(small_config("rnn", "gru", objective="classify"))
+
+
+def slowed(function):
+    def slow(x):
+        return function(x) + 0 * jax.lax.stop_gradient(jax.lax.fori_loop(0, 3000, lambda _, y: jax.numpy.sin(y), x))
+
+    return slow
+
+
+@pytest.mark.parametrize("cfg", [resolved(), RNN], ids=["transformer", "gru"])
+def test_a_path_that_is_slower_than_the_plain_formula_is_left_out(cfg, home, monkeypatch):
+    """A thousand times slower here, so that what else the machine is at cannot make up for it."""
+    for name, value in (("ROWS", 2), ("LENGTH", 8), ("WIDTH", 16), ("ENTRIES", 64), ("SECONDS", 0.0)):
+        monkeypatch.setattr(calibrate, name, value)
+    slow = "gelu" if cfg.model.family == "transformer" else "recurrence"
+    monkeypatch.setattr(fast, "gelu", slowed(fast.gelu))
+    by_hand = recurrence.recur
+    monkeypatch.setattr(recurrence, "recur", lambda *given: tuple(map(slowed(lambda h: h), by_hand(*given))))
+    found = measured.measure(cfg, home, CORES)
+    assert found.ratios.keys() == calibrate.names(cfg).keys()
+    assert found.ratios[slow] < 0.5 and slow in found.plain.split(",") and found.seconds > 0
+
+
+def test_each_path_is_measured_beside_those_before_it_that_are_worth_it(monkeypatch):
+    """So two that take each other's place are compared with each other, the better one with the plain formula."""
+    times = {"": 10, "matmul": 8, "matmul gelu": 9, "matmul attention": 7, "matmul attention cross_entropy": 7.2}
+    compiled = []
+
+    def ready(_, plain):
+        compiled.append(" ".join(path for path in calibrate.CASES if path not in plain and path != "recurrence"))
+        return compiled[-1]
+
+    cases = {path: case._replace(part=lambda model: (None, model.plain.split(","))) for path, case in
+             calibrate.CASES.items()}
+    monkeypatch.setattr(calibrate, "CASES", cases)
+    monkeypatch.setattr(calibrate, "compiled", ready)
+    monkeypatch.setattr(calibrate, "ratio", lambda plain, by_hand: times[plain] / times[by_hand])
+    found = calibrate.measured(config.Model(), calibrate.names(resolved()), {})
+    assert found == {"matmul float32": 10 / 8, "gelu float32": 8 / 9, "attention float32": 8 / 7,
+                     "cross_entropy float32": 7 / 7.2}
+    known = {"matmul float32": 0.1}  # was measured before: not worth it, as all that follows is told
+    times |= {"gelu": 5, "gelu attention": 4, "gelu attention cross_entropy": 4}
+    assert calibrate.measured(config.Model(), calibrate.names(resolved()), known) == {
+        "gelu float32": 2, "attention float32": 5 / 4, "cross_entropy float32": 1}
+
+
+def test_what_was_measured_is_kept_and_what_is_lacking_is_added(home, stopwatch):
+    stopwatch.worth = {"attention": SLOW, "recurrence": 2.0}
+    assert measured.kept(RNN, home, CORES) is None
+    first = measured.measure(RNN, home, CORES)
+    assert first.plain == "" and first.ratios["recurrence"] == 2 and first.file.parent == Path(home)
+    assert measured.kept(RNN, home, CORES) == first._replace(seconds=0.0) == measured.measure(RNN, home, CORES)
+    assert stopwatch.asked == ["matmul float32", "recurrence gru float32", "cross_entropy float32"]
+    assert measured.measure(resolved(), home, CORES).plain == "attention"
+    assert stopwatch.asked[3:] == ["gelu float32", "attention float32"]
+    stopwatch.worth = {}
+    measured.forget(home, CORES)
+    assert measured.kept(RNN, home, CORES) is None
+    assert measured.measure(resolved(), home, CORES).plain == "" and len(stopwatch.asked) == 9
+    assert measured.measure(RNN, "", CORES).file is None  # of a user without a home nothing is
+    assert measured.kept(RNN, "", CORES) is None
+
+
+@pytest.mark.parametrize("other", ["processor", "cores", "jaxlib", "flags", "sources"])
+def test_another_machine_version_or_source_is_measured_again(other, home, stopwatch, monkeypatch, tmp_path):
+    measured.measure(RNN, home, CORES)
+    cores = CORES
+    if other == "processor":
+        monkeypatch.setattr(measured, "processor", lambda: "another; avx9")
+    elif other == "cores":
+        cores += 1
+    elif other == "jaxlib":
+        monkeypatch.setattr(jaxlib, "__version__", "99.0")
+    elif other == "flags":
+        monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"] + " ")
+    else:
+        monkeypatch.setattr(measured, "MLM", tmp_path)
+        for module in measured.MODULES:
+            path = tmp_path / module / "deep/source.cc" if not Path(module).suffix else tmp_path / module
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("other")
+        assert measured.kept(RNN, home, cores) is None
+        measured.measure(RNN, home, cores)
+        (tmp_path / "models" / "deep" / "source.cc").write_text("another")
+        stopwatch.asked.clear()
+        stopwatch.asked += [None] * 3
+    assert measured.kept(RNN, home, cores) is None
+    measured.measure(RNN, home, cores)
+    assert len(stopwatch.asked) == 6 and measured.kept(RNN, home, cores)
+
+
+@pytest.mark.parametrize("text", ["", '{"ratios"', "{}", "[]", '{"ratios": {"matmul float32": 0.1}}'])
+def test_a_broken_file_is_measured_again(text, home, stopwatch):
+    found = measured.measure(RNN, home, CORES)
+    found.file.write_text(text)
+    assert measured.kept(RNN, home, CORES) is None
+    assert measured.measure(RNN, home, CORES).ratios == found.ratios and len(stopwatch.asked) == 6
+    assert measured.kept(RNN, home, CORES).ratios == found.ratios
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(home, stopwatch):
+    Path(home).parent.mkdir(parents=True)
+    Path(home).write_text("no folder")
+    found = measured.measure(RNN, home, CORES)
+    assert found.ratios and found.file is None
+
+
+def test_names_are_checked():
+    def refused(plain):
+        with pytest.raises(errors.ConfigError) as error:
+            recipe.check(resolved(model__plain=plain))
+        return str(error.value)
+
+    for plain in ("", "auto", "gelu", "gelu,attention"):
+        recipe.check(resolved(model__plain=plain))
+    known = ", ".join(fast.PATHS["cpu"])
+    assert refused("atuo") == f"config.model.plain = 'atuo': expected one of auto, {known}; did you mean 'auto'?"
+    assert refused("gelu,recurence") == (f"config.model.plain = 'recurence': expected one of {known}; did you mean "
+                                         "'recurrence'?")
+    assert refused("auto,gelu").startswith("config.model.plain = 'auto': expected one of matmul")
+
+
+def test_what_is_left_out_is_not_taken():
+    model = small_config().model
+    assert fast.takes(model, "gelu") and fast.takes(dataclasses.replace(model, plain="matmul"), "gelu")
+    assert not fast.takes(dataclasses.replace(model, plain="matmul,gelu"), "gelu")
+    assert fields.fingerprint(resolved(model__plain="gelu")) == fields.fingerprint(resolved())
+
+
+def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypatch, capsys, tmp_path):
+    stopwatch.worth = {"recurrence": SLOW}
+    asked = []
+
+    class Here:
+        def ask(self, function, item):
+            asked.append(item[2])
+            return function(item)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(elsewhere, "Process", Here)
+    monkeypatch.setattr(paths, "cores", lambda: [0, 1])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: None)
+    workdirs = iter(range(99))
+    points = [dataclasses.replace(cfg, workdir=str(tmp_path / str(next(workdirs)))) for cfg in
+              (RNN, resolved(), RNN, resolved(model__plain="gelu"), resolved(model__family="rnn"))]
+    made = paths.each_settled(points, 2)
+    assert [cfg.model.plain for cfg in made] == ["recurrence", "", "recurrence", "gelu", "recurrence"]
+    assert [dataclasses.replace(cfg, model=old.model) for cfg, old in zip(made, points, strict=True)] == points
+    assert asked == [[0]] * 3  # a worker's core of two
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["paths of gru", "paths of transformer", "paths of lstm"]
+    with monkeypatch.context() as kept:
+        kept.setattr(elsewhere, "Process", None)
+        assert paths.each_settled(points, 2) == made
+    before = list(stopwatch.asked)
+    assert paths.each_settled(points, 2, again=True) == made and stopwatch.asked == 2 * before
+
+
+@pytest.mark.slow
+def test_a_run_says_what_it_takes_and_keeps_it(home, stopwatch, tmp_path, monkeypatch, capsys):
+    """The first start finds in the user's cache that gelu is slower, and so trains; all later ones measure nothing."""
+    changes = {"model.layers": 1, "model.width": 16, "model.hidden": 16, "model.heads": 2, "pack.length": 16,
+               "data.language.train_documents": 64, "data.language.validation_documents": 8, "train.steps": 4,
+               "train.batch_size": 8, "eval.batch_size": 8, "train.log_every": 1, "model.max_positions": 32,
+               "data.cache": str(tmp_path / "rows")}
+    here = environment(**environ.compiled() | {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]})
+    with monkeypatch.context() as of_the_run:
+        of_the_run.setenv("XLA_FLAGS", here["XLA_FLAGS"])
+        stopwatch.worth = {"gelu": SLOW}
+        cfg = recipe.resolve(config.Config(), changes | {"workdir": str(tmp_path / "run")})
+        measured.measure(cfg, home, CORES)
+    command = [sys.executable, "-m", "launch.run", *(f"--config.{name}={value}" for name, value in changes.items()),
+               f"--config.workdir={cfg.workdir}"]
+    run = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    line, = [line for line in run.stdout.splitlines() if line.startswith("paths")]
+    assert line.startswith("paths: matmul, attention, cross_entropy by hand; gelu plain (0.50 of its time by hand); as "
+                           f"this machine measured before, kept in {home}")
+    assert directory.origin(cfg.workdir)["config"]["model.plain"] == "gelu"
+
+    monkeypatch.setattr(measured, "measure", None)
+    for more in ({}, {"train.steps": 9}):
+        assert paths.settled(fields.override(cfg, more)).model.plain == "gelu"
+    assert paths.settled(paths.with_plain(cfg, "attention")).model.plain == "attention"  # who says so has it so
+    assert capsys.readouterr().out == ""
+    saved = directory.origin(cfg.workdir)
+    del saved["config"]["model.plain"]  # a run from before there was a choice took all
+    files.write_sealed(Path(cfg.workdir, "config.json"), saved)
+    assert paths.settled(cfg).model.plain == ""
+
+    other = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
+    monkeypatch.setenv(paths.SWITCH, "0")
+    assert paths.settled(other).model.plain == ""
+    loop.train(paths.with_plain(other, "matmul,attention,cross_entropy"))  # just those that the run took
+    for one, two in zip(*(losses(workdir) for workdir in (cfg.workdir, other.workdir)), strict=True):
+        assert one == pytest.approx(two, rel=1e-5)  # whatever is picked
+
+
+def losses(workdir) -> list[float]:
+    records = [json.loads(line) for line in Path(workdir, "metrics.jsonl").read_text().splitlines()]
+    found = [value for record in records for name, value in record.items() if name in ("loss", "eval_loss")]
+    assert len(found) >= 4
+    return found
