@@ -55,7 +55,11 @@ def each_settled(configs: Sequence, workers: int, *, again: bool = False) -> lis
                 found[kind] = measured.kept(cfg, folder, len(own))
                 if found[kind] is None:
                     process = process or stack.enter_context(contextlib.closing(elsewhere.Process()))
-                    found[kind] = process.ask(alone, (cfg, folder, own))
+                    try:
+                        found[kind] = process.ask(alone, (cfg, folder, own))
+                    except elsewhere.Ended as ended:
+                        print(f"paths: all by hand, since they could not be measured: {ended}", flush=True)
+                        return [with_plain(cfg, known(cfg) or "") for cfg in configs]
                 tell(found[kind], f" of {cfg.model.cell or cfg.model.family}")
             made.append(with_plain(cfg, found[kind].plain if plain is None else plain))
     return made

@@ -213,6 +213,9 @@ def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypa
         def close(self):
             pass
 
+    def ended(*_):
+        raise elsewhere.Ended("it was ended")
+
     monkeypatch.setattr(elsewhere, "Process", Here)
     monkeypatch.setattr(paths, "cores", lambda: [0, 1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: None)
@@ -228,6 +231,12 @@ def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypa
     with monkeypatch.context() as kept:
         kept.setattr(elsewhere, "Process", None)
         assert paths.each_settled(points, 2) == made
+    with monkeypatch.context() as broken:
+        broken.setattr(measured, "kept", lambda *_: None)
+        broken.setattr(Here, "ask", ended)
+        capsys.readouterr()
+        assert [cfg.model.plain for cfg in paths.each_settled(points, 2)] == ["", "", "", "gelu", ""]
+        assert capsys.readouterr().out == "paths: all by hand, since they could not be measured: it was ended\n"
     before = list(stopwatch.asked)
     assert paths.each_settled(points, 2, again=True) == made and stopwatch.asked == 2 * before
 
