@@ -16,7 +16,7 @@ setuptools.setup(
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    package_data={"mlm.report.pages": ["*.html", "*.css", "*.js"]},
+    package_data={"mlm.models.native": ["*.cc", "*.h"], "mlm.report.pages": ["*.html", "*.css", "*.js"]},
     packages=setuptools.find_packages(include=["mlm", "mlm.*"]),
     install_requires=[
         # jax 0.11 dropped Python 3.11, and flax follows jax: each Python gets a pair made for one another.

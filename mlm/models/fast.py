@@ -12,7 +12,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention")}
+PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "native")}
 
 
 def takes(model: config.Model, path: str) -> bool:

@@ -116,8 +116,7 @@ def forward(cell, unroll, kernels, biases, inputs, same):
 def backward(cell, unroll, saved, d_outputs):
     kernels, same, outputs = saved
     turned = [kernel_HxG.T for kernel_HxG in kernels]
-    before = [jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
-              for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
+    befores = [before(h_LxBxH, same_LxB) for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
 
     def step(d_carries, reads):
         d_before, out = [], []
@@ -130,19 +129,25 @@ def backward(cell, unroll, saved, d_outputs):
         return tuple(d_before), tuple(out)
 
     zero = tuple((jnp.zeros_like(d_h[0]),) * CELLS[cell].carries for d_h in d_outputs)
-    reads = tuple(zip(d_outputs, [kept for _, kept in outputs], before, same, strict=True))
+    reads = tuple(zip(d_outputs, [kept for _, kept in outputs], befores, same, strict=True))
     _, out = jax.lax.scan(step, zero, reads, reverse=True, unroll=unroll)
+    return *of_products(kernels, befores, [recurrent(*d) for d in out]), tuple(d_input for d_input, _ in out), None
 
-    def flat(x_LxBxM):
-        return x_LxBxM.reshape(-1, x_LxBxM.shape[-1])
 
+def before(h_LxBxH, same_LxB):
+    """The state that each token's was made of."""
+    return jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
+
+
+def of_products(kernels, befores, d_recurrent):
+    """The gradients of kernels and biases, by those of the recurrent products, LxBxG."""
     d_kernels, d_biases = [], []
-    for d, before_LxBxH, kernel_HxG in zip(out, before, kernels, strict=True):
-        d_NxG, before_NxH = flat(recurrent(*d)), flat(before_LxBxH)
+    for kernel_HxG, before_LxBxH, d_LxBxG in zip(kernels, befores, d_recurrent, strict=True):
+        before_NxH, d_NxG = (x.reshape(-1, x.shape[-1]) for x in (before_LxBxH, d_LxBxG))
         dtype = kernel_HxG.dtype
         d_kernels.append(fast.over_rows(before_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
         d_biases.append(jnp.ones(len(d_NxG), d_NxG.dtype) @ d_NxG)
-    return tuple(d_kernels), tuple(d_biases), tuple(d_input for d_input, _ in out), None
+    return tuple(d_kernels), tuple(d_biases)
 
 
 def recurrent(d_input, d_last):

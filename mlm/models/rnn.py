@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import decode, fast, layers, lm, recurrence
+from mlm.models import decode, fast, layers, lm, native, recurrence
 
 
 class Cell(NamedTuple):
@@ -94,7 +94,9 @@ class Layer(nn.Module):
                 jnp.zeros(gates)  # the other cells' products are added to inputs that have one
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
-        if fast.takes(model, "recurrence"):
+        if fast.takes(model, "native") and native.library.target():
+            h = native.recur(model.cell, *map(tuple, (kernels, biases, inputs, same)))
+        elif fast.takes(model, "recurrence"):
             h = recurrence.recur(model.cell, model.time_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
             h = [recur(cell, *each, model.time_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
