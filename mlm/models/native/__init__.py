@@ -1,7 +1,7 @@
 """`recurrence.recur` by recurrence.cc, which a C++ compiler makes on the machine at first use and XLA calls on CPU.
 
-A kernel is packed once for all tokens of a row, and each direction goes along its rows on a core of its own, where XLA's
-loop starts every product and every pass anew. Where no compiler is found, or it fails, the path is absent.
+A kernel is packed once for all tokens, and each direction goes along its rows on a core of its own, where XLA's loop
+starts every product and every pass anew. Where no compiler is found, or it fails, the path is absent.
 
 What is kept for the way back, BxLx: an LSTM's gates and its cell's state (5 H), a GRU's gates and the recurrent product
 that its new state's gate has seen (4 H), nothing of an Elman net.
@@ -15,7 +15,8 @@ import numpy as np
 from mlm.models import recurrence
 from mlm.models.native import library
 
-CELLS = {"elman": (0, 0, 0), "gru": (1, 4, 1), "lstm": (2, 5, 0)}  # number, H kept, H of another gradient: as in the .cc
+# Of each cell, as recurrence.cc has them: its number, how many H are kept, and in a gradient beside the input's.
+CELLS = {"elman": (0, 0, 0), "gru": (1, 4, 1), "lstm": (2, 5, 0)}
 
 
 def recur(cell: str, kernels, biases, inputs, same):
@@ -43,7 +44,8 @@ def backward(cell, saved, d_outputs):
     tokens, (hidden, width) = same[0].shape, kernels[0].shape
     out = call(cell, True, [(*tokens, size) for _ in kernels for size in (width, more * hidden)],
                zip(kernels, same, h, kept, d_outputs, strict=True))
-    d_recurrent = [recurrence.recurrent(d_input, out[1::2][i:i + 1] if more else ()) for i, d_input in enumerate(out[::2])]
+    d_recurrent = [recurrence.recurrent(d_input, (d_last,) if more else ())
+                   for d_input, d_last in zip(out[::2], out[1::2], strict=True)]
     befores = [recurrence.before(*each) for each in zip(h, same, strict=True)]
     d_kernels, d_biases = recurrence.of_products(kernels, befores, d_recurrent)
     return d_kernels, list(d_biases), out[::2], None

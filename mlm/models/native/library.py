@@ -37,8 +37,8 @@ def make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        subprocess.run([*COMMAND, f"-I{jax.ffi.include_dir()}", "-o", made, SOURCES[0]], check=True, capture_output=True,
-                       timeout=300)
+        subprocess.run([*COMMAND, f"-I{jax.ffi.include_dir()}", "-o", made, SOURCES[0]], check=True,
+                       capture_output=True, timeout=300)
         made.replace(path)
 
 
@@ -50,6 +50,7 @@ def folder() -> Path:
 def processor() -> str:
     """What -march=native asks."""
     try:
-        return next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features")))
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         return platform.processor()
