@@ -4,6 +4,8 @@ import re
 import signal
 import sys
 
+from mlm.base import machine
+
 # What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
 # Tokenizing threads would wait for that arena: one of them is faster than two.
 ALLOCATOR = {
@@ -17,15 +19,9 @@ ALLOCATOR = {
 SAYS = re.compile(r"--?(no)?(allocator|flagfile|help|\?)")  # flags that ask for another environment, or for none
 
 
-def cache(name: str) -> str:
-    """A folder of the user's for what one machine makes once; "" where there is no home."""
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return "" if folder.startswith("~") else os.path.join(folder, "mlm", name)
-
-
 def compiled() -> dict[str, str]:
     """Compiled programs are kept in a folder of the user's, so that only the first start of a program compiles it."""
-    folder = cache("compiled")
+    folder = machine.cache("compiled")
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"} if folder else {}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import environ
+from mlm.base import machine
 
 CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
                               "runs that are there keep theirs.")
@@ -27,7 +27,7 @@ def settled(cfg, *, again: bool = False):
     fixed = known(cfg)
     if fixed is not None:
         return with_plain(cfg, fixed)
-    folder, count = environ.cache("paths"), len(cores())
+    folder, count = machine.cache("paths"), len(cores())
     if again:
         measured.forget(folder, count)
     found = measured.measure(cfg, folder, count)
@@ -44,7 +44,7 @@ def each_settled(configs: Sequence, workers: int, *, again: bool = False) -> lis
     from mlm.train import calibrate, measured
 
     own = cores()[::max(1, min(workers, len(configs)))]
-    folder, made, found = environ.cache("paths"), [], {}
+    folder, made, found = machine.cache("paths"), [], {}
     if again:
         measured.forget(folder, len(own))
     with contextlib.ExitStack() as stack:

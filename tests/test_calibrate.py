@@ -13,14 +13,16 @@ from small import environment, small_config
 
 from launch import environ, paths
 from launch.sweep import elsewhere
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields, files, machine
 from mlm.models import fast, recurrence
+from mlm.models.native import library
 from mlm.train import calibrate, measured, recipe
 from mlm.train.run import directory, loop
 
 ROOT = Path(__file__).parents[1]
 SLOW = 0.5  # of a path's time, which the plain formula takes
 CORES = len(paths.cores())
+RECURRENT = ("recurrence", "native")
 
 
 def resolved(**changes) -> config.Config:
@@ -30,12 +32,18 @@ def resolved(**changes) -> config.Config:
 RNN = resolved(model__family="rnn", model__cell="gru")
 
 
+@pytest.fixture(autouse=True)
+def without_compiler(monkeypatch):
+    """The same paths on every machine."""
+    monkeypatch.setattr(library, "target", lambda: None)
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A user's cache with nothing in it, and a user who leaves measuring on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(paths.SWITCH, raising=False)
-    return environ.cache("paths")
+    return machine.cache("paths")
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def stopwatch(monkeypatch):
     return watch
 
 
-def test_every_path_is_measured_where_a_model_comes_by_it():
+def test_every_path_is_measured_where_a_model_comes_by_it(monkeypatch):
     assert list(calibrate.CASES) == sorted(fast.PATHS["cpu"], key=list(calibrate.CASES).index)
     common = {"matmul": "matmul float32", "cross_entropy": "cross_entropy float32"}
     gelu, attention = {"gelu": "gelu float32"}, {"attention": "attention float32"}
@@ -72,6 +80,8 @@ def test_every_path_is_measured_where_a_model_comes_by_it():
         assert calibrate.names(cfg) == names
     assert set(calibrate.names(resolved(model__dtype="bfloat16")).values()).isdisjoint(common.values())
     assert "cross_entropy" not in calibrate.names(small_config("rnn", "gru", objective="classify"))
+    monkeypatch.setattr(library, "target", lambda: "made by a compiler")
+    assert calibrate.names(RNN)["native"] == "native gru float32" and "native" not in calibrate.names(resolved())
 
 
 def slowed(function):
@@ -101,7 +111,7 @@ def test_each_path_is_measured_beside_those_before_it_that_are_worth_it(monkeypa
     compiled = []
 
     def ready(_, plain):
-        compiled.append(" ".join(path for path in calibrate.CASES if path not in plain and path != "recurrence"))
+        compiled.append(" ".join(path for path in calibrate.CASES if path not in plain and path not in RECURRENT))
         return compiled[-1]
 
     cases = {path: case._replace(part=lambda model: (None, model.plain.split(","))) for path, case in
@@ -140,7 +150,7 @@ def test_another_machine_version_or_source_is_measured_again(other, home, stopwa
     measured.measure(RNN, home, CORES)
     cores = CORES
     if other == "processor":
-        monkeypatch.setattr(measured, "processor", lambda: "another; avx9")
+        monkeypatch.setattr(machine, "processor", lambda: "another; avx9")
     elif other == "cores":
         cores += 1
     elif other == "jaxlib":

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, types
-from mlm.models import attention, fast, layers, recurrence, rnn
+from mlm.models import attention, fast, layers, native, recurrence, rnn
 from mlm.objectives import tokens
 
 MARGIN = 0.05                         # of the time by hand
@@ -81,12 +81,17 @@ def bends(cfg: config.Config) -> bool:
     return cfg.model.activation == "gelu" and (attends(cfg) or cfg.model.family == "feedforward")
 
 
+def recurs(cfg: config.Config) -> str | None:
+    return cfg.model.cell if cfg.model.cell in recurrence.CELLS else None
+
+
 # In this order: each beside those before it that are worth it, and without those after it.
 CASES = {
     "matmul": Case(lambda cfg: "", mlp),
     "gelu": Case(lambda cfg: "" if bends(cfg) else None, mlp),
     "attention": Case(lambda cfg: "" if attends(cfg) else None, attending),
-    "recurrence": Case(lambda cfg: cfg.model.cell if cfg.model.cell in recurrence.CELLS else None, recurring),
+    "recurrence": Case(recurs, recurring),
+    "native": Case(lambda cfg: recurs(cfg) if native.library.target() else None, recurring),
     "cross_entropy": Case(lambda cfg: None if objectives.seen(cfg) == "row" else "", telling),
 }
 

@@ -5,7 +5,6 @@ The file is known by what the measure hangs on: processor, cores, versions, flag
 import contextlib
 import hashlib
 import os
-import platform
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +12,11 @@ from typing import NamedTuple
 import jax
 import jaxlib
 
-from mlm.base import config, files
+from mlm.base import config, files, machine
 from mlm.train import calibrate
 
 MLM = Path(__file__).parents[1]
 MODULES = ("models", "objectives/tokens.py", "objectives/cross_entropy.py", "train/calibrate.py")
-FLAGS = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # of /proc/cpuinfo, on x86 and ARM
 
 
 class Found(NamedTuple):
@@ -56,7 +54,7 @@ def measure(cfg: config.Config, folder: str, cores: int) -> Found:
     if new and file:
         with contextlib.suppress(OSError):
             files.make_folder(file.parent)
-            files.write_sealed(file, {"machine": machine(cores), "ratios": read(file) | new})
+            files.write_sealed(file, {"machine": here(cores), "ratios": read(file) | new})
     return Found({path: (known | new)[name] for path, name in names.items()},
                  time.perf_counter() - began if new else 0.0, file if file and file.exists() else None)
 
@@ -77,10 +75,10 @@ def read(file: Path | None) -> dict[str, float]:
 
 
 def place(folder: str, cores: int) -> Path | None:
-    return Path(folder, f"{files.sha256(machine(cores))[:16]}.json") if folder else None
+    return Path(folder, f"{files.sha256(here(cores))[:16]}.json") if folder else None
 
 
-def machine(cores: int) -> dict:
+def here(cores: int) -> dict:
     """All that the ratios hang on."""
     digest = hashlib.sha256()
     for module in MODULES:
@@ -88,18 +86,5 @@ def machine(cores: int) -> dict:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and file.suffix != ".pyc":
                 digest.update(f"{file.relative_to(MLM)}\n".encode() + file.read_bytes())
-    return {"processor": processor(), "cores": cores, "jaxlib": jaxlib.__version__,
+    return {"processor": machine.processor(), "cores": cores, "jaxlib": jaxlib.__version__,
             "flags": os.environ.get("XLA_FLAGS", ""), "sources": digest.hexdigest()}
-
-
-def processor() -> str:
-    """Its name and what it can do."""
-    found = [platform.machine()]
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        for line in lines:
-            if not line.strip():
-                break  # the first core's end
-            name, _, value = line.partition(":")
-            if name.strip() in FLAGS:
-                found.append(value.strip())
-    return "; ".join(found)
