@@ -1,7 +1,7 @@
 """Which hand-written paths a run takes: those that it began with, else what measuring on this machine found faster.
 
-MLM_CALIBRATE=0 in the environment measures nothing: a run that begins then takes all there are, as one of several
-processes does, which must agree.
+MLM_CALIBRATE=0 in the environment measures nothing: a run that begins then takes all there are. One of several
+processes takes all but the one that not every host's compiler may make, as they must agree.
 """
 import contextlib
 import dataclasses
@@ -15,6 +15,7 @@ from mlm.base import machine
 CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
                               "runs that are there keep theirs.")
 SWITCH = "MLM_CALIBRATE"
+MADE = "native"  # by a compiler
 
 
 def settled(cfg, *, again: bool = False):
@@ -22,11 +23,18 @@ def settled(cfg, *, again: bool = False):
 
     again: what is kept of this machine is dropped first.
     """
-    from mlm.train import measured
+    from mlm.train.step import parallel
 
     fixed = known(cfg)
-    if fixed is not None:
-        return with_plain(cfg, fixed)
+    if fixed is None and parallel.several():
+        fixed = MADE
+    return new(cfg, again=again) if fixed is None else with_plain(cfg, fixed)
+
+
+def new(cfg, *, again: bool = False):
+    """The config with what this machine's cores find for a run that begins."""
+    from mlm.train import measured
+
     folder, count = machine.cache("paths"), len(cores())
     if again:
         measured.forget(folder, count)
@@ -80,19 +88,21 @@ def cores() -> list[int]:
 
 
 def known(cfg) -> str | None:
-    """config.model.plain where nothing is to be measured for it: what it says, or what the run there began with."""
+    """config.model.plain where nothing is to be measured for it: what it says, or what the run there began with.
+
+    Touches no device.
+    """
     from mlm.base import files
     from mlm.train.run import directory
-    from mlm.train.step import parallel
 
     if cfg.model.plain != "auto":
         return cfg.model.plain
     with contextlib.suppress(files.Damaged):
         saved = directory.origin(cfg.workdir)
         if saved is not None:
-            began = saved["config"].get("model.plain", "auto")  # of one from before there was a choice: all paths
+            began = saved["config"].get("model.plain", MADE)  # of one from before there was a choice: all there were
             return "" if began == "auto" else began
-    return "" if os.environ.get(SWITCH) == "0" or parallel.several() else None
+    return "" if os.environ.get(SWITCH) == "0" else None
 
 
 def with_plain(cfg, plain: str):
@@ -110,6 +120,7 @@ def line(found) -> str:
     by_hand = [path for path in found.ratios if path not in plain]
     said = [", ".join(by_hand) + " by hand"] if by_hand else []
     if plain:
-        said.append(", ".join(f"{path} plain ({found.ratios[path]:.2f} of its time by hand)" for path in plain))
+        said.append(", ".join(f"{path} plain ({found.ratios[path]:.2f} of its time by hand)" if found.ratios[path] else
+                              f"no {path}, which no compiler makes here" for path in plain))
     how = f"measured on this machine in {found.seconds:.1f} s" if found.seconds else "as this machine measured before"
     return f"{'; '.join(said)}; {how}" + (f", kept in {found.file}" if found.file else "")

@@ -63,7 +63,11 @@ def stopwatch(monkeypatch):
     return watch
 
 
-def test_every_path_is_measured_where_a_model_comes_by_it(monkeypatch):
+def recurrent(cell):
+    return {path: f"{path} {cell} float32" for path in RECURRENT}
+
+
+def test_every_path_is_measured_where_a_model_comes_by_it():
     assert list(calibrate.CASES) == sorted(fast.PATHS["cpu"], key=list(calibrate.CASES).index)
     common = {"matmul": "matmul float32", "cross_entropy": "cross_entropy float32"}
     gelu, attention = {"gelu": "gelu float32"}, {"attention": "attention float32"}
@@ -72,16 +76,14 @@ def test_every_path_is_measured_where_a_model_comes_by_it(monkeypatch):
             (resolved(), common | gelu | attention),
             (resolved(model__activation="relu"), common | attention),
             (resolved(model__family="feedforward"), common | gelu),
-            (RNN, common | {"recurrence": "recurrence gru float32"}),
-            (resolved(model__family="rnn"), common | {"recurrence": "recurrence lstm float32"}),
+            (RNN, common | recurrent("gru")),
+            (resolved(model__family="rnn"), common | recurrent("lstm")),
             (resolved(**source), common | gelu | attention),
-            (resolved(**source, model__cell="gru"), common | {"recurrence": "recurrence gru float32"}),
+            (resolved(**source, model__cell="gru"), common | recurrent("gru")),
             (resolved(model__fast=False), {})):
         assert calibrate.names(cfg) == names
     assert set(calibrate.names(resolved(model__dtype="bfloat16")).values()).isdisjoint(common.values())
     assert "cross_entropy" not in calibrate.names(small_config("rnn", "gru", objective="classify"))
-    monkeypatch.setattr(library, "target", lambda: "made by a compiler")
-    assert calibrate.names(RNN)["native"] == "native gru float32" and "native" not in calibrate.names(resolved())
 
 
 def slowed(function):
@@ -103,6 +105,9 @@ def test_a_path_that_is_slower_than_the_plain_formula_is_left_out(cfg, home, mon
     found = measured.measure(cfg, home, CORES)
     assert found.ratios.keys() == calibrate.names(cfg).keys()
     assert found.ratios[slow] < 0.5 and slow in found.plain.split(",") and found.seconds > 0
+    if "native" in found.ratios:  # which nothing has made
+        assert found.ratios["native"] == 0 and paths.line(found).partition("; measured")[0].endswith(
+            ", no native, which no compiler makes here")
 
 
 def test_each_path_is_measured_beside_those_before_it_that_are_worth_it(monkeypatch):
@@ -134,18 +139,18 @@ def test_what_was_measured_is_kept_and_what_is_lacking_is_added(home, stopwatch)
     first = measured.measure(RNN, home, CORES)
     assert first.plain == "" and first.ratios["recurrence"] == 2 and first.file.parent == Path(home)
     assert measured.kept(RNN, home, CORES) == first._replace(seconds=0.0) == measured.measure(RNN, home, CORES)
-    assert stopwatch.asked == ["matmul float32", "recurrence gru float32", "cross_entropy float32"]
+    assert stopwatch.asked == ["matmul float32", *recurrent("gru").values(), "cross_entropy float32"]
     assert measured.measure(resolved(), home, CORES).plain == "attention"
-    assert stopwatch.asked[3:] == ["gelu float32", "attention float32"]
+    assert stopwatch.asked[4:] == ["gelu float32", "attention float32"]
     stopwatch.worth = {}
     measured.forget(home, CORES)
     assert measured.kept(RNN, home, CORES) is None
-    assert measured.measure(resolved(), home, CORES).plain == "" and len(stopwatch.asked) == 9
+    assert measured.measure(resolved(), home, CORES).plain == "" and len(stopwatch.asked) == 10
     assert measured.measure(RNN, "", CORES).file is None  # of a user without a home nothing is
     assert measured.kept(RNN, "", CORES) is None
 
 
-@pytest.mark.parametrize("other", ["processor", "cores", "jaxlib", "flags", "sources"])
+@pytest.mark.parametrize("other", ["processor", "cores", "jaxlib", "flags", "compiler", "sources"])
 def test_another_machine_version_or_source_is_measured_again(other, home, stopwatch, monkeypatch, tmp_path):
     measured.measure(RNN, home, CORES)
     cores = CORES
@@ -155,6 +160,8 @@ def test_another_machine_version_or_source_is_measured_again(other, home, stopwa
         cores += 1
     elif other == "jaxlib":
         monkeypatch.setattr(jaxlib, "__version__", "99.0")
+    elif other == "compiler":
+        monkeypatch.setattr(measured.shutil, "which", lambda _: "/another/c++")
     elif other == "flags":
         monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"] + " ")
     else:
@@ -167,10 +174,10 @@ def test_another_machine_version_or_source_is_measured_again(other, home, stopwa
         measured.measure(RNN, home, cores)
         (tmp_path / "models" / "deep" / "source.cc").write_text("another")
         stopwatch.asked.clear()
-        stopwatch.asked += [None] * 3
+        stopwatch.asked += [None] * len(calibrate.names(RNN))
     assert measured.kept(RNN, home, cores) is None
     measured.measure(RNN, home, cores)
-    assert len(stopwatch.asked) == 6 and measured.kept(RNN, home, cores)
+    assert len(stopwatch.asked) == 2 * len(calibrate.names(RNN)) and measured.kept(RNN, home, cores)
 
 
 @pytest.mark.parametrize("text", ["", '{"ratios"', "{}", "[]", '{"ratios": {"matmul float32": 0.1}}'])
@@ -178,7 +185,7 @@ def test_a_broken_file_is_measured_again(text, home, stopwatch):
     found = measured.measure(RNN, home, CORES)
     found.file.write_text(text)
     assert measured.kept(RNN, home, CORES) is None
-    assert measured.measure(RNN, home, CORES).ratios == found.ratios and len(stopwatch.asked) == 6
+    assert measured.measure(RNN, home, CORES).ratios == found.ratios and len(stopwatch.asked) == 8
     assert measured.kept(RNN, home, CORES).ratios == found.ratios
 
 
@@ -279,9 +286,9 @@ def test_a_run_says_what_it_takes_and_keeps_it(home, stopwatch, tmp_path, monkey
     assert paths.settled(paths.with_plain(cfg, "attention")).model.plain == "attention"  # who says so has it so
     assert capsys.readouterr().out == ""
     saved = directory.origin(cfg.workdir)
-    del saved["config"]["model.plain"]  # a run from before there was a choice took all
+    del saved["config"]["model.plain"]  # a run from before there was a choice took all there were
     files.write_sealed(Path(cfg.workdir, "config.json"), saved)
-    assert paths.settled(cfg).model.plain == ""
+    assert paths.settled(cfg).model.plain == "native"
 
     other = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
     monkeypatch.setenv(paths.SWITCH, "0")

@@ -121,3 +121,16 @@ def test_the_switch_and_the_device_decide():
     model = small_config().model
     assert fast.takes(model, "matmul") and not fast.takes(dataclasses.replace(model, fast=False), "matmul")
     assert not fast.takes(model, "no such path")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype, monkeypatch):
+    """Where one path alone is left out, and where one alone is taken."""
+    monkeypatch.undo()
+    cfg, every = small_config(family, cell, model__layers=1, model__dtype=dtype), fast.PATHS["cpu"]
+    for plain in (*every, *(",".join(path for path in every if path != taken) for taken in every)):
+        model = MODELS[family].build(dataclasses.replace(cfg.model, plain=plain), VOCAB)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        loss = lambda params: model.hidden(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()  # noqa: E731, B023
+        assert jax.eval_shape(jax.grad(loss), params) == params

@@ -111,6 +111,14 @@ def test_models_ask_for_it():
     assert is_called()
 
 
+@compiler
+def test_a_library_that_cannot_be_loaded_is_made_again(tmp_path):
+    path = tmp_path / "deep" / "broken.so"
+    path.parent.mkdir()
+    path.write_bytes(b"no library")
+    assert library.loaded(path) and [file.name for file in path.parent.iterdir()] == ["broken.so"]
+
+
 @pytest.mark.parametrize("lacks", ["compiler", "success", "place"])
 def test_where_it_cannot_be_made_models_do_without(lacks, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from launch import paths
 from launch.sweep import elsewhere, plan
 from mlm import objectives
 from mlm.base import config, fields, files, lease
@@ -90,7 +91,8 @@ def name(cfg: config.Config) -> str:
 
 
 def step_seconds(cfg: config.Config) -> float:
-    """The median time of a step with its input, on all of this process's devices."""
+    """The median time of a step with its input, on all of this process's devices, by the paths that a run takes."""
+    cfg = paths.settled(cfg)
     rows = pack.load(cfg)
     made, knobs = program.build(cfg, rows.about), program.knobs(cfg)
     state, times = made.run.put_state(jax.device_get(made.initial(knobs))), []

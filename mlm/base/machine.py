@@ -9,7 +9,7 @@ FLAGS = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # of
 def cache(name: str) -> str:
     """A folder of the user's for what one machine makes once; "" where there is no home."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return "" if folder.startswith("~") else os.path.join(folder, "mlm", name)
+    return os.path.join(folder, "mlm", name) if os.path.isabs(folder) else ""
 
 
 def processor() -> str:

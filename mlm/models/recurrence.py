@@ -88,12 +88,23 @@ CELLS = {"elman": Cell(1, elman_forward, elman_backward), "gru": Cell(1, gru_for
          "lstm": Cell(2, lstm_forward, lstm_backward)}
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def recur(cell: str, unroll: int, kernels, biases, inputs, same):
     """h_LxBxH of each direction. inputs_LxBxG and same_LxB are in the order in which the direction reads the row.
 
-    kernels: HxG; biases: G; same: whether a token's state comes from the token before, not from zero.
+    kernels: HxG; biases: G; same: whether a token's state comes from the token before, not from zero. States are
+    float32 on the way, and end as the inputs' type.
     """
+    return in_float32(functools.partial(along, cell, unroll), kernels, biases, inputs, same)
+
+
+def in_float32(along: Callable, kernels, biases, inputs, same):
+    """`along` of the same in float32 but for the kernels, its states in the inputs' type."""
+    h = along(kernels, *(tuple(x.astype(jnp.float32) for x in each) for each in (biases, inputs)), same)
+    return tuple(h_LxBxH.astype(x.dtype) for h_LxBxH, x in zip(h, inputs, strict=True))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def along(cell, unroll, kernels, biases, inputs, same):
     return forward(cell, unroll, kernels, biases, inputs, same)[0]
 
 
@@ -165,4 +176,4 @@ def keep(same_B, carry):
     return tuple(jnp.where(same_B[:, None], x_BxH, 0) for x_BxH in carry)
 
 
-recur.defvjp(forward, backward)
+along.defvjp(forward, backward)

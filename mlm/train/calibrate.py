@@ -29,6 +29,7 @@ class Case(NamedTuple):
 
     kind: Callable   # (config.Config) -> what beside the dtype decides, such as the cell; None: nothing comes by it
     part: Callable   # (config.Model) -> (function of a tree of floats and more arrays, these floats, those arrays)
+    there: Callable[[], bool] = lambda: True  # whether it can be had here
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -91,7 +92,7 @@ CASES = {
     "gelu": Case(lambda cfg: "" if bends(cfg) else None, mlp),
     "attention": Case(lambda cfg: "" if attends(cfg) else None, attending),
     "recurrence": Case(recurs, recurring),
-    "native": Case(lambda cfg: recurs(cfg) if native.library.target() else None, recurring),
+    "native": Case(recurs, recurring, lambda: native.library.target() is not None),
     "cross_entropy": Case(lambda cfg: None if objectives.seen(cfg) == "row" else "", telling),
 }
 
@@ -111,7 +112,8 @@ def worth(ratio: float) -> bool:
 
 
 def measured(model: config.Model, wanted: Mapping[str, str], known: Mapping[str, float]) -> dict[str, float]:
-    """How many times a path's time the plain formula takes, by name, of those that are wanted and not known."""
+    """How many times a path's time the plain formula takes, by name, of those that are wanted and not known; 0 of what
+    cannot be had."""
     @functools.cache
     def ready(part, taken):
         return compiled(*part(small(model, [path for path in fast.PATHS["cpu"] if path not in taken])))
@@ -119,8 +121,8 @@ def measured(model: config.Model, wanted: Mapping[str, str], known: Mapping[str,
     new, taken = {}, frozenset(fast.PATHS["cpu"]).difference(wanted)
     for path, name in wanted.items():
         if name not in known:
-            part = CASES[path].part
-            new[name] = ratio(ready(part, taken), ready(part, taken | {path}))
+            case = CASES[path]
+            new[name] = ratio(ready(case.part, taken), ready(case.part, taken | {path})) if case.there() else 0.0
         if worth((known | new)[name]):
             taken |= {path}
     return new

@@ -5,6 +5,7 @@ The file is known by what the measure hangs on: processor, cores, versions, flag
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -87,4 +88,4 @@ def here(cores: int) -> dict:
             if file.is_file() and file.suffix != ".pyc":
                 digest.update(f"{file.relative_to(MLM)}\n".encode() + file.read_bytes())
     return {"processor": machine.processor(), "cores": cores, "jaxlib": jaxlib.__version__,
-            "flags": os.environ.get("XLA_FLAGS", ""), "sources": digest.hexdigest()}
+            "flags": os.environ.get("XLA_FLAGS", ""), "compiler": shutil.which("c++"), "sources": digest.hexdigest()}

@@ -21,8 +21,7 @@ CELLS = {"elman": (0, 0, 0), "gru": (1, 4, 1), "lstm": (2, 5, 0)}
 
 def recur(cell: str, kernels, biases, inputs, same):
     """As `recurrence.recur`. Raises KeyError for an unknown cell."""
-    h = along(cell, kernels, *([x.astype(jnp.float32) for x in each] for each in (biases, inputs)), same)
-    return tuple(h_LxBxH.astype(x.dtype) for h_LxBxH, x in zip(h, inputs, strict=True))
+    return recurrence.in_float32(functools.partial(along, cell), kernels, biases, inputs, same)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -48,7 +47,7 @@ def backward(cell, saved, d_outputs):
                    for d_input, d_last in zip(out[::2], out[1::2], strict=True)]
     befores = [recurrence.before(*each) for each in zip(h, same, strict=True)]
     d_kernels, d_biases = recurrence.of_products(kernels, befores, d_recurrent)
-    return d_kernels, list(d_biases), out[::2], None
+    return d_kernels, d_biases, tuple(out[::2]), None
 
 
 along.defvjp(forward, backward)

@@ -45,7 +45,10 @@ struct Float32 {
 struct BFloat16 {
   using Word = uint32_t;
   static constexpr int64_t kPacked = 2;
-  static void put(Word* word, int64_t at, float x) { reinterpret_cast<uint16_t*>(word)[at] = narrow(x); }
+  static void put(Word* word, int64_t at, float x) {
+    uint16_t bits = narrow(x);
+    std::memcpy(reinterpret_cast<char*>(word) + 2 * at, &bits, 2);
+  }
   static Lanes add(Lanes sum, Word x, const Word* w) {
     return (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)_mm512_loadu_si512(w));
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "product.h"
@@ -100,21 +101,28 @@ void back(int64_t H, const float* __restrict h, const float* __restrict kept, co
   }
 }
 
-// run(0), ..., run(tasks - 1), on this thread and on those of the pool that are idle. Threads take tasks as they come, so
-// that none waits for one that never starts.
+// run(0), ..., run(tasks - 1), on this thread and on those of the pool that are idle; whether none ran out of memory.
+// Threads take tasks as they come, so that none waits for one that never starts.
 template <class Run>
-void parallel(ffi::ThreadPool& pool, int64_t tasks, const Run& run) {
+bool parallel(ffi::ThreadPool& pool, int64_t tasks, const Run& run) {
   struct State {
     std::atomic<int64_t> next{0};
     int64_t done = 0;
+    bool right = true;
     std::mutex mutex;
     std::condition_variable changed;
   };
   auto state = std::make_shared<State>();
   auto work = [state, tasks, &run] {
     for (int64_t task; (task = state->next++) < tasks;) {
-      run(task);
+      bool right = true;
+      try {
+        run(task);
+      } catch (const std::bad_alloc&) {
+        right = false;
+      }
       std::lock_guard lock(state->mutex);
+      state->right &= right;
       if (++state->done == tasks) state->changed.notify_one();
     }
   };
@@ -122,6 +130,7 @@ void parallel(ffi::ThreadPool& pool, int64_t tasks, const Run& run) {
   work();
   std::unique_lock lock(state->mutex);
   state->changed.wait(lock, [&] { return state->done == tasks; });
+  return state->right;
 }
 
 struct Sizes {
@@ -202,15 +211,15 @@ void backward(const Direction& d, const Packed<T>& kernel, const Sizes& n, int64
 }
 
 template <class T, Kind kind>
-void run(ffi::ThreadPool& pool, const std::vector<Direction>& directions, const Sizes& n, bool narrow_kernel,
+bool run(ffi::ThreadPool& pool, const std::vector<Direction>& directions, const Sizes& n, bool narrow_kernel,
          bool is_back) {
   int64_t D = directions.size(), parts = std::clamp<int64_t>((pool.num_threads() + D - 1) / D, 1, n.B);
   int64_t rows = (n.B + parts - 1) / parts;
   std::vector<std::unique_ptr<Packed<T>>> kernels(D);
-  parallel(pool, D, [&](int64_t i) {
+  bool packed = parallel(pool, D, [&](int64_t i) {
     kernels[i] = std::make_unique<Packed<T>>(pack<T>(directions[i], n, narrow_kernel, is_back));
   });
-  parallel(pool, D * parts, [&](int64_t task) {
+  return packed && parallel(pool, D * parts, [&](int64_t task) {
     int64_t i = task % D, first = task / D * rows, count = std::min(rows, n.B - first);
     if (count > 0) (is_back ? backward<T, kind> : forward<T, kind>)(directions[i], *kernels[i], n, first, count);
   });
@@ -237,10 +246,10 @@ ffi::Error call(ffi::ThreadPool pool, int64_t kind, bool is_back, ffi::Remaining
   auto by_type = [&](auto type) {
     using T = decltype(type);
     auto each = {run<T, kElman>, run<T, kGru>, run<T, kLstm>};
-    each.begin()[kind](pool, directions, sizes, narrow_kernel, is_back);
+    return each.begin()[kind](pool, directions, sizes, narrow_kernel, is_back);
   };
-  narrow_kernel ? by_type(BFloat16{}) : by_type(Float32{});
-  return ffi::Error::Success();
+  bool right = narrow_kernel ? by_type(BFloat16{}) : by_type(Float32{});
+  return right ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory left");
 }
 
 }  // namespace
