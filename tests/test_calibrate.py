@@ -1,6 +1,5 @@
 """Which hand-written paths are taken follows from what was measured on this machine, and a run keeps those it has."""
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 SLOW = 0.5  # of a path's time, which the plain formula takes
 CORES = len(paths.cores())
 RECURRENT = ("recurrence", "native")
+recurrent = lambda cell: {path: f"{path} {cell} float32" for path in RECURRENT}  # noqa: E731
 
 
 def resolved(**changes) -> config.Config:
@@ -50,7 +50,8 @@ def home(tmp_path, monkeypatch):
 def stopwatch(monkeypatch):
     """Nothing is compiled: each path has the worth that `worth` gives it, else 1. What was measured is in `asked`."""
     class Stopwatch:
-        worth, asked = {}, []
+        def __init__(self):
+            self.worth, self.asked = {}, []
 
         def measured(self, model, wanted, known):
             new = {name: self.worth.get(path, 1.0) for path, name in wanted.items() if name not in known}
@@ -58,13 +59,8 @@ def stopwatch(monkeypatch):
             return new
 
     watch = Stopwatch()
-    watch.worth, watch.asked = {}, []
     monkeypatch.setattr(calibrate, "measured", watch.measured)
     return watch
-
-
-def recurrent(cell):
-    return {path: f"{path} {cell} float32" for path in RECURRENT}
 
 
 def test_every_path_is_measured_where_a_model_comes_by_it():
@@ -170,7 +166,6 @@ def test_another_machine_version_or_source_is_measured_again(other, home, stopwa
             path = tmp_path / module / "deep/source.cc" if not Path(module).suffix else tmp_path / module
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("other")
-        assert measured.kept(RNN, home, cores) is None
         measured.measure(RNN, home, cores)
         (tmp_path / "models" / "deep" / "source.cc").write_text("another")
         stopwatch.asked.clear()
@@ -247,7 +242,7 @@ def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypa
     assert [line.partition(":")[0] for line in said] == ["paths of gru", "paths of transformer", "paths of lstm"]
     with monkeypatch.context() as kept:
         kept.setattr(elsewhere, "Process", None)
-        assert paths.each_settled(points, 2) == made
+        assert paths.each_settled(points, 2) == made  # by what is kept
     with monkeypatch.context() as broken:
         broken.setattr(measured, "kept", lambda *_: None)
         broken.setattr(Here, "ask", ended)
@@ -299,7 +294,7 @@ def test_a_run_says_what_it_takes_and_keeps_it(home, stopwatch, tmp_path, monkey
 
 
 def losses(workdir) -> list[float]:
-    records = [json.loads(line) for line in Path(workdir, "metrics.jsonl").read_text().splitlines()]
+    records = files.read_lines(Path(workdir, "metrics.jsonl"))
     found = [value for record in records for name, value in record.items() if name in ("loss", "eval_loss")]
     assert len(found) >= 4
     return found
