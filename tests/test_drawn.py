@@ -59,7 +59,7 @@ def items():
 
 @pytest.mark.parametrize(("name", "version", "draw", "drawn"), [
     ("language", 1, language, 3612678098), ("batches", 1, batches, "9ae056d1"), ("masks", 2, masks, "29edbd21"),
-    ("dropout", 1, dropped, "e1c3cffb"), ("probes", 1, items, "1cfc59cb")],
+    ("dropout", 2, dropped, "47b1c9d2"), ("probes", 1, items, "1cfc59cb")],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_draws_of_whole_numbers(name, version, draw, drawn):
     assert (DRAWN[name], draw()) == (version, drawn)

@@ -16,6 +16,7 @@ import mlm
 from launch import use
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.data.rows import loader
 from mlm.judge import batches, cloze, predictions
 from mlm.train import tuning
 from mlm.train.run import loop, start, trained
@@ -162,7 +163,7 @@ def test_few_shapes_are_compiled_and_every_text_is_in_one():
     lengths = random.Random(2).choices(range(2, 128), k=500)
     made = list(batches.batched([[1] * length for length in lengths], 128, 8))
     assert sorted(np.concatenate([mine for mine, _ in made])) == list(range(500))
-    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(batches.lengths(128))
+    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(loader.lengths(128))
     there, rows = sum(lengths), sum(ids_BxL.size for _, ids_BxL in made)
     assert rows < 1.5 * there + 128 * 8  # little of it is padding
     for whole, count in ((False, 4), (True, 40)):

@@ -11,8 +11,9 @@ from small import PLAIN, VOCAB, build, small_config
 
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
+from mlm.data.rows import loader
 from mlm.data.tokenizers import kinds, unigram
-from mlm.judge import batches, cloze, pairs, pll
+from mlm.judge import cloze, pairs, pll
 from mlm.models import MEMBERS
 from mlm.train.step import parallel
 
@@ -69,7 +70,7 @@ def test_scores_are_those_of_one_forward_a_token_by_hand():
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 def test_padding_and_batch_size_change_no_score(family, cell):
     cfg = small_config(family, cell, **ONE)
-    assert batches.lengths(12) == [12] and batches.lengths(29) == [16, 24, 29]  # padded to 12 there, to 16 here
+    assert loader.lengths(12) == [12] and loader.lengths(29) == [16, 24, 29]  # padded to 12 there, to 16 here
     tight, wide = given(cfg, length=12, batch_size=3), given(cfg, length=29, batch_size=7)
     for metric in ("pll_S", "pll_word_l2r_S"):
         np.testing.assert_allclose(getattr(tight, metric), getattr(wide, metric), rtol=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
+from mlm.data.rows import loader
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
@@ -69,12 +70,6 @@ def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool =
     return found
 
 
-def lengths(longest: int) -> list[int]:
-    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
-    steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
-    return [*(length for length in steps if length < longest), longest]
-
-
 def fast(length: int) -> int:
     """How many rows of so many tokens a device like this one's is fast with at once."""
     return max(1, TOKENS.get(jax.default_backend(), 2**15) // length)
@@ -85,12 +80,12 @@ def batched(ids: Sequence[Sequence[int]], longest: int, size: int, *, whole: boo
     """(the numbers of some texts, ids_BxL), the longest texts first, until each was once.
 
     size: rows of `longest` tokens in a batch; of shorter ones there are more. Few shapes come, as each is compiled:
-    rows are padded to one of `lengths`, and where there are too few to fill a batch their last fills it up, to a power
-    of two or, where `whole`, to all of it.
+    rows are padded to one of `loader.lengths`, and where there are too few to fill a batch their last fills it up, to a
+    power of two or, where `whole`, to all of it.
     """
     order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
     while order:
-        length = next(one for one in lengths(longest) if len(ids[order[0]]) <= one)
+        length = next(one for one in loader.lengths(longest) if len(ids[order[0]]) <= one)
         most = size * (longest // length) if whole else size * longest // length
         mine, order = order[:most], order[most:]
         count = most if whole else min(most, 1 << (len(mine) - 1).bit_length())

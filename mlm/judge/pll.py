@@ -15,9 +15,9 @@ from mlm import objectives
 from mlm.base import config, errors
 from mlm.base.estimates import ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
+from mlm.data.rows.loader import lengths
 from mlm.data.text.trouble import Trouble
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.judge.batches import lengths
 from mlm.judge.cloze import Cloze, scorer
 from mlm.judge.judged import Part
 from mlm.train.run.trained import Trained

@@ -9,7 +9,7 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
-from mlm.data.rows import aligned
+from mlm.data.rows import aligned, loader
 from mlm.judge import batches, beam, generate, unmask
 from mlm.judge.cloze import text
 
@@ -123,7 +123,7 @@ def _never(model) -> tuple[int, ...]:
 
 def _room(model, length) -> int:
     """As few values as lengths of rows: each is compiled."""
-    return next(room for room in batches.lengths(model.length) if room >= length)
+    return next(room for room in loader.lengths(model.length) if room >= length)
 
 
 def _batches(model, rows, room, each: int = 1):

@@ -90,5 +90,5 @@ def dropped(x_BxHxLxS, rate: float, key_B, first):
     if rate == 0:
         return x_BxHxLxS
     H, L, S = x_BxHxLxS.shape[1:]
-    kept_BxLxHxS = jax.vmap(lambda key: layers.kept(key, rate, (L, H, S), first * H * S))(key_B)
+    kept_BxLxHxS = jax.vmap(lambda key: layers.kept(key, rate, (L, H, S), first))(key_B)
     return jnp.where(kept_BxLxHxS.swapaxes(1, 2), x_BxHxLxS / (1 - rate), 0).astype(x_BxHxLxS.dtype)

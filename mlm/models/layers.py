@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from mlm.base import config
 from mlm.models import fast
 
+STRIDE = 2**12  # numbers that the last axis of what is dropped takes at least
+
 _reader: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("reader", default=None)
 
 
@@ -31,14 +33,18 @@ def fold(key_B, number):
     return None if key_B is None else jax.vmap(jax.random.fold_in, (0, None))(key_B, number)
 
 
-def kept(key, rate: float, shape: tuple[int, ...], start=0):
+def kept(key, rate: float, shape: tuple[int, ...], place=0):
     """Booleans, false for a share `rate` of them to within 2**-32: a hash of the key and of each one's number.
 
-    They are numbered from `start`. XLA draws one within the pass that drops, since it needs no other, and stores none.
+    place: of the first of them along the first axis. The last axis takes STRIDE numbers at the least, so that of a
+    row's tokens, and of those that they look at, the same are dropped however much padding follows. XLA draws one
+    within the pass that drops, since it needs no other, and stores none.
     """
     first, second = jax.random.key_data(key)
-    number = jnp.uint32(start) + sum(jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * math.prod(shape[axis + 1:])
-                 for axis in range(len(shape)))
+    sizes = (*shape[:-1], max(shape[-1], STRIDE), 1)[1:]
+    place_x = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
+    place_x[0] += jnp.uint32(place)
+    number = sum(place * jnp.uint32(math.prod(sizes[axis:])) for axis, place in enumerate(place_x))
     return mixed(mixed(number ^ first) + second) >= jnp.uint32(round(rate * 2**32))
 
 

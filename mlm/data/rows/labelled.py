@@ -12,7 +12,7 @@ from absl import logging
 
 from mlm.base import config, types
 from mlm.base.special import PAD
-from mlm.data.rows import columns, store
+from mlm.data.rows import columns, loader, store
 from mlm.data.rows.columns import Packed
 from mlm.data.rows.makers import MAKERS
 from mlm.data.tasks import splits, tasks
@@ -63,6 +63,8 @@ def load(cfg: config.Config) -> Packed:
     _tell(cfg, manifest, list(source.splits))
     there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], _length(cfg))
              for split in source.splits}
+    for rows in there.values():
+        rows[loader.USED] = (rows["segments"].reshape(len(rows["ids"]), _stretches(cfg), -1) > 0).sum(-1)
     counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
     known = about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
     known = known._replace(counts=counts_C.tobytes())
@@ -89,7 +91,11 @@ def _path(folder: Path, split: str) -> Path:
 
 def _length(cfg):
     """Tokens of a row."""
-    return cfg.pack.length * max(1, len(endings(cfg.data.labelled)))
+    return cfg.pack.length * _stretches(cfg)
+
+
+def _stretches(cfg):
+    return max(1, len(endings(cfg.data.labelled)))
 
 
 def about(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]) -> types.About:

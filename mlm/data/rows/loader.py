@@ -1,4 +1,7 @@
-"""Batches of packed rows: the batch of a training step is a pure function of the seed and the step."""
+"""Batches of packed rows: the batch of a training step is a pure function of the seed and the step.
+
+Rows that bring USED are cut to the longest of their batch, of the global one, so that little of it is padding.
+"""
 from collections.abc import Iterator, Mapping
 
 import grain
@@ -9,6 +12,7 @@ from mlm.base import errors, types
 Rows = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
 TEXT = ("ids", "segments", "positions", "types")
 SOURCE = "source_"  # before these, in the names of columns that hold the source beside a row
+USED = "used"         # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
 NOTHING = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
 
 
@@ -23,33 +27,65 @@ def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, pr
     """
     share, count = _share(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
-    numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat().batch(share)
-    mine = numbers[start_step * processes + process::processes]
+    numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat().batch(batch_size)[start_step:]
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
 
     def batch(number, rows_B):
-        epoch_B = ((start_step + number) * batch_size + slots_B.astype(np.int64)) // count
-        return read(rows, rows_B, slots_B)._replace(row_B=rows_B.astype(np.int32), epoch_B=epoch_B.astype(np.int32))
+        mine_B, epoch_B = rows_B[slots_B], ((start_step + number) * batch_size + slots_B.astype(np.int64)) // count
+        return read(rows, mine_B, slots_B, longest(rows, rows_B))._replace(
+            row_B=mine_B.astype(np.int32), epoch_B=epoch_B.astype(np.int32))
 
-    batches = mine.map_with_index(batch)
+    batches = numbers.map_with_index(batch)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 
-def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, process: int = 0, processes: int = 1
-                 ) -> Iterator[types.Batch]:
+def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, order_N: np.ndarray | None = None,
+                 process: int = 0, processes: int = 1) -> Iterator[types.Batch]:
     """This process's share of every row once, in order; index_B is the row's number in the split.
 
-    max_rows: the first so many rows; 0 for all. The last batch is filled up with rows that hold padding only, and ask
-    nothing. Raises ConfigError where processes does not divide batch_size.
+    max_rows: the first so many rows; 0 for all. order_N: the numbers of those rows in the order in which they are read,
+    as `by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows that
+    hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
     """
     share, count = _share(batch_size, processes, "config.eval.batch_size"), judged_rows(rows, max_rows)
-    for first in range(process * share, -(-count // batch_size) * batch_size, batch_size):
-        numbers_B = np.arange(first, first + share, dtype=np.int32)
-        batch = read(rows, np.minimum(numbers_B, count - 1), numbers_B)
+    for start in range(0, count, batch_size):
+        first = start + process * share
+        places_B = np.arange(first, first + share, dtype=np.int32)
+        rows_B, length = np.minimum(places_B, count - 1), None
+        if order_N is not None:
+            length = longest(rows, order_N[start:start + batch_size])
+            rows_B = order_N[rows_B]
+            places_B = np.where(places_B < count, rows_B, places_B).astype(np.int32)
+        batch = read(rows, rows_B, places_B, length)
         source = batch.source._asdict() if batch.source else {}
         for name, column in (*batch.text._asdict().items(), *source.items(), *batch.labels.items()):
             column[max(0, count - first):] = NOTHING.get(name, 0)
         yield batch
+
+
+def lengths(longest: int) -> list[int]:
+    """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
+    steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
+    return [*(length for length in steps if length < longest), longest]
+
+
+def longest(rows: Rows, rows_B: np.ndarray) -> int | None:
+    """Tokens that each stretch of these rows is cut to: one of `lengths`, as each is compiled; None: the whole row."""
+    if USED not in rows:
+        return None
+    used = rows[USED][rows_B].max()
+    return next(length for length in lengths(rows["ids"].shape[1] // rows[USED].shape[1]) if used <= length)
+
+
+def by_length(rows: Rows, max_rows: int = 0) -> np.ndarray:
+    """order_N of the rows that an evaluation reads: the longest first, where they bring how long they are."""
+    count = judged_rows(rows, max_rows)
+    return np.argsort(-rows[USED][:count].max(1).astype(np.int64), kind="stable") if USED in rows else np.arange(count)
+
+
+def whole(rows: Rows) -> Rows:
+    """Rows of which no batch is cut."""
+    return {name: column for name, column in rows.items() if name != USED}
 
 
 def judged_rows(rows: Rows, max_rows: int) -> int:
@@ -62,13 +98,18 @@ def _share(batch_size, processes, field):
     return batch_size // processes
 
 
-def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray) -> types.Batch:
+def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray, length: int | None = None) -> types.Batch:
     """Rows rows_B of a split as a batch of arrays of its own. What is no part of text and source is a label.
 
-    Numbers with a fraction are float32, all others int32.
+    Numbers with a fraction are float32, all others int32. length: tokens that each stretch of a row is cut to.
     """
-    there = {name: column[rows_B].astype(np.float32 if column.dtype.kind == "f" else np.int32)
-             for name, column in rows.items()}
+    def cut(column):
+        if length is None or column.ndim == 1:
+            return column
+        return column.reshape(len(column), rows[USED].shape[1], -1)[:, :, :length].reshape(len(column), -1)
+
+    there = {name: cut(column[rows_B]).astype(np.float32 if column.dtype.kind == "f" else np.int32)
+             for name, column in rows.items() if name != USED}
 
     def text(prefix):
         missing = {f"{prefix}types": np.zeros_like(there[f"{prefix}ids"])}

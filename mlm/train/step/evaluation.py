@@ -22,10 +22,18 @@ def named(losses: types.Losses) -> dict:
 def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> Columns:
     """What each row of a split gives under the evaluation's knobs, as numpy arrays over the rows."""
     eval_step, knobs = program.run.per_row(update.eval_step, program.model, program.objective), frozen(cfg)
-    batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows, **parallel.share())
-    parts = [named(eval_step(state, program.run.put_batch(batch), knobs)) for batch in batches]
-    count = loader.judged_rows(rows, cfg.eval.max_rows)  # the rest fills up the last batch
-    return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
+    order_N = loader.by_length(rows, cfg.eval.max_rows)
+    batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows, order_N=order_N,
+                                  **parallel.share())
+    found: Columns = {}
+    for number, batch in enumerate(batches):
+        rows_B = order_N[number * cfg.eval.batch_size:][:cfg.eval.batch_size]  # more fill up the last batch
+        for name, x_Bx in named(eval_step(state, program.run.put_batch(batch), knobs)).items():
+            of_tokens = x_Bx.shape[1:] == batch.text.ids_BxL.shape[1:]  # which may be cut
+            whole = rows["ids"].shape[1:] if of_tokens else x_Bx.shape[1:]
+            x_Nx = found.setdefault(name, np.zeros((len(order_N), *whole), x_Bx.dtype))
+            x_Nx[(rows_B, *map(slice, x_Bx.shape[1:]))] = x_Bx[:len(rows_B)]
+    return found
 
 
 def judge(cfg: config.Config, program: Program, state, packed: pack.Packed, split: str = "validation",

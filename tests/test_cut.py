@@ -1,0 +1,130 @@
+"""Rows of a task are cut to the longest of their batch: nothing but padding goes, and no number changes by it."""
+import itertools
+import random
+
+import jax
+import numpy as np
+import pytest
+from small import LABELLED, MEMBERS, batch, params_of, small_config, small_program, state_of, with_text
+
+from mlm.base import fields
+from mlm.data.rows import loader, pack
+from mlm.data.tokenizers import kinds
+from mlm.train.run import loop, population
+from mlm.train.step import evaluation, program, update
+
+LENGTH, CUT = 24, 16  # tokens of a row, and of a batch whose rows hold no more
+
+
+def rows_of(count=29, stretches=1, length=64, longest=64):
+    """Rows of one segment a stretch, most of them short."""
+    rng = np.random.default_rng(0)
+    used_NxE = rng.integers(2, 20, (count, stretches))
+    used_NxE[7] = longest
+    there = (np.arange(length) < used_NxE[..., None]).reshape(count, -1)
+    ids_NxL = np.where(there, rng.integers(5, 50, there.shape), 0)
+    return {"ids": ids_NxL, "segments": there.astype(np.uint16), "positions": np.zeros_like(ids_NxL),
+            "label": np.arange(count), "tag": np.where(there, ids_NxL, -1), loader.USED: used_NxE}
+
+
+def joined(parts):
+    return jax.tree.map(lambda *each: np.concatenate(each), *parts)
+
+
+@pytest.mark.parametrize("stretches", [1, 3])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_batch_holds_all_tokens_of_the_rows_it_would_hold_and_is_as_long_as_the_longest_asks(stretches, processes):
+    rows, lengths = rows_of(stretches=stretches), set()
+    def first(rows, process, processes):
+        return itertools.islice(loader.train_batches(rows, seed=0, batch_size=4, start_step=3, process=process,
+                                                     processes=processes), 12)
+    cut, plain = (map(joined, zip(*(first(each, i, processes) for i in range(processes)), strict=True))
+                  for each in (rows, loader.whole(rows)))
+    for one, other in zip(cut, plain, strict=True):
+        length = one.text.ids_BxL.shape[1] // stretches
+        assert length == next(x for x in (16, 24, 32, 48, 64) if x >= rows[loader.USED][one.row_B].max())
+        for kept_BxL, whole_BxL in ((one.text.ids_BxL, other.text.ids_BxL), (
+                one.labels["tag_BxL"], other.labels["tag_BxL"])):
+            of_stretch = whole_BxL.reshape(4, stretches, -1)
+            np.testing.assert_array_equal(kept_BxL.reshape(4, stretches, -1), of_stretch[..., :length])
+        assert not other.text.ids_BxL.reshape(4, stretches, -1)[..., length:].any() and "used_BxL" not in one.labels
+        for name in ("row_B", "epoch_B", "index_B"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        lengths.add(length)
+    assert lengths == {16, 24, 64} - ({16} if stretches > 1 else set())
+
+
+def padded(objective, length):
+    """A batch whose rows hold no more than CUT tokens, or stretches of a quarter of them, as long as `length`."""
+    made = batch(length=CUT, pad=3, labels=True)
+    if objective == "choice":
+        segments = np.tile(np.repeat([[1], [2], [3], [4]], 4, 1).reshape(-1), (3, 1)).astype(np.int32)
+        made = with_text(made, segments_BxL=segments, ids_BxL=np.maximum(made.text.ids_BxL, 5))
+    stretches = 4 if objective == "choice" else 1
+
+    def longer(x_BxL, fill=0):
+        of_stretch = x_BxL.reshape(len(x_BxL), stretches, -1)
+        more = ((0, 0), (0, 0), (0, (length - CUT) // stretches))
+        return np.pad(of_stretch, more, constant_values=fill).reshape(len(x_BxL), -1)
+
+    labels = {name: longer(x, -1 if name in ("tag_BxL", "edge_BxL") else 0) if name.endswith("xL") else x
+              for name, x in made.labels.items() if name in LABELLED[objective]}
+    return made._replace(text=type(made.text)(*map(longer, made.text)), labels=labels)
+
+
+@pytest.mark.parametrize(("objective", "family", "cell", "fast"), [
+    *(("classify", *member, fast) for member in MEMBERS for fast in (True, False)),
+    *((name, "transformer", "", True) for name in LABELLED if name != "classify"), ("tag", "rnn", "gru", True)])
+def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(objective, family, cell, fast):
+    cfg = small_config(family, cell, objective=objective, model__fast=fast, model__dropout=0.3,
+                       **{"model__attention_dropout": 0.3} if family == "transformer" else {})
+    made = small_program(cfg)
+    params = params_of(jax.eval_shape(made.initial, program.knobs(cfg)).params)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params, batch):
+        key_B = update.row_keys(np.uint32(3), 5, batch.index_B)
+        made_B = made.objective.loss(params, made.model, batch, key_B, program.knobs(cfg), train=True)
+        return sum(x_B.sum() for x_B in made_B.loss_B.values())
+
+    (one, gradient), (other, its) = (loss(params, padded(objective, length)) for length in (CUT, LENGTH))
+    assert one == pytest.approx(float(other), rel=1e-5) and float(one) > 0
+    for leaf, of_its in zip(jax.tree.leaves(gradient), jax.tree.leaves(its), strict=True):
+        np.testing.assert_allclose(leaf, of_its, atol=5e-5 * max(1, np.abs(of_its).max()))
+
+
+@pytest.mark.parametrize("objective", ["classify", "tag", "span"])
+def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
+    cfg = small_config(objective=objective, pack__length=64, model__max_positions=64, eval__batch_size=4)
+    cfg = fields.override(cfg, {"eval.max_rows": 26})
+    made, rows = small_program(cfg), rows_of(longest=30)
+    brought = {name.partition("_B")[0]: np.arange(29) % 3 for name in LABELLED[objective] if not name.endswith("xL")}
+    rows = {name: column for name, column in rows.items() if name not in ("label", "tag")} | brought
+    rows |= {"tag": np.where(rows["segments"] > 0, rows["ids"] % 3, -1)} if objective == "tag" else {}
+    state = state_of(jax.eval_shape(made.initial, program.knobs(cfg)))
+    cut, plain = (evaluation.collect(cfg, made, state, each) for each in (rows, loader.whole(rows)))
+    assert cut.keys() == plain.keys() and len({len(x_Nx) for x_Nx in cut.values()} | {26}) == 1
+    for name, x_Nx in plain.items():
+        np.testing.assert_allclose(cut[name], x_Nx, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(tmp_path):
+    draw = random.Random(0)
+    (tmp_path / "task").mkdir()
+    for name, count in (("train", 40), ("dev", 8)):
+        texts = [" ".join(draw.choices("abcd", k=draw.choice((5, 5, 5, 5, 5, 5, 28)))) for _ in range(count)]
+        (tmp_path / "task" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(
+            f"{text}\t{int(text < 'c')}\n" for text in texts))
+    kinds.train(kinds.config.Tokenizer("words", 9), ["a b c d"] * 9).save(tmp_path)
+    configs = [small_config(data__task="sst2", data__task_path=str(tmp_path / "task"), tokenizer__path=str(tmp_path),
+                            data__cache=str(tmp_path / "cache"), pack__length=32, train__batch_size=4, train__steps=8,
+                            eval__batch_size=4, model__layers=1, model__attention_dropout=0.2, seed=seed,
+                            workdir=str(tmp_path / way / str(seed)))
+               for way in ("alone", "together") for seed in (0, 1)]
+    alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
+    packed = pack.load(configs[0])
+    taken = loader.train_batches(packed.train, seed=0, batch_size=4, start_step=0)
+    assert len({one.text.ids_BxL.shape for one in itertools.islice(taken, 8)}) > 1
+    for result, wanted in zip(population.train(configs[2:]).values(), alone, strict=True):
+        assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)
