@@ -1,5 +1,6 @@
 """The benchmark pairs rounds before it takes a median, its peers do the same work, and what is wrong is one line."""
 import csv
+import functools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import flax_rnn, growth, limit, ours, peers, scaling, timing
+from experiments.benchmark import apart, flax_rnn, growth, limit, ours, peers, scaling, timing
 from mlm.models import MODELS, lm
 from mlm.report import table
 
@@ -94,6 +95,19 @@ def test_a_peer_that_cannot_be_compiled_stays_as_it_is_and_the_faster_side_is_kn
     assert peers.compiled({"ours": quick / 2, both[0]: slow, both[1]: quick})
     assert not peers.compiled({"ours": quick / 2, both[0]: quick, both[1]: slow})
     assert not peers.compiled({"ours": quick})
+
+
+def test_each_side_is_built_once_in_a_process_of_its_own_and_what_it_raises_is_heard(tmp_path):
+    with apart.Processes() as processes:
+        own = {name: processes.run(name, os.getpid) for name in "ab"}
+        assert len({os.getpid(), *own.values()}) == 3 and processes.run("a", os.getpid) == own["a"]
+        side = processes.side("a", functools.partial, (tmp_path / "made").mkdir)
+        side()
+        with pytest.raises(FileExistsError):
+            side()
+        processes.forget()
+        with pytest.raises(KeyError):
+            side()
 
 
 def test_the_products_of_the_limit_are_the_models_own():

@@ -2,13 +2,15 @@
 
     python -m experiments.benchmark [--only=transformer,rnn]
 
-Both sides have the same shapes, maths, data and optimiser, each at its best settings; they take turns, and a ratio is
-the median over rounds of the ratio within each round. Peers that are not installed (pip install -e .[bench]) are left
-out with a line. Parts: transformer (with its limit), rnn, head, compile, population, input, use, generation, start,
-growth; each begins with what it measures, as does scaling, which is run where it is named. The table of the parts run
-and the machine's description are written to runs/benchmark after every part; the parts take half an hour on two cores.
+Both sides have the same shapes, maths, data and optimiser, each at its best settings and, against a peer, in a process
+of its own; they take turns, and a ratio is the median over rounds of the ratio within each round. Peers that are not
+installed (pip install -e .[bench]) are left out with a line. Parts: transformer (with its limit), rnn, head, compile,
+population, input, use, generation, start, growth; each begins with what it measures, as does scaling, which is run
+where it is named. The table of the parts run and the machine's description are written to runs/benchmark after every
+part; the parts take half an hour on two cores.
 """
 import importlib
+import os
 import sys
 import time
 import traceback
@@ -36,17 +38,15 @@ def main(argv):
     if _ALLOCATOR.value:
         environ.restart(machine.ENVIRONMENT)
 
-    import jax
+    folder = Path(_WORKDIR.value)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))  # parts and sides share programs
 
     from experiments.benchmark import timing
     from mlm.base import files
     from mlm.report import table
 
     logging.set_verbosity(logging.WARNING)  # libraries tell of every checkpoint and cache
-    folder = Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
-    if jax.config.jax_compilation_cache_dir is None:  # parts share programs, and a second run compiles few
-        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     description = machine.describe()
     files.write_json(folder / "machine.json", description)
     print("\n".join(f"{name}: {value}" for name, value in description.items()))

@@ -14,7 +14,7 @@ from experiments.benchmark import ours, timing
 from mlm.base import config, types
 from mlm.train.step import parallel, program
 
-SECONDS = 30   # of rounds
+SECONDS = 20   # of rounds
 LEAST = 2      # rounds: each compiles every case once
 ROLLED = {layers: f"{layers} layers, rolled" for layers in (2, 12, 24)}
 UNROLLED = {12: "12 layers, unrolled"}

@@ -1,8 +1,11 @@
 """The recurrent nets' other peer: the project's layers and step with Flax's own nn.RNN as their recurrence."""
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from experiments.benchmark import ours
 from mlm.base import config, types
 from mlm.models import layers, lm
 
@@ -36,3 +39,7 @@ class Encoder(nn.Module):
 def build(cfg: config.Config) -> types.Model:
     """A bidirectional recurrent net; nothing resets its state, so its rows must hold one segment each."""
     return lm.build(cfg.model, cfg.tokenizer.vocab_size, Encoder)
+
+
+def step(cfg: config.Config) -> Callable[[], None]:
+    return ours.build(cfg, build(cfg)).step

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import jax
 
-from experiments.benchmark import ours, packing, peers, timing
+from experiments.benchmark import apart, ours, packing, peers, timing
 from mlm.base import config, fields
 from mlm.data.rows import loader, pack
 from mlm.train.run import loop
 
-SECONDS = 40   # of rounds of packing
+SECONDS = 30   # of rounds of packing
 STEPS = 20     # of a run of the loop
 
 
@@ -42,7 +42,7 @@ def of_packing(text: str, learnt: str) -> Iterator[dict]:
                     jobs["tokenizers + datasets, 2 processes"] = (packing.by_datasets, text, learnt, cores)
             sides = {}
             for side, job in jobs.items():
-                process = stack.enter_context(packing.process(cores, allocator=side == "ours"))
+                process = stack.enter_context(apart.process(cores, allocator=side == "ours"))
                 sides[side] = lambda process=process, job=job: process.submit(*job).result()
             times = timing.measure(sides, SECONDS / 2, warm_up=1)
         yield from timing.against(f"text to packed rows on {name}", "MB/s", times,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmark import ours, peers, timing
+from experiments.benchmark import apart, ours, peers, timing
 from mlm.base import config
 from mlm.objectives import masking
 
@@ -55,14 +55,14 @@ def torch_side(products, dtype: str) -> Callable[[], None]:
     return products_of_all
 
 
-def sides(cfg: config.Config) -> dict[tuple[str, str], Callable[[], None]]:
+def sides(processes: apart.Processes, cfg: config.Config) -> dict[tuple[str, str], Callable[[], None]]:
     """The products of cfg's step by what they are of and by who makes them, to be timed beside the step."""
     dtype, found = cfg.model.dtype, {}
     for name, of_name in shapes(cfg).items():
         for out in dict.fromkeys((dtype, "float32")):
-            found[name, f"JAX ({out} sums)"] = jax_side(of_name, dtype, out)
+            found[name, f"JAX ({out} sums)"] = processes.side("products by JAX", jax_side, of_name, dtype, out)
         if not peers.absent("torch"):
-            found[name, "PyTorch"] = torch_side(of_name, dtype)
+            found[name, "PyTorch"] = processes.side("products by PyTorch", torch_side, of_name, dtype)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.benchmark import apart
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, NUM_SPECIAL, SEP
 from mlm.data.rows import pack
@@ -44,11 +45,17 @@ def about(cfg: config.Config) -> types.About:
     return pack.shape(cfg, cfg.tokenizer.vocab_size)
 
 
-def plain(cfg: config.Config) -> dict[str, Callable[[], None]]:
-    """The same step by the plain formulas, as a side; none where the device has no hand-written path for them."""
-    if jax.default_backend() not in fast.PATHS:
-        return {}
-    return {"our plain formulas": build(fields.override(cfg, {"model.fast": False})).step}
+def sides(processes: apart.Processes, cfg: config.Config, *, plain: bool) -> dict[str, Callable[[], None]]:
+    """Our step as a side; plain: beside the same by the plain formulas, where the device has a hand-written path."""
+    found = {"ours": processes.side("ours", step, cfg)}
+    if plain and jax.default_backend() in fast.PATHS:
+        name = "our plain formulas"
+        found[name] = processes.side(name, step, fields.override(cfg, {"model.fast": False}))
+    return found
+
+
+def step(cfg: config.Config) -> Callable[[], None]:
+    return build(cfg).step
 
 
 def batches(cfg: config.Config) -> list[types.Batch]:

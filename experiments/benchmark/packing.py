@@ -2,17 +2,11 @@
 
 Each side works in a process of its own, which is bound to the cores before any library counts them.
 """
-import concurrent.futures
-import contextlib
 import itertools
-import multiprocessing
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from launch import environ
 from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus
@@ -38,27 +32,6 @@ def prepare(folder: str) -> tuple[str, str]:
     pack.load(checked(str(text), str(cache)))
     (learnt,) = cache.glob("tokenizer-*")
     return str(text), str(learnt)
-
-
-@contextlib.contextmanager
-def process(cores: int, allocator: bool) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """A process that may use this many cores, for one job at a time; allocator: with the settings of launch/environ.py
-    if this process has them, which are made for training steps."""
-    settings = {} if allocator else {name: os.environ.pop(name) for name in environ.ALLOCATOR if name in os.environ}
-    try:
-        with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _bind, (cores,)) as pool:
-            pool.submit(int).result()  # starts it
-            os.environ |= settings
-            yield pool
-    finally:
-        os.environ |= settings
-
-
-def _bind(cores: int) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def by_ours(text: str, learnt: str) -> int:

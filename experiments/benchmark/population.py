@@ -16,7 +16,7 @@ from mlm.base import config
 from mlm.train.run import population
 from mlm.train.step import parallel, program
 
-SECONDS = 30   # of rounds
+SECONDS = 20   # of rounds
 LEAST = 2      # rounds: each compiles the step four times and trains 22 runs
 STEPS = 10     # of a run
 SIZES = (1, 4, 16)

@@ -3,16 +3,15 @@
 Two layers with 32 x 128 tokens at width 256 and 16 x 128 at 512; embeddings, residual stream and head are the same on
 every side. Rows hold one segment: resetting the state at segments' ends, which ours does, is work that no peer has.
 """
-import functools
-import gc
 from collections.abc import Callable, Iterator
 
 import jax
 
-from experiments.benchmark import flax_rnn, ours, peers, timing
+from experiments.benchmark import apart, flax_rnn, ours, peers, timing
 from mlm.base import config
 
 SECONDS = 10   # of rounds, a case
+FLAX = "Flax nn.RNN"
 TOLERANCE = 1e-4
 CASES = [("lstm", 256, "float32"), ("gru", 256, "float32"), ("elman", 256, "float32"),
          ("lstm", 512, "float32"), ("gru", 512, "float32"), ("elman", 512, "float32"), ("lstm", 512, "bfloat16")]
@@ -29,34 +28,34 @@ def rows() -> Iterator[dict]:
     if why:
         print(f"torch.nn is left out: {why}")
     compiling: dict[tuple[str, str], bool] = {}
-    for cell, width, dtype in CASES:
-        cfg = recipe(cell, width, dtype, ROWS[width])
-        sides = {"ours": ours.build(cfg).step}
-        if not why:
-            sides |= torch_sides(cfg, compiling.get((cell, dtype), True))
-        sides["Flax nn.RNN"] = ours.build(cfg, flax_rnn.build(cfg)).step
-        if width == min(ROWS):
-            sides |= ours.plain(cfg)
-        times = timing.measure(sides, SECONDS)
-        compiling[cell, dtype] = peers.compiled(times)
-        yield from timing.against(f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
-                                  work=ours.tokens(cfg))
-        del sides
-        jax.clear_caches()
-        gc.collect()
+    with apart.Processes() as processes:
+        for cell, width, dtype in CASES:
+            cfg = recipe(cell, width, dtype, ROWS[width])
+            sides = ours.sides(processes, cfg, plain=width == min(ROWS))
+            if not why:
+                sides |= torch_sides(processes, cfg, compiling.get((cell, dtype), True))
+            sides[FLAX] = processes.side(FLAX, flax_rnn.step, cfg)
+            times = timing.measure(sides, SECONDS)
+            processes.forget()
+            compiling[cell, dtype] = peers.compiled(times)
+            yield from timing.against(f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
+                                      work=ours.tokens(cfg))
 
 
-def torch_sides(cfg: config.Config, compiling: bool) -> dict[str, Callable]:
+def torch_sides(processes: apart.Processes, cfg: config.Config, compiling: bool) -> dict[str, Callable]:
     """The peer in PyTorch as it is and, if `compiling`, compiled; after a check, at a cell's first width, that the work
     is equal. In bfloat16 its recurrence has the dtype that is faster."""
-    from experiments.benchmark import torch_rnn, torch_step
+    from experiments.benchmark import torch_rnn
 
     cell, dtype = cfg.model.cell, cfg.model.dtype
     if cfg.model.width == min(ROWS):
-        print(f"{cell}: {check(recipe(cell, cfg.model.width, 'float32', 2))}", flush=True)
-    build = functools.partial(torch_rnn.tuned, cfg)
+        said = processes.run("torch.nn", check, recipe(cell, cfg.model.width, "float32", 2))
+        print(f"{cell}: {said}", flush=True)
+
+    def build(setting):
+        return processes.side(f"torch.nn ({setting})", torch_rnn.tuned, cfg, setting)
+
     setting = peers.best(peers.settings(recurrence=("", "float32")), build) if dtype == "bfloat16" else peers.Setting()
-    torch_step.forget()
     return peers.as_it_is_and_compiled(f"torch.nn.{torch_rnn.CELLS[cell].__name__}", setting, compiling, build)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.benchmark import timing
 
-SECONDS = 30   # of rounds
+SECONDS = 25   # of rounds
 LEAST = 2      # rounds: each starts Python, and compiles, for every case
 ROOT = Path(__file__).parents[2]
 

@@ -1,5 +1,4 @@
 """A training step in PyTorch: the project's optimiser, clipping and masks around any network and loss."""
-import gc
 import itertools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -59,15 +58,6 @@ def build(network: torch.nn.Module, loss: Callable[[Arrays], torch.Tensor], rows
             torch.cuda.synchronize()
 
     return update
-
-
-def forget() -> None:
-    """Drops what torch.compile has made; no step built before may be used after.
-
-    It keeps few versions of a function, and beyond them runs it uncompiled without a word.
-    """
-    torch.compiler.reset()
-    gc.collect()
 
 
 def count(network: torch.nn.Module) -> int:

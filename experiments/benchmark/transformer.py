@@ -3,16 +3,16 @@
 Forward pass, backward pass, clipping and AdamW, dropout 0.1, 30,522 entries, 15% masked. The peer gets its rows masked,
 and no attention mask, where ours draws the one and applies the other.
 """
-import gc
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 
-from experiments.benchmark import limit, ours, peers, timing
+from experiments.benchmark import apart, limit, ours, peers, timing
 from mlm.base import config
 
 SECONDS = 12   # of rounds, a case
+STOCK = "stock BertForMaskedLM"
 TOLERANCE = 1e-4
 LIMITED = ("mini", "base", "large")  # sizes whose products are timed beside their step
 
@@ -50,41 +50,38 @@ def rows() -> Iterator[dict]:
         print(f"the peers are left out: {why}")
     attention: dict[tuple[str, int], peers.Setting] = {}
     compiling: dict[str, bool] = {}
-    if not why:
-        print(check(cases()[0]._replace(rows=2, dtype="float32").config()), flush=True)
-    for case in cases():
-        cfg, limited = case.config(), case.size in LIMITED
-        sides = {"ours": ours.build(cfg).step}
-        if case.size == cases()[0].size:
-            sides |= ours.plain(cfg)
+    with apart.Processes() as processes:
         if not why:
-            of_kind = case.dtype, case.length
-            if of_kind not in attention:
-                attention[of_kind] = faster_attention(case)
-            sides |= peer_sides(case, attention[of_kind], compiling.get(case.dtype, True))
-        times = timing.measure(sides | (limit.sides(cfg) if limited else {}), SECONDS)
-        of_sides = {name: times[name] for name in sides}
-        compiling[case.dtype] = peers.compiled(of_sides)
-        if limited:
-            yield from ({"part": "limit"} | row for row in limit.rows(str(case), cfg, times))
-        yield from timing.against(str(case), "tokens/s", of_sides, work=ours.tokens(cfg))
-        del sides
-        jax.clear_caches()
-        gc.collect()
+            print(processes.run(STOCK, check, cases()[0]._replace(rows=2, dtype="float32").config()), flush=True)
+        for case in cases():
+            cfg, limited = case.config(), case.size in LIMITED
+            sides = ours.sides(processes, cfg, plain=case.size == cases()[0].size)
+            if not why:
+                of_kind = case.dtype, case.length
+                if of_kind not in attention:
+                    attention[of_kind] = faster_attention(processes, case)
+                sides |= peer_sides(processes, case, attention[of_kind], compiling.get(case.dtype, True))
+            times = timing.measure(sides | (limit.sides(processes, cfg) if limited else {}), SECONDS)
+            processes.forget()
+            of_sides = {name: times[name] for name in sides}
+            compiling[case.dtype] = peers.compiled(of_sides)
+            if limited:
+                yield from ({"part": "limit"} | row for row in limit.rows(str(case), cfg, times))
+            yield from timing.against(str(case), "tokens/s", of_sides, work=ours.tokens(cfg))
 
 
-def faster_attention(case: Case) -> peers.Setting:
+def faster_attention(processes: apart.Processes, case: Case) -> peers.Setting:
     """PyTorch's attention that is faster in one layer of the case's width; its share falls as nets grow wider."""
-    from experiments.benchmark import bert, torch_step
+    from experiments.benchmark import bert
 
-    shallow = case.config(layers=1)
-    setting = peers.best(peers.settings(attention=("sdpa", "eager")), lambda setting: bert.tuned(shallow, setting))
-    torch_step.forget()
+    setting = peers.best(peers.settings(attention=("sdpa", "eager")),
+                         lambda setting: processes.side(str(setting), bert.tuned, case.config(layers=1), setting))
+    processes.forget()
     return setting
 
 
-def peer_sides(case: Case, setting: peers.Setting, compiling: bool) -> dict[str, Callable]:
-    """The tuned peer as it is and, if `compiling`, compiled; in float32 or on an accelerator the stock one too.
+def peer_sides(processes: apart.Processes, case: Case, setting: peers.Setting, compiling: bool) -> dict[str, Callable]:
+    """The tuned peer as it is and, if `compiling`, compiled; in the first case the stock one too.
 
     compiling: whether torch.compile was faster for a narrower net. What it spares, passes between products, counts the
     less the wider the net is.
@@ -93,10 +90,8 @@ def peer_sides(case: Case, setting: peers.Setting, compiling: bool) -> dict[str,
 
     cfg = case.config()
     sides = peers.as_it_is_and_compiled("tuned BertForMaskedLM", setting, compiling,
-                                        lambda setting: bert.tuned(cfg, setting))
-    if case.dtype == "float32" or jax.default_backend() != "cpu":
-        sides["stock BertForMaskedLM"] = bert.stock(cfg)
-    return sides
+                                        lambda setting: processes.side(str(setting), bert.tuned, cfg, setting))
+    return sides | ({STOCK: processes.side(STOCK, bert.stock, cfg)} if case == cases()[0] else {})
 
 
 def check(cfg: config.Config) -> str:

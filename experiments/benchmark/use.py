@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from experiments.benchmark import asked, packing, peers, timing
+from experiments.benchmark import apart, asked, packing, peers, timing
 
-SECONDS = 40               # of rounds of each
-BATCHES = (1, 8, 32, 128)  # of which the peer takes its fastest
+SECONDS = 25            # of rounds of each
+BATCHES = (8, 32, 128)  # of which the peer takes its fastest
 
 
 def rows() -> Iterator[dict]:
@@ -30,7 +30,7 @@ def against(case: str, model: str, texts: Sequence[str], ours: Callable, theirs:
         print(f"{name} is left out: {why}")
     with contextlib.ExitStack() as stack:
         def side(job, *given, allocator=False):
-            process = stack.enter_context(packing.process(cores=10**6, allocator=allocator))
+            process = stack.enter_context(apart.process(apart.ALL, allocator=allocator))
             return lambda: process.submit(job, *given).result()
 
         sides = {"ours": side(ours, model, texts, allocator=True)}
