@@ -31,16 +31,18 @@ def joined(parts):
     return jax.tree.map(lambda *each: np.concatenate(each), *parts)
 
 
+def taken(rows, steps, **given):
+    made = loader.train_batches(rows, **{"seed": 0, "batch_size": 4, "start_step": 0, "cut": False} | given)
+    return list(itertools.islice(made, steps))
+
+
 @pytest.mark.parametrize("stretches", [1, 3])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_batch_holds_all_tokens_of_the_rows_it_would_hold_and_is_as_long_as_the_longest_asks(stretches, processes):
     rows, lengths = rows_of(stretches=stretches), set()
-    def first(rows, process, processes):
-        return itertools.islice(loader.train_batches(rows, seed=0, batch_size=4, start_step=3, process=process,
-                                                     processes=processes), 12)
-    cut, plain = (map(joined, zip(*(first(each, i, processes) for i in range(processes)), strict=True))
-                  for each in (rows, loader.whole(rows)))
-    for one, other in zip(cut, plain, strict=True):
+    short, plain = (map(joined, zip(*(taken(rows, 12, start_step=3, process=i, processes=processes, cut=cut)
+                                      for i in range(processes)), strict=True)) for cut in (True, False))
+    for one, other in zip(short, plain, strict=True):
         length = one.text.ids_BxL.shape[1] // stretches
         assert length == next(x for x in (16, 24, 32, 48, 64) if x >= rows[loader.USED][one.row_B].max())
         for kept_BxL, whole_BxL in ((one.text.ids_BxL, other.text.ids_BxL), (
@@ -52,6 +54,29 @@ def test_a_batch_holds_all_tokens_of_the_rows_it_would_hold_and_is_as_long_as_th
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         lengths.add(length)
     assert lengths == {16, 24, 64} - ({16} if stretches > 1 else set())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_rows_grouped_by_length_are_those_that_chance_chose_for_so_many_batches(processes):
+    rows, window = rows_of(), loader.GROUP * 4
+    steps = 3 * loader.GROUP
+    chance = joined(taken(rows, steps))
+    each = [taken(rows, steps, grouped=True, process=i, processes=processes) for i in range(processes)]
+    grouped = [joined(parts) for parts in zip(*each, strict=True)]
+    places = {name: np.concatenate([getattr(one, name) for one in grouped]) for name in ("row_B", "epoch_B")}
+    for first in range(0, len(places["row_B"]), window):
+        there = slice(first, first + window)
+        pairs = [sorted(zip(of["row_B"][there], of["epoch_B"][there], strict=True))
+                 for of in (places, chance._asdict())]
+        assert pairs[0] == pairs[1]
+        used_SxB = rows[loader.USED][places["row_B"][there], 0].reshape(-1, 4)
+        by_most = used_SxB[np.argsort(used_SxB.max(1), kind="stable")]
+        assert (by_most[1:].min(1) >= by_most[:-1].max(1)).all()  # sorted, but for the order of the batches
+        assert not np.array_equal(by_most, used_SxB)
+    for start in (1, loader.GROUP + 3):  # a step's batch follows from its number
+        parts = taken(rows, 2, grouped=True, start_step=start)
+        for one, other in zip(parts, grouped[start:], strict=False):
+            assert all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
 
 
 def padded(objective, length):
@@ -103,7 +128,8 @@ def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_re
     rows = {name: column for name, column in rows.items() if name not in ("label", "tag")} | brought
     rows |= {"tag": np.where(rows["segments"] > 0, rows["ids"] % 3, -1)} if objective == "tag" else {}
     state = state_of(jax.eval_shape(made.initial, program.knobs(cfg)))
-    cut, plain = (evaluation.collect(cfg, made, state, each) for each in (rows, loader.whole(rows)))
+    cut, plain = (evaluation.collect(cfg, made, state, each)
+                  for each in (rows, {name: rows[name] for name in rows if name != loader.USED}))
     assert cut.keys() == plain.keys() and len({len(x_Nx) for x_Nx in cut.values()} | {26}) == 1
     for name, x_Nx in plain.items():
         np.testing.assert_allclose(cut[name], x_Nx, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -124,7 +150,7 @@ def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_ar
                for way in ("alone", "together") for seed in (0, 1)]
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
     packed = pack.load(configs[0])
-    taken = loader.train_batches(packed.train, seed=0, batch_size=4, start_step=0)
-    assert len({one.text.ids_BxL.shape for one in itertools.islice(taken, 8)}) > 1
+    batches = taken(packed.train, 8, cut=True, grouped=True)
+    assert len({one.text.ids_BxL.shape for one in batches}) > 1
     for result, wanted in zip(population.train(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)

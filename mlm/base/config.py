@@ -209,6 +209,8 @@ class Optim:
 class Train:
     steps: int = 1000                   # updates
     batch_size: int = 32                # rows an update, over all devices
+    group_by_length: bool = True        # whether a task's rows are sorted by length among those of eight batches, so
+                                        #       that little of a batch is padding; else a batch is what chance makes it
     accumulate: int = 1                 # parts the batch is computed in, one after the other
     spike: float = 0.0                  # a loss of more than so many times its running mean, or one that is not finite,
                                         #       sends the run back to the last multiple of spike_back steps before it;

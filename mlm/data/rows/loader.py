@@ -1,7 +1,10 @@
 """Batches of packed rows: the batch of a training step is a pure function of the seed and the step.
 
-Rows that bring USED are cut to the longest of their batch, of the global one, so that little of it is padding.
+Rows that bring USED are cut to the longest of their batch, of the global one, and may be grouped by length, so that
+little of it is padding.
 """
+import functools
+import sys
 from collections.abc import Iterator, Mapping
 
 import grain
@@ -13,30 +16,49 @@ Rows = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
 TEXT = ("ids", "segments", "positions", "types")
 SOURCE = "source_"  # before these, in the names of columns that hold the source beside a row
 USED = "used"         # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
+GROUP = 8             # batches whose rows are sorted by length among them, where they are
 NOTHING = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
 
 
-def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, process: int = 0, processes: int = 1
-                  ) -> Iterator[types.Batch]:
+def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, process: int = 0, processes: int = 1,
+                  grouped: bool = False, cut: bool = True) -> Iterator[types.Batch]:
     """This process's share of the batches of step start_step, start_step + 1, ... without end.
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. row_B is its
-    number in the split, epoch_B the number of its permutation. Raises ConfigError where processes does not divide
-    batch_size.
+    number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP batches
+    are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch is as long as its longest
+    row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
     """
     share, count = _share(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
-    numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat().batch(batch_size)[start_step:]
-    slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
+    numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
+    own, slots_B = numbers.batch(share), np.arange(process * share, (process + 1) * share, dtype=np.int32)
+    group = GROUP if grouped else 1
+    windows = numbers.batch(group * batch_size)
 
-    def batch(number, rows_B):
-        mine_B, epoch_B = rows_B[slots_B], ((start_step + number) * batch_size + slots_B.astype(np.int64)) // count
-        return read(rows, mine_B, slots_B, longest(rows, rows_B))._replace(
-            row_B=mine_B.astype(np.int32), epoch_B=epoch_B.astype(np.int32))
+    @functools.lru_cache(maxsize=4)  # of the threads below
+    def window(number):
+        rows_W = windows[number]
+        order_W = np.arange(len(rows_W))
+        if grouped:
+            order_W = np.argsort(rows[USED][rows_W].max(1), kind="stable").reshape(group, batch_size)
+            order_W = np.random.default_rng([seed, number]).permutation(order_W).reshape(-1)
+        return rows_W[order_W], number * len(rows_W) + order_W
 
-    batches = numbers.map_with_index(batch)
-    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
+    def batch(step):
+        if USED not in rows:
+            return made(own[step * processes + process], step * batch_size + slots_B.astype(np.int64), None)
+        place = step % group * batch_size
+        rows_B, place_B = (of_W[place:place + batch_size] for of_W in window(step // group))
+        return made(rows_B[slots_B], place_B[slots_B], longest(rows, rows_B) if cut else None)
+
+    def made(rows_B, place_B, length):
+        return read(rows, rows_B, slots_B, length)._replace(
+            row_B=rows_B.astype(np.int32), epoch_B=(place_B // count).astype(np.int32))
+
+    steps = grain.MapDataset.range(start_step, sys.maxsize).map(batch)
+    return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 
 def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, order_N: np.ndarray | None = None,
@@ -81,11 +103,6 @@ def by_length(rows: Rows, max_rows: int = 0) -> np.ndarray:
     """order_N of the rows that an evaluation reads: the longest first, where they bring how long they are."""
     count = judged_rows(rows, max_rows)
     return np.argsort(-rows[USED][:count].max(1).astype(np.int64), kind="stable") if USED in rows else np.arange(count)
-
-
-def whole(rows: Rows) -> Rows:
-    """Rows of which no batch is cut."""
-    return {name: column for name, column in rows.items() if name != USED}
 
 
 def judged_rows(rows: Rows, max_rows: int) -> int:

@@ -18,7 +18,7 @@ QUESTION = 64              # tokens of a question, at most
 DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
 LABELS = ("classify", "choice", "tag", "edge")  # objectives of labels that are names
 FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
-READ = (Rule(("data.task", "data.task_path", "data.labelled"), "data.corpus", ("task",)),
+READ = (Rule(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus", ("task",)),
         Rule(("data.task_path", "data.tfds_dir", *FIELDS), "data.task", unless=DRAWN),
         Rule(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
         Rule(("data.language",), "data.task", ("", *DRAWN)),

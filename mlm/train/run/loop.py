@@ -95,10 +95,10 @@ def settle(cfg: config.Config, checkpoints) -> None:
 
 
 @contextlib.contextmanager
-def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None = None):
+def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None = None, *, cut: bool = True):
     """A run with its files open, and the state that it goes on from (numpy): its newest checkpoint's, or the first.
 
-    spike: one that it goes back from.
+    spike: one that it goes back from. cut: as loader.train_batches has it; else all batches have one shape.
     """
     made = programs.build(cfg, packed.about)
     with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg), every=spikes.every(cfg))
@@ -112,7 +112,7 @@ def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None =
             saved = saved._replace(totals={**saved.totals, "spikes": spike.found})
         if saved.state.step == 0:
             saved = saved._replace(state=start.begin(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(Run(cfg, packed, made, checkpoints, saved)) as run:
+        with contextlib.closing(Run(cfg, packed, made, checkpoints, saved, cut)) as run:
             if spike:
                 run.log.say(str(spike))
             yield run, saved.state
@@ -122,7 +122,7 @@ class Run:
     """One run beside its steps: what feeds it, and what is written of it. Others make the steps."""
 
     def __init__(self, cfg: config.Config, packed: pack.Packed, made: programs.Program, checkpoints,
-                 saved: checkpoint.Saved):
+                 saved: checkpoint.Saved, cut: bool):
         self.cfg, self.packed, self.made, self.checkpoints = cfg, packed, made, checkpoints
         self.start = int(saved.state.step)
         self.data = packed.manifest["inputs"]
@@ -133,8 +133,8 @@ class Run:
         self.spikes = spikes.Spikes(cfg, saved.totals)
         self.log = Log(cfg, made.objective, self.start, saved.totals)
         self.batches = self.spikes.batches(lambda first: loader.train_batches(
-            packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first, **parallel.share()),
-            self.start)
+            packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first, cut=cut,
+            grouped=cfg.train.group_by_length, **parallel.share()), self.start)
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
 

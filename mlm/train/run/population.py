@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, lease, types
-from mlm.data.rows import loader, pack
+from mlm.data.rows import pack
 from mlm.train.run import directory, log, loop, spikes
 from mlm.train.step import parallel, program
 
@@ -32,7 +32,6 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
     errors.expect(configs[0].parallel.mode == "jit" and not parallel.several(), "config.parallel.mode",
                   configs[0].parallel.mode, "jit, in one process, for runs trained side by side")
     packed, outcomes = pack.load(configs[0]), {}
-    packed = packed._replace(train=loader.whole(packed.train))  # batches of all members have one shape
     with contextlib.ExitStack() as held:
         runs, states = [], []
         for cfg in configs:
@@ -42,7 +41,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
                 if done is not None:
                     outcomes[cfg.workdir] = done
                 else:
-                    run, state = held.enter_context(loop.opened(cfg, packed))
+                    run, state = held.enter_context(loop.opened(cfg, packed, cut=False))
                     runs.append(run)
                     states.append(state)
         outcomes |= loop.drive(runs, Together(runs, states)) if runs else {}

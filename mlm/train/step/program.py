@@ -14,11 +14,10 @@ from mlm.train.step import parallel, update
 TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
 OUTSIDE = ("workdir", "start.run", "start.state", "start.hub", "start.content", "eval.seed", "eval.max_rows",
-           "eval.rates", "eval.ngrams", "eval.distance", "eval.beams", "train.spike", "train.spike_back",
-           "train.spike_limit", "train.eval_every", "train.checkpoint_every", "train.log_every", "downstream.names",
-           "downstream.path",
-           "downstream.learning_rates", "downstream.epochs", "downstream.batch_sizes", "downstream.seeds",
-           "downstream.variants")
+           "eval.rates", "eval.ngrams", "eval.distance", "eval.beams", "train.group_by_length", "train.spike",
+           "train.spike_back", "train.spike_limit", "train.eval_every", "train.checkpoint_every", "train.log_every",
+           "downstream.names", "downstream.path", "downstream.learning_rates", "downstream.epochs",
+           "downstream.batch_sizes", "downstream.seeds", "downstream.variants")
 
 
 class Program(NamedTuple):
