@@ -55,11 +55,11 @@ def rows() -> Iterator[dict]:
             print(processes.run(STOCK, check, cases()[0]._replace(rows=2, dtype="float32").config()), flush=True)
         for case in cases():
             cfg, limited = case.config(), case.size in LIMITED
+            of_kind = case.dtype, case.length
+            if not why and of_kind not in attention:
+                attention[of_kind] = faster_attention(processes, case)
             sides = ours.sides(processes, cfg, plain=case.size == cases()[0].size)
             if not why:
-                of_kind = case.dtype, case.length
-                if of_kind not in attention:
-                    attention[of_kind] = faster_attention(processes, case)
                 sides |= peer_sides(processes, case, attention[of_kind], compiling.get(case.dtype, True))
             times = timing.measure(sides | (limit.sides(processes, cfg) if limited else {}), SECONDS)
             processes.forget()
