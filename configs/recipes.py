@@ -39,7 +39,7 @@ PAPER_TASKS = {"downstream.names": "mnli,qnli,qqp,sst2", "downstream.path": "tas
 BERT_GRID = {"downstream.learning_rates": (5e-5, 3e-5, 2e-5), "downstream.epochs": (2.0, 3.0, 4.0),
              "downstream.batch_sizes": (16, 32)}
 MOSBACH = {"downstream.learning_rates": (2e-5,), "downstream.epochs": (20.0,), "downstream.batch_sizes": (16,),
-           "downstream.variants": "optim.warmup_fraction=0.1"}
+           "downstream.variants": "optim.warmup_fraction=0.1 train.group_by_length=False"}
 
 # An accelerator's: English Wikipedia as prepared by TensorFlow Datasets, whose size and contents are not those of the
 # papers' own corpora (with books, news or the web beside), and WordPiece of BERT's size.

@@ -160,8 +160,8 @@ def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_sa
     whole, same, others = (questions.due(copy(path=str(folder / name))) for name in ("tasks", "same", "others"))
     assert whole == same and len(whole) == 2
     assert not {(part.name, part.sha256) for part in whole} & {(part.name, part.sha256) for part in others}
-    head = questions.due(copy(variants=" tune.layers=0  tune.read=mean"))
-    assert all(part.name.startswith("sst2-layers0-readmean-") for part in head) and len(head) == len(whole)
+    head = questions.due(copy(variants=" tune.layers=0  train.group_by_length=False"))
+    assert all(part.name.startswith("sst2-layers0-group_by_lengthFalse-") for part in head) and len(head) == len(whole)
     assert not {part.sha256 for part in head} & {part.sha256 for part in whole}
 
 
@@ -177,6 +177,7 @@ BAD = {
     "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
     "no seed": ({"seeds": 0}, "seeds = 0: expected at least 1"),
     "half a layer": ({"variants": "tune.layers=0.5"}, r"variants = 'tune\.layers=0\.5': expected a value of type int"),
+    "neither true nor false": ({"variants": "train.group_by_length=no"}, r"expected a value of type bool"),
     "a field's value left out": ({"variants": ",tune.layers"}, r"variants = 'tune\.layers': expected NAME=VALUE"),
     "no field": ({"variants": "tune.layer=0"}, r"tune\.layer: no such field; did you mean config\.tune\.layers"),
     "a field that the grid sets": ({"variants": "seed=1"}, "variants = 'seed=1': expected a field that may be set"),

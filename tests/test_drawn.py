@@ -31,8 +31,11 @@ def language():
 
 def batches():
     rows = dict.fromkeys(("ids", "segments", "positions"), np.zeros((40, 4), np.int32))
-    made = loader.train_batches(rows, seed=3, batch_size=4, start_step=7)
-    return crc32(*(np.stack([batch.row_B, batch.epoch_B, batch.index_B]) for batch in itertools.islice(made, 20)))
+    rows[loader.USED] = np.arange(40)[:, None] % 5
+    made = (loader.train_batches(rows, seed=3, batch_size=4, start_step=7, grouped=grouped)
+            for grouped in (False, True))
+    return crc32(*(np.stack([batch.row_B, batch.epoch_B, batch.index_B])
+                   for of in made for batch in itertools.islice(of, 20)))
 
 
 def masks():
@@ -58,7 +61,7 @@ def items():
 
 
 @pytest.mark.parametrize(("name", "version", "draw", "drawn"), [
-    ("language", 1, language, 3612678098), ("batches", 1, batches, "9ae056d1"), ("masks", 2, masks, "29edbd21"),
+    ("language", 1, language, 3612678098), ("batches", 2, batches, "47b8a596"), ("masks", 2, masks, "29edbd21"),
     ("dropout", 2, dropped, "47b1c9d2"), ("probes", 1, items, "1cfc59cb")],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_draws_of_whole_numbers(name, version, draw, drawn):

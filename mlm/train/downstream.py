@@ -13,7 +13,7 @@ TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate"
          "start.run", "start.state", "start.hub", "start.content", "data.cache", "tokenizer.path", "eval.batch_size",
          "parallel.mode")
 DRAWN = "from_scratch"  # in the place of NAME=VALUE: not with the run's parameters
-KINDS = (str, int, float)
+KINDS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
 
 
 def names(cfg: config.Config) -> tuple[str, ...]:
@@ -42,8 +42,8 @@ def settings(variant: str) -> dict[str, Any]:
         errors.expect(DRAWN in words or not shape, field, word, f"{DRAWN} beside it: a run's model is as it is")
         errors.expect("/" not in text, field, word, "a value without /")
         try:
-            found[name] = kind(text)
-        except ValueError:
+            found[name] = KINDS[kind](text)
+        except (ValueError, KeyError):
             errors.expect(False, field, word, f"a value of type {kind.__name__}")
     return found
 

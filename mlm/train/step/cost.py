@@ -17,7 +17,8 @@ def per_step(cfg: config.Config, vocab_size: int) -> float | None:
     at width W, and its output layer 6 (W + V) W for each prediction among V entries (Kaplan et al. 2020, section 2.1;
     twice that for the backward pass); the count is within 5% of it. XLA counts a loop's body once, however often it
     runs. Layers are therefore unrolled for the count, and the loop along a row is counted with one and with two tokens
-    an iteration: the difference is one token's share. A source's loop is taken to be as long as the row's.
+    an iteration: the difference is one token's share. A source's loop is taken to be as long as the row's,
+    and rows of a task count whole, though batches of them are cut.
     """
     once, twice = (lowered(cfg, vocab_size, time_unroll=unroll) for unroll in (1, 2))
     if once is None:
