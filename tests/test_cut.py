@@ -119,6 +119,18 @@ def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(obj
         np.testing.assert_allclose(leaf, of_its, atol=5e-5 * max(1, np.abs(of_its).max()))
 
 
+def test_processes_that_judge_share_the_same_sorted_batches():
+    rows = rows_of()
+    given = {"batch_size": 4, "max_rows": 27, "order_N": loader.by_length(rows, 27)}
+    alone = list(loader.eval_batches(rows, **given))
+    parts = zip(*(loader.eval_batches(rows, **given, process=i, processes=2) for i in (0, 1)), strict=True)
+    for one, other in zip(alone, map(joined, parts), strict=True):
+        assert all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+    lengths = [one.text.ids_BxL.shape[1] for one in alone]
+    assert lengths == sorted(lengths, reverse=True) and len({*lengths}) == 3
+    assert np.array_equal(np.concatenate([one.index_B for one in alone]), [*loader.by_length(rows, 27), 27])
+
+
 @pytest.mark.parametrize("objective", ["classify", "tag", "span"])
 def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
     cfg = small_config(objective=objective, pack__length=64, model__max_positions=64, eval__batch_size=4)

@@ -209,7 +209,7 @@ def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monke
     a, b = (made(folder, name) for name in "ab")
     spike = spikes.Spike("step 21: ...", [{"back_to": 16}])
     monkeypatch.setattr(population, "Together", lambda *runs: None)
-    monkeypatch.setattr(loop, "opened", lambda cfg, packed: population.contextlib.nullcontext((cfg, None)))
+    monkeypatch.setattr(loop, "opened", lambda cfg, packed, **how: population.contextlib.nullcontext((cfg, None)))
     monkeypatch.setattr(loop, "drive", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
     monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.held(cfg) or cfg.workdir})
     monkeypatch.setattr(pack, "load", lambda cfg: pack.Packed(*[{"inputs": {}}] * len(pack.Packed._fields)))
