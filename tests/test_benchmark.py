@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import jax
@@ -103,11 +104,15 @@ def test_each_side_is_built_once_in_a_process_of_its_own_and_what_it_raises_is_h
         assert len({os.getpid(), *own.values()}) == 3 and processes.run("a", os.getpid) == own["a"]
         side = processes.side("a", functools.partial, (tmp_path / "made").mkdir)
         side()
-        with pytest.raises(FileExistsError):
+        with pytest.raises(RuntimeError, match="FileExistsError"):
             side()
         processes.forget()
-        with pytest.raises(KeyError):
+        with pytest.raises(RuntimeError, match="KeyError"):
             side()
+        with pytest.raises(BrokenProcessPool):  # an end that no job outlives
+            processes.run("a", os._exit, 1)
+        processes.forget()
+        assert processes.run("a", os.getpid) not in own.values()
 
 
 def test_the_products_of_the_limit_are_the_models_own():

@@ -69,10 +69,14 @@ def test_rows_grouped_by_length_are_those_that_chance_chose_for_so_many_batches(
         pairs = [sorted(zip(of["row_B"][there], of["epoch_B"][there], strict=True))
                  for of in (places, chance._asdict())]
         assert pairs[0] == pairs[1]
-        used_SxB = rows[loader.USED][places["row_B"][there], 0].reshape(-1, 4)
-        by_most = used_SxB[np.argsort(used_SxB.max(1), kind="stable")]
-        assert (by_most[1:].min(1) >= by_most[:-1].max(1)).all()  # sorted, but for the order of the batches
-        assert not np.array_equal(by_most, used_SxB)
+        for epoch in {*places["epoch_B"][there]}:  # sorted, but for the order of the batches
+            batches = [rows[loader.USED][one.row_B[one.epoch_B == epoch], 0].tolist()
+                       for one in grouped[first // 4:][:loader.GROUP]]
+            sizes = sorted(map(sorted, filter(None, batches)), key=lambda used_B: used_B[-1])
+            dealt = list(itertools.chain.from_iterable(sizes))
+            assert dealt == sorted(dealt) and batches != sizes
+    for one in taken(rows_of(32), 40, grouped=True, batch_size=16):
+        assert len({*one.row_B}) == 16  # no row beside itself, though a window holds four epochs
     for start in (1, loader.GROUP + 3):  # a step's batch follows from its number
         parts = taken(rows, 2, grouped=True, start_step=start)
         for one, other in zip(parts, grouped[start:], strict=False):
@@ -147,7 +151,9 @@ def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_re
         np.testing.assert_allclose(cut[name], x_Nx, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(tmp_path):
+@pytest.fixture
+def configs(tmp_path):
+    """Of two seeds of a task whose batches have several lengths, twice."""
     draw = random.Random(0)
     (tmp_path / "task").mkdir()
     for name, count in (("train", 40), ("dev", 8)):
@@ -155,14 +161,30 @@ def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_ar
         (tmp_path / "task" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(
             f"{text}\t{int(text < 'c')}\n" for text in texts))
     kinds.train(kinds.config.Tokenizer("words", 9), ["a b c d"] * 9).save(tmp_path)
-    configs = [small_config(data__task="sst2", data__task_path=str(tmp_path / "task"), tokenizer__path=str(tmp_path),
-                            data__cache=str(tmp_path / "cache"), pack__length=32, train__batch_size=4, train__steps=8,
-                            eval__batch_size=4, model__layers=1, model__attention_dropout=0.2, seed=seed,
-                            workdir=str(tmp_path / way / str(seed)))
-               for way in ("alone", "together") for seed in (0, 1)]
+    return [small_config(data__task="sst2", data__task_path=str(tmp_path / "task"), tokenizer__path=str(tmp_path),
+                         data__cache=str(tmp_path / "cache"), pack__length=32, train__batch_size=4, train__steps=8,
+                         eval__batch_size=4, model__layers=1, model__attention_dropout=0.2, seed=seed,
+                         workdir=str(tmp_path / way / str(seed)))
+            for way in ("alone", "together") for seed in (0, 1)]
+
+
+def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
-    packed = pack.load(configs[0])
-    batches = taken(packed.train, 8, cut=True, grouped=True)
-    assert len({one.text.ids_BxL.shape for one in batches}) > 1
     for result, wanted in zip(population.train(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_step_that_compiles_for_a_new_length_is_not_timed_and_has_its_time(configs, monkeypatch):
+    said = []
+    monkeypatch.setattr(loop.beat, "say", lambda word, step: said.append((word, step)))
+    result = loop.train(configs[0])
+    batches = taken(pack.load(configs[0]).train, 8, cut=True, grouped=True)
+    lengths, tokens = ([size(one.text) for one in batches] for size in (
+        lambda text: text.ids_BxL.shape[1], lambda text: int((text.segments_BxL > 0).sum())))
+    new = [number for number, length in enumerate(lengths, 1) if length not in lengths[:number - 1]]
+    assert len(new) > 1
+    for number in range(1, 9):
+        before = said[said.index(("step", number)) - 1]
+        assert before == (("rest", number - 1) if number in new else ("step", number - 1))
+    # Compiled while the step before is at work, whose end is seen late; the first has no beginning.
+    assert result["timed_tokens"] == sum(tokens) - sum(tokens[number - 1] for number in {1, *(n - 1 for n in new[1:])})

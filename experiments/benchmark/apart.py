@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+import jax
 
 from launch import environ
 
@@ -46,10 +49,19 @@ class Processes(contextlib.ExitStack):
         """What a job gives in the process of this name; raises what it raises."""
         if name not in self._pools:
             self._pools[name] = self.enter_context(process(ALL, allocator=True))
-        return self._pools[name].submit(job, *given).result()
+        try:
+            return self._pools[name].submit(job, *given).result()
+        except BrokenProcessPool:
+            del self._pools[name]  # the next that is asked of it gets another
+            raise
 
     def side(self, name: str, build: Callable[..., Callable[[], object]], *given) -> Callable[[], None]:
-        """What build(*given) makes in the process of this name, as a side to be timed here."""
+        """What build(*given) makes in the process of this name, as a side to be timed here.
+
+        On a TPU, which one process has, in this one.
+        """
+        if jax.default_backend() == "tpu":
+            return build(*given)
         number = next(self._numbers)
         self.run(name, _build, number, build, given)
         return lambda: self.run(name, _turn, number)
@@ -64,17 +76,27 @@ _built: dict[int, Callable[[], object]] = {}  # in a side's process
 
 
 def _build(number, build, given):
-    _built[number] = build(*given)
+    with _told():
+        _built[number] = build(*given)
 
 
 def _turn(number):
-    _built[number]()
+    with _told():
+        _built[number]()
+
+
+@contextlib.contextmanager
+def _told():
+    """What is raised in this block as an error that every process knows."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
 
 def _forget():
     _built.clear()
     if "torch" in sys.modules:  # it keeps few versions of a function, and beyond them runs it uncompiled without a word
         sys.modules["torch"].compiler.reset()
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
+    jax.clear_caches()
     gc.collect()

@@ -27,8 +27,8 @@ class Packed(NamedTuple):
 
     ids_NxL; segments_NxL: tokens see each other where this is equal, from 1, 0 on padding; positions_NxL: of a token in
     its segment, from 0. Of pairs also types_NxL, 1 in the second segment, and the label next_N, 1 where that is the
-    true next one. Of a task's rows the labels that labelled.COLUMNS has for the objective. Of aligned text the source
-    beside each row, source_ids_NxS and so on.
+    true next one. Of a task's rows the labels that makers.MAKERS has for the objective, and, in no file, used_NxE, the
+    tokens of each of a row's stretches. Of aligned text the source beside each row, source_ids_NxS and so on.
     """
 
     train: dict[str, np.ndarray]

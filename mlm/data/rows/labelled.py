@@ -64,7 +64,8 @@ def load(cfg: config.Config) -> Packed:
     there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], _length(cfg))
              for split in source.splits}
     for rows in there.values():
-        rows[loader.USED] = (rows["segments"].reshape(len(rows["ids"]), _stretches(cfg), -1) > 0).sum(-1)
+        rows[loader.USED] = np.count_nonzero(
+            rows["segments"].reshape(len(rows["ids"]), _stretches(cfg), -1), axis=-1)
     counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
     known = about(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"])
     known = known._replace(counts=counts_C.tobytes())

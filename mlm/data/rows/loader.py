@@ -26,9 +26,9 @@ def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, pr
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. row_B is its
-    number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP batches
-    are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch is as long as its longest
-    row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
+    number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP batches,
+    and of one epoch, are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch is as
+    long as its longest row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
     """
     share, count = _share(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
@@ -40,11 +40,12 @@ def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, pr
     @functools.lru_cache(maxsize=4)  # of the threads below
     def window(number):
         rows_W = windows[number]
-        order_W = np.arange(len(rows_W))
-        if grouped:
-            order_W = np.argsort(rows[USED][rows_W].max(1), kind="stable").reshape(group, batch_size)
-            order_W = np.random.default_rng([seed, number]).permutation(order_W).reshape(-1)
-        return rows_W[order_W], number * len(rows_W) + order_W
+        place_W = number * len(rows_W) + np.arange(len(rows_W))
+        if not grouped:
+            return rows_W, place_W
+        order_W = np.lexsort((rows[USED][rows_W].max(1), place_W // count))  # in each epoch: no row meets its copies
+        order_W = np.random.default_rng([seed, number]).permutation(order_W.reshape(group, -1)).reshape(-1)
+        return rows_W[order_W], place_W[order_W]
 
     def batch(step):
         if USED not in rows:

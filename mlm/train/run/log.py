@@ -77,7 +77,7 @@ class Log:
         sums = {name: float(value) for name, value in named(values["sums"]).items()}
         new = {"predictions": sums[self.weight], **{name: sums[name] for name in self.objective.counts}}
         now = time.monotonic()
-        if self.clock is not None:  # the first step after a start or pause is not timed: it compiles, or waits
+        if self.clock is not None:  # the first step after a start or pause is not timed: one compiles, or waits
             new |= {"timed_tokens": sums["tokens"], "timed_seconds": now - self.clock}
         for name, value in new.items():
             self.totals[name] += value

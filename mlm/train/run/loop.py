@@ -133,7 +133,8 @@ class Run:
         self.spikes = spikes.Spikes(cfg, saved.totals)
         self.log = Log(cfg, made.objective, self.start, saved.totals)
         self.batches = self.spikes.batches(lambda first: loader.train_batches(
-            packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first, cut=cut,
+            packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first,
+            cut=cut and cfg.model.sees != "apart",  # whose right half reads padding first: its draws hang on it
             grouped=cfg.train.group_by_length, **parallel.share()), self.start)
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
@@ -228,7 +229,7 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
 
     steps: what makes them, such as Alone. A run that is ahead of the others waits until they are where it is.
     """
-    outcomes, last = {}, runs[0].cfg.train.steps
+    outcomes, last, shapes = {}, runs[0].cfg.train.steps, set()
     first = min(run.start for run in runs) + 1
     beat.say(beat.REST, first - 1)
     with Asked() as asked:
@@ -236,10 +237,16 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
             moving = [m for m, run in enumerate(runs) if run.start < number and run.cfg.workdir not in outcomes]
             if not moving:  # those behind have diverged, and those ahead wait
                 continue
-            read = steps.take({m: next(runs[m].batches) for m in moving})
+            batches = {m: next(runs[m].batches) for m in moving}
+            compiles = {batch.text.ids_BxL.shape for batch in batches.values()} - shapes
+            if compiles:
+                beat.say(beat.REST, number - 1)
+            read = steps.take(batches)
             beat.say(beat.STEP, number)
-            stop = asked.now(runs[0].checkpoints, number)
+            stop, shapes = asked.now(runs[0].checkpoints, number), shapes | compiles
             for m in moving:
+                if compiles:
+                    runs[m].log.pause()
                 try:
                     runs[m].took(number, functools.partial(read, m))
                     if runs[m].rests(number, stop):
