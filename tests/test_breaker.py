@@ -32,8 +32,12 @@ def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
     print(f"seed {seed}")
     wanted, seen = kills.undisturbed(there, what)
     assert {"compiling", "saving", "evaluating"} <= seen.keys()
-    one = kills.trial(there, what, ["evaluating"], wanted, seen, random.Random(seed))
-    assert one["wrong"] == [] and len(one["kills"]) == 1, one
+    for number in range(5):  # a moment that is drawn may be past the run's end, as short as it is
+        one = kills.trial(there, what, ["evaluating"], wanted, seen, random.Random(seed + number))
+        assert one["wrong"] == [], one
+        if one["kills"]:
+            break
+    assert len(one["kills"]) == 1, one
     run = there.folder / SHORT["workdir"]
     assert [start["step"] > 0 for start in directory.provenance(run)] == [False, True]  # from a checkpoint
     (rows,) = (there.folder / subject.CACHE).glob("rows-*/manifest.json")
