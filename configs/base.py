@@ -1,6 +1,6 @@
 """The base recipe: a tiny Transformer on the built-in language, 1,000 steps of 32 x 128.
 
-    python -m launch.run --config=configs/base.py --config.workdir=runs/base
+    python -m mlm.cli.train --config=configs/base.py --config.workdir=runs/base
 
 Every field and its default stand in mlm/base/config.py; a recipe says only what it changes.
 """

@@ -4,7 +4,7 @@ Question   Feedforward (window, bag), recurrent (Elman, GRU, LSTM; both directio
            masks, loss, optimiser, number of tokens, and non-embedding parameters within 3%. Learning rate and batch are
            each family's own, chosen among the same trials.
 Source     No paper has this table at matched size: it is this project's own. The sizes are BERT's.
-Command    python -m launch.sweep run experiments/architectures.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/architectures.py --scale=laptop --workers=2
            (--budget=flops: matched by training FLOPs besides parameters)
 Scales     quick: four models, one seed, for a first look. trials: four learning rates and two batches of each, three
            seeds, for recipes.BEST. laptop: all six, two sizes, three seeds. These take in the same 32,000 rows once, at
@@ -16,16 +16,16 @@ Corpus     But for paper: the built-in language, where the least loss that any m
            with --config.data.path=...
 Columns    Where that is known: "gap" is its excess in nats, and beside it what the gap is made of, each part exact:
            telling the kind of a word (noun, preposition, ...), its number, and the word of that kind and number
-           (mlm/data/language/parts.py). "plateau" is how many rows a model took in before its held-out loss was a tenth
+           (mlm/data/language/word_classes.py). "plateau" is how many rows a model took in before its held-out loss was a tenth
            of the way from the unigram's to the optimum's, as seen at evaluations alone: the first at which it was.
 """
 from collections.abc import Sequence
 from itertools import pairwise
 
-from configs.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK_TASKS, SMALL, of_rows
-from launch.sweep.grid import axis, chain, named, product
 from mlm.base.estimates import Estimate, estimate
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, chain, named, product
+from mlm.experiment.recipes import BEST, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK_TASKS, SMALL, of_rows
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": "feedforward", "bag": "feedforward", "elman": "rnn", "gru": "rnn", "lstm": "rnn",
@@ -53,7 +53,7 @@ TRIED = {member: [OWN[member] | of_rows(ROWS, EVERY, trial) for trial in TRIALS]
 SHORT = SMALL | {"mask.rate": 0.3, "data.language.train_documents": ROWS}  # every row once
 SCALES = {
     "quick": {"members": ("window", "bag", "lstm", "transformer"), "sizes": ("micro",), "seeds": 1, "own": CHOSEN,
-              "fields": SHORT | QUICK_TASKS | {"eval.rates": (0.05, 0.15, 0.3, 0.5, 0.8),
+              "fields": SHORT | QUICK_TASKS | {"eval.mask_rates": (0.05, 0.15, 0.3, 0.5, 0.8),
                                  "data.language.validation_documents": 500}},
     "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": 3, "own": TRIED, "fields": SHORT},
     "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": 3, "own": CHOSEN,
@@ -95,7 +95,7 @@ def about(seeds: Sequence[dict]) -> dict:
             "non_embedding": seeds[0]["non_embedding"],
             "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
             "tokens_per_second": estimate(result["tokens_per_second"] for result in seeds),
-            **parts(seeds), **plateau(seeds), **asked.probes(seeds, "accuracy")}
+            **parts(seeds), **plateau(seeds), **evaluation_columns.probes(seeds, "accuracy")}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -111,8 +111,8 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     apart = max((later - earlier for result in results for (earlier, _), (later, _) in pairwise(evaluations(result))),
                 default=0)
     rows, columns = summary.table(results, COLUMNS, about, (
-        *PARTS, Column("plateau", f"plateau (rows, seen every {apart:,})", ",.0f"), *asked.PROBES))
-    best = asked.probes(results[:1], "optimum")
+        *PARTS, Column("plateau", f"plateau (rows, seen every {apart:,})", ",.0f"), *evaluation_columns.PROBES))
+    best = evaluation_columns.probes(results[:1], "optimum")
     if any("gap_kind" in row for row in rows):
         best |= {column.name: 0.0 for column in PARTS}
     return [row | best if row["model"] == "exact optimum" and summary.JUDGED not in row else row
@@ -120,7 +120,7 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 
 def parts(results: Sequence[dict]) -> dict[str, Estimate]:
-    """What the gap is made of (mlm/judge/gap.py), where all runs were asked."""
+    """What the gap is made of (mlm/evaluation/loss_decomposition.py), where all runs were asked."""
     each = [result["answers"].get("gap", {}).get("parts", {}) for result in results]
     return {f"gap_{name}": estimate(found[name]["excess"] for found in each)
             for name in ("kind", "number", "word") if all(name in found for found in each)}

@@ -5,7 +5,7 @@ Claim      Wettig et al. 2022 (arXiv:2202.08005) take the two apart: more corrup
 How        40% is masked and predicted; from there one of the two is changed. Less is predicted than corrupted: a random
            part of it. More: each row is seen under several masks that share no token, and what all of them hide is
            predicted, at a pass through the model for each (mlm/objectives/masking.py).
-Command    python -m launch.sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, reckoned from
            the time of 64 rows (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
            about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate.
@@ -16,13 +16,13 @@ Expected   no number of the paper's is at hand for this table; it was of scores 
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
-from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from mlm.report import summary
 from mlm.report.table import Column
 
-PURE = {"mask.mask_share": 1.0, "mask.random_share": 0.0}
+PURE = {"mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
 
 SCALES = {
@@ -40,7 +40,7 @@ COLUMNS = (Column("corrupted", "corrupted"), Column("predicted", "predicted"), C
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    rates = [{"name": f"corrupt-{rate}-predict-{predict}", "mask.rate": rate, "mask.predict": predict}
+    rates = [{"name": f"corrupt-{rate}-predict-{predict}", "mask.rate": rate, "mask.predict_rate": predict}
              for rate, predict in plan["rates"]]
     points = product(rates, axis("seed", *range(plan["seeds"]), name="seed{}"))
     return {name: plan["fields"] | PURE | point for name, point in named(points).items()}
@@ -48,8 +48,8 @@ def sweep(scale: str) -> dict[str, dict]:
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    return {"corrupted": f"{config['mask.rate']:.0%}", "predicted": f"{config['mask.predict']:.0%}",
-            "views": config["mask.views"],
+    return {"corrupted": f"{config['mask.rate']:.0%}", "predicted": f"{config['mask.predict_rate']:.0%}",
+            "views": config["mask.masks_per_example"],
             **{name: estimate(result[name] for result in seeds) for name in ("realised_rate", "realised_predict")}}
 
 

@@ -2,7 +2,7 @@
 
 Claim      Liu et al. 2019 (RoBERTa, arXiv:1907.11692, table 1): new masks are as good or slightly better than BERT's
            static ones, ten copies of each row, each seen four times in 40 epochs.
-Command    python -m launch.sweep run experiments/dynamic_masking.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/dynamic_masking.py --scale=laptop --workers=2
            (your own text needs as many rows as give 40 epochs: --config.train.steps=ROWS*40/16)
 Hours      quick: seconds a point. laptop: 9 points, about 10 minutes on 2 CPU cores with --workers=2, reckoned from the
            time of a step (0.05 s on one core). paper: 2 points of the base model, each about 54 hours of an H200 at 40%
@@ -16,9 +16,9 @@ Expected   paper, development sets:  SQuAD 2.0  MNLI  SST-2
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
-from launch.sweep.grid import axis, named, product
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import BERT, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 # Rows are seen often here, so that dropout is as in the paper.
@@ -34,7 +34,7 @@ SCALES = {
                                                                "train.batch_size": 16, "train.steps": 1250,
                                                                "train.eval_every": 125},
                "copies": (0, 10, 1), "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | {"model.size": "base", "downstream.names": ",".join(TASKS)},
+    "paper": {"fields": BERT | PAPER_TASKS | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},
               "copies": (0, 10), "seeds": 1},
 }
 
@@ -44,16 +44,18 @@ COLUMNS = (Column("masking", "masking"),)
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    masks = [{"name": f"static-{copies}" if copies else "dynamic", "mask.copies": copies} for copies in plan["copies"]]
+    masks = [{"name": f"static-{copies}" if copies else "dynamic",
+              "mask.static_masks": copies} for copies in plan["copies"]]
     points = product(masks, axis("seed", *range(plan["seeds"]), name="seed{}"))
     return {name: plan["fields"] | point for name, point in named(points).items()}
 
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    copies, theirs = config["mask.copies"], config["model.size"] == "base" and PAPER.get(config["mask.copies"])
+    copies, theirs = (config["mask.static_masks"], config["model.size"] == "base" and
+                      PAPER.get(config["mask.static_masks"]))
     row = {"masking": f"static, {copies} of each row" if copies else "dynamic"}
-    return row | (asked.paper(TASKS, theirs) if theirs else {})
+    return row | (evaluation_columns.paper(TASKS, theirs) if theirs else {})
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -63,4 +65,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for dynamic masking and one for each number of static masks."""
-    return summary.table(results, COLUMNS, about, asked.papers(TASKS))
+    return summary.table(results, COLUMNS, about, evaluation_columns.papers(TASKS))

@@ -5,10 +5,10 @@ Question   What pretraining put into the states themselves shows where they stay
 Source     Devlin et al. 2019 (arXiv:1810.04805) train all; Lee et al. 2019 ("What Would Elsa Do?", arXiv:1911.03090)
            find that the last quarter of the layers gives most of what all give. Neither has recurrent or feedforward
            models beside it.
-Command    python -m launch.sweep run experiments/fine_tuning.py --scale=laptop --workers=2 --config.downstream.path=...
+Command    python -m mlm.launch.sweep run experiments/fine_tuning.py --scale=laptop --workers=2 --config.downstream.path=...
            (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048)
 Corpus     quick: the built-in language, and its task of a passage's topic, whose best possible score is known (more:
-           --config.downstream.names=topic,pair,tag,subject). laptop: the documentation in Python's standard library,
+           --config.downstream.tasks=topic,pair,tag,subject). laptop: the documentation in Python's standard library,
            and six tasks whose files you bring, a folder each below downstream.path; MRPC is not split as GLUE's.
            paper: English Wikipedia, and four small sets of GLUE by the recipe of Mosbach et al. 2021 (MOSBACH).
 How        A learning rate that suits all parameters is too low for a head alone: each has the same ones to choose from,
@@ -20,26 +20,26 @@ Hours      quick: two points, a minute or two each with 4 fine-tunings. laptop: 
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, LAPTOP, MOSBACH, OWN, QUICK, QUICK_TASKS
-from launch.sweep.grid import axis, named, product, without
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, named, product, without
+from mlm.experiment.recipes import BERT, LAPTOP, MOSBACH, OWN, QUICK, QUICK_TASKS
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": {"model.family": "feedforward", "model.cell": "window"},
            "lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
-TRAINED = {"tune.layers=-1": "all", "tune.layers=1": "last layer", "tune.layers=0": "head alone",
-           "from_scratch": "all, nothing pretrained"}
+TRAINED = {"finetune.trainable_layers=-1": "all", "finetune.trainable_layers=1": "last layer",
+           "finetune.trainable_layers=0": "head alone", "from_scratch": "all, nothing pretrained"}
 # Few rows, seen a few times, so that dropout is as in the papers.
-TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500, "model.dropout": 0.1,
+TEXT = {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_examples": 500, "model.dropout": 0.1,
         "train.batch_size": 16, "train.steps": 800, "train.eval_every": 100}
-FILES = {"downstream.names": "sst2,cola,mrpc,rte,stsb,wnut17", "downstream.path": "tasks",
+FILES = {"downstream.tasks": "sst2,cola,mrpc,rte,stsb,wnut17", "downstream.path": "tasks",
          "downstream.learning_rates": (1e-3, 4e-3)}
 
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS, "members": ("lstm", "transformer"), "own": OWN, "seeds": 1},
     "laptop": {"fields": without(LAPTOP, "data.language") | TEXT | FILES, "members": tuple(MEMBERS), "own": OWN,
                "seeds": 3},
-    "paper": {"fields": BERT | MOSBACH | {"model.size": "base", "downstream.names": "cola,mrpc,rte,stsb",
+    "paper": {"fields": BERT | MOSBACH | {"model.size": "base", "downstream.tasks": "cola,mrpc,rte,stsb",
                                           "downstream.path": "tasks"},
               "members": ("transformer",), "own": {"transformer": {}}, "seeds": 3},
 }
@@ -65,4 +65,5 @@ def about(seeds: Sequence[dict]) -> dict:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it was trained for the tasks."""
-    return summary.table([part for result in results for part in asked.apart(result, TRAINED)], COLUMNS, about)
+    return summary.table([part for result in results for part in evaluation_columns.apart(result, TRAINED)], COLUMNS,
+                         about)

@@ -3,7 +3,7 @@
 Claim      The lectures' limits of recurrent nets. The gradient of a prediction by an input far back vanishes in an
            Elman net (Bengio et al. 1994; Hochreiter & Schmidhuber 1997), less with gates, not with attention (Vaswani
            et al. 2017, table 1: paths of length 1); and an RNN's steps wait for each other, those of attention do not.
-Command    python -m launch.sweep run experiments/long_distance.py --scale=laptop
+Command    python -m mlm.launch.sweep run experiments/long_distance.py --scale=laptop
 Corpus     The built-in language: a passage has a protagonist, whose name comes back sentences later, and the exact
            optimum of telling which name comes is known.
 Hours      quick: a minute or two a point on 2 CPU cores. laptop: 12 points, about half an hour, reckoned from the time
@@ -18,27 +18,29 @@ Columns    "reach" is the mean norm of the gradient by an embedding so many toke
 """
 from collections.abc import Sequence
 
-from configs.recipes import BEST, OWN, SMALL, of_rows
-from launch.sweep.grid import axis, chain, named, product, without
 from mlm.base.estimates import SHARE, estimate
+from mlm.experiment.grid import axis, chain, named, product, without
+from mlm.experiment.recipes import BEST, OWN, SMALL, of_rows
 from mlm.report import series, summary
 from mlm.report.table import Column
 
 ROWS, EVERY = 32_000, 6_400  # taken in by a run, and between two evaluations
 MEMBERS = {cell: {"name": cell, "model.family": "rnn", "model.cell": cell} for cell in ("elman", "gru", "lstm")} | {
     "transformer": {"name": "transformer", "model.family": "transformer"}}
-FIELDS = without(SMALL, "mask") | {"objective": "causal", "eval.distance": True, "model.size": "micro",
+FIELDS = without(SMALL, "mask") | {"objective": "causal", "eval.context_range": True, "model.size": "micro",
                                    "data.language.train_documents": ROWS}
-SCALES = {
-    "quick": {"members": ("elman", "lstm", "transformer"), "seeds": 1,
-              "fields": FIELDS | {"data.language.validation_documents": 500}},
-    "laptop": {"members": tuple(MEMBERS), "seeds": 3, "fields": FIELDS},
-    "paper": {"members": tuple(MEMBERS), "seeds": 3,
-              "fields": {"objective": "causal", "eval.distance": True, "model.size": "base", "model.dtype": "bfloat16",
-                         "train.batch_size": 256, "train.steps": 100_000, "optim.learning_rate": 1e-4,
-                         "data.corpus": "tfds", "data.tfds_name": "wiki40b/en", "tokenizer.vocab_size": 30_522,
-                         "eval.max_rows": 10_000, "train.checkpoint_every": 5000}},
-}
+SCALES = {"quick": {"members": ("elman", "lstm", "transformer"), "seeds": 1, "fields": FIELDS |
+                    {"data.language.validation_documents": 500}}, "laptop": {"members": tuple(MEMBERS), "seeds": 3,
+                                                                             "fields": FIELDS},
+          "paper": {"members": tuple(MEMBERS), "seeds": 3, "fields": {"objective": "causal", "eval.context_range": True,
+                                                                      "model.size": "base", "model.dtype": "bfloat16",
+                                                                      "train.batch_size": 256, "train.steps": 100_000,
+                                                                      "optim.learning_rate": 1e-4,
+                                                                      "data.corpus": "tfds",
+                                                                      "data.tfds_name": "wiki40b/en",
+                                                                      "tokenizer.vocab_size": 30_522,
+                                                                      "eval.max_examples": 10_000,
+                                                                      "train.checkpoint_every": 5000}}}
 APART = (8, 32, 64)  # tokens, of which the table has a column each
 COLUMNS = (Column("model", "model"), Column("non_embedding", "non-embedding", ",d"))
 MORE = (*(Column(f"{when}_{low}", f"reach {low}+ back, {when}", ".1e") for when in ("start", "trained")

@@ -2,7 +2,7 @@
 
 Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 8): 80/10/10 is a good choice, yet fine-tuning hardly
            cares as long as there is some [MASK].
-Command    python -m launch.sweep run experiments/masking_mix.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/masking_mix.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
            the time of 64 rows (0.2 s on one core). paper: 6 points of the base model, each about 54 hours of an H200 at
            40% of its peak: 320 hours, an estimate from 6 FLOPs a parameter and token.
@@ -20,13 +20,13 @@ Expected   paper, development sets:     MNLI  NER   NER from features
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
-from launch.sweep.grid import axis, named, product
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
-MIXES = [{"name": f"mask{mask}-same{same}-random{random}", "mask.mask_share": mask / 100,
-          "mask.random_share": random / 100}
+MIXES = [{"name": f"mask{mask}-same{same}-random{random}", "mask.mask_token_prob": mask / 100,
+          "mask.random_token_prob": random / 100}
          for mask, same, random in ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))]
 
 TASKS = {"mnli": "MNLI", "conll2003": "NER"}
@@ -37,7 +37,7 @@ PAPER = {  # [MASK] / same / random: scores of TASKS, of the base model
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.names": ",".join(TASKS)},
+    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},
               "seeds": 1},
 }
 
@@ -54,7 +54,7 @@ def sweep(scale: str) -> dict[str, dict]:
 def about(seeds: Sequence[dict]) -> dict:
     mask, random = (100 * seeds[0]["config"][f"mask.{name}_share"] for name in ("mask", "random"))
     mix = f"{mask:.0f} / {100 - mask - random:.0f} / {random:.0f}"
-    theirs = asked.paper(TASKS, PAPER[mix]) if seeds[0]["config"]["model.size"] == "base" else {}
+    theirs = evaluation_columns.paper(TASKS, PAPER[mix]) if seeds[0]["config"]["model.size"] == "base" else {}
     return {"mix": mix, **theirs}
 
 
@@ -65,4 +65,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each mix."""
-    return summary.table(results, COLUMNS, about, asked.papers(TASKS))
+    return summary.table(results, COLUMNS, about, evaluation_columns.papers(TASKS))

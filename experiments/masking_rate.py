@@ -5,7 +5,7 @@ Claim      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes fo
 How        A learning rate that was chosen at one masking rate favours that rate. So none is chosen: at laptop scale
            every rate of training has the same three learning rates, at either size, a row of the table each, and rates
            are compared at each of them. paper: the paper's one for all.
-Command    python -m launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/masking_rate.py --scale=laptop --workers=2
            (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...)
 Hours      quick: seconds a point. laptop: 81 points, 140 minutes on 2 CPU cores with --workers=2, reckoned from 73 for
            42 points of as many rows. paper: 60 points, some 660 hours of an H200 at 40% of its peak (5 a point at base
@@ -18,34 +18,24 @@ Expected   paper, large, accuracy on the development sets after fine-tuning (the
            SST-2        93.3  92.7  93.0  92.8  92.7  92.6  91.9  90.5 |         93.2  93.0
            They stand beside ours at paper scale. The table shows held-out loss on masks of 15%, too, and at every
            other rate: a row is a rate of training, a column one of evaluation.
-Tasks      paper: the four, from folders of --config.downstream.path=... (--config.downstream.names= does without).
+Tasks      paper: the four, from folders of --config.downstream.path=... (--config.downstream.tasks= does without).
            quick, laptop: the topic of a passage of the built-in language, whose best possible accuracy is known; at
            laptop scale over 3 seeds of pretraining x 3 of fine-tuning, half a minute each: 2 hours more. Of models of
-           your own text: --config.downstream.names=sst2,cola --config.downstream.path=...
+           your own text: --config.downstream.tasks=sst2,cola --config.downstream.path=...
 """
 from collections.abc import Sequence
 
-from configs.recipes import (
-    BEST,
-    LAPTOP,
-    LAPTOP_TASKS,
-    OWN,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    WETTIG,
-    of_rows,
-)
-from launch.sweep.grid import axis, chain, named, product
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, chain, named, product
+from mlm.experiment.recipes import BEST, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG, of_rows
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)   # to train at
 JUDGED = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to judge at; apart: one more to train at redoes no run
 MEMBERS = {"transformer": {"name": "transformer", "model.family": "transformer"},
            "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm"}}
-MIXES = {"mask": {"name": "mask", "mask.mask_share": 1.0, "mask.random_share": 0.0},
-         "80-10-10": {"name": "80-10-10", "mask.mask_share": 0.8, "mask.random_share": 0.1}}
+MIXES = {"mask": {"name": "mask", "mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0},
+         "80-10-10": {"name": "80-10-10", "mask.mask_token_prob": 0.8, "mask.random_token_prob": 0.1}}
 
 TASKS = {"mnli": "MNLI", "qnli": "QNLI", "qqp": "QQP", "sst2": "SST-2"}
 PAPER = {  # large: [MASK] alone?, rate: accuracies of TASKS
@@ -62,18 +52,18 @@ LONG = {member: OWN[member] | of_rows(44_800, 6_400, {"train.batch_size": BEST[m
 # Which rates to train at, by model, size and mix. Runs of seconds share one compiled program, with room for the highest
 # rate; in longer ones a program for each rate costs less: 216 ms for 64 rows at 15%, and 315 with that room.
 SCALES = {
-    "quick": {"fields": QUICK | QUICK_TASKS | {"mask.max_rate": 0.8, "eval.rates": (0.15, 0.4, 0.8)}, "seeds": 1,
+    "quick": {"fields": QUICK | QUICK_TASKS | {"mask.max_rate": 0.8, "eval.mask_rates": (0.15, 0.4, 0.8)}, "seeds": 1,
               "own": OWN, "learning_rates": (QUICK["optim.learning_rate"],),
               "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
                         ("transformer", "micro", "80-10-10"): (0.4,)}},
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | {"eval.rates": JUDGED, "data.language.validation_documents": 300},
+    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | {"eval.mask_rates": JUDGED, "data.language.validation_documents": 300},
                "seeds": 3,
                "own": LONG, "learning_rates": (2e-3, 4e-3, 8e-3),
                "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
                          ("transformer", "micro", "80-10-10"): (0.15, 0.4),
                          ("transformer", "tiny", "mask"): (0.15, 0.4),
                          ("lstm", "micro", "mask"): (0.15, 0.4)}},
-    "paper": {"fields": WETTIG | PAPER_TASKS | {"eval.rates": JUDGED}, "seeds": 3,
+    "paper": {"fields": WETTIG | PAPER_TASKS | {"eval.mask_rates": JUDGED}, "seeds": 3,
               "own": {"transformer": {}}, "learning_rates": (WETTIG["optim.learning_rate"],),
               "rates": {("transformer", size, mix): rates for size in ("base", "large")
                         for mix, rates in (("mask", RATES), ("80-10-10", (0.15, 0.4)))}},
@@ -81,7 +71,7 @@ SCALES = {
 
 COLUMNS = (Column("model", "model"), Column("size", "size"), Column("masking", "masking"),
            Column("learning_rate", "learning rate", "g"), Column("rate", "trained at"))
-PAPERS = asked.papers(TASKS)
+PAPERS = evaluation_columns.papers(TASKS)
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -97,12 +87,12 @@ def sweep(scale: str) -> dict[str, dict]:
 
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    pure = config["mask.mask_share"] == 1
+    pure = config["mask.mask_token_prob"] == 1
     row = {"model": config["model.cell"] or config["model.family"], "size": config["model.size"],
            "masking": "[MASK]" if pure else "80/10/10", "learning_rate": config["optim.learning_rate"],
            "rate": f"{config['mask.rate']:.0%}"}
     theirs = PAPER.get((pure, config["mask.rate"])) if config["model.size"] == "large" else None
-    return row | (asked.paper(TASKS, theirs) if theirs else {})
+    return row | (evaluation_columns.paper(TASKS, theirs) if theirs else {})
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:

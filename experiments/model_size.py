@@ -2,7 +2,7 @@
 
 Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 6): with every step in size the held-out perplexity falls,
            and what is fine-tuned from it gets better even on small data.
-Command    python -m launch.sweep run experiments/model_size.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/model_size.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 40 minutes on 2 CPU cores with --workers=2, reckoned from
            the time of 64 rows (0.2 s on one core for 2 layers of width 64). paper: 6 points, about 400 hours of an H200
            at 40% of its peak: an estimate from 6 FLOPs a parameter and token.
@@ -21,9 +21,9 @@ Expected   paper:  layers width heads: perplexity; MNLI  MRPC  SST-2
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
-from launch.sweep.grid import axis, named, product
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import BERT, BERT_GRID, LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 TASKS = {"mnli": "MNLI", "mrpc": "MRPC", "sst2": "SST-2"}
@@ -36,7 +36,7 @@ SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6)
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "shapes": SHAPES, "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.names": ",".join(TASKS)}, "shapes": tuple(PAPER),
+    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.tasks": ",".join(TASKS)}, "shapes": tuple(PAPER),
               "seeds": 1},
 }
 
@@ -46,19 +46,19 @@ COLUMNS = (Column("model", "model"), Column("perplexity_paper", "paper's perplex
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    shapes = [{"name": f"{layers}x{width}-{heads}heads", "model.layers": layers, "model.width": width,
-               "model.heads": heads, "model.hidden": 4 * width} for layers, width, heads in plan["shapes"]]
+    shapes = [{"name": f"{layers}x{width}-{heads}heads", "model.num_layers": layers, "model.width": width,
+               "model.num_heads": heads, "model.mlp_dim": 4 * width} for layers, width, heads in plan["shapes"]]
     points = product(shapes, axis("seed", *range(plan["seeds"]), name="seed{}"))
     return {name: plan["fields"] | point for name, point in named(points).items()}
 
 
 def about(seeds: Sequence[dict]) -> dict:
-    shape = tuple(seeds[0]["config"][f"model.{name}"] for name in ("layers", "width", "heads"))
+    shape = tuple(seeds[0]["config"][f"model.{name}"] for name in ("num_layers", "width", "num_heads"))
     row = {"model": "{} layers, width {}, heads {}".format(*shape)}
     if shape not in PAPER:
         return row
     perplexity, *scores = PAPER[shape]
-    return row | {"perplexity_paper": perplexity} | asked.paper(TASKS, scores)
+    return row | {"perplexity_paper": perplexity} | evaluation_columns.paper(TASKS, scores)
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -68,4 +68,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each shape, with the paper's perplexity where it had that shape."""
-    return summary.table(results, COLUMNS, about, asked.papers(TASKS))
+    return summary.table(results, COLUMNS, about, evaluation_columns.papers(TASKS))

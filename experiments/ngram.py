@@ -3,7 +3,7 @@
 Claim      Bengio et al. 2003 (JMLR 3): a feedforward net over the last n - 1 words is better than smoothed n-grams of
            the same n, and gains by a larger n where these have long stopped. Mikolov et al. 2010 and after: recurrent
            nets are better still. Here all are asked for the same words and get the same steps.
-Command    python -m launch.sweep run experiments/ngram.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/ngram.py --scale=laptop --workers=2
            (your own text by the word: --config.data.path=... --config.tokenizer.kind=words
            --config.tokenizer.vocab_size=10000)
 Corpus     quick and laptop: the built-in language, where the exact optimum given all words before, and given the last
@@ -19,14 +19,14 @@ Expected   Penn Treebank by the word, test perplexity as published, with its nat
 """
 from collections.abc import Sequence
 
-from configs.recipes import BEST, OWN, SMALL, of_rows
-from launch.sweep.grid import axis, chain, named, product, without
 from mlm.base.estimates import estimate
+from mlm.experiment.grid import axis, chain, named, product, without
+from mlm.experiment.recipes import BEST, OWN, SMALL, of_rows
 from mlm.report import summary
 from mlm.report.table import Column
 
 ROWS, EVERY = 32_000, 6_400  # taken in by a run, and between two evaluations
-CAUSAL = without(SMALL, "mask") | {"objective": "causal", "eval.ngrams": 5, "data.language.train_documents": ROWS}
+CAUSAL = without(SMALL, "mask") | {"objective": "causal", "eval.ngram_order": 5, "data.language.train_documents": ROWS}
 
 
 def window(n: int) -> dict:
@@ -45,10 +45,10 @@ SCALES = {
     "laptop": {"members": tuple(MEMBERS), "seeds": 3, "own": CHOSEN, "fields": CAUSAL | {"model.size": "micro"}},
     "paper": {"members": tuple(MEMBERS), "seeds": 1,
               "own": {name: {"optim.learning_rate": 5e-4, "train.batch_size": 256} for name in MEMBERS},
-              "fields": {"objective": "causal", "eval.ngrams": 3, "model.size": "medium", "train.steps": 100_000,
+              "fields": {"objective": "causal", "eval.ngram_order": 3, "model.size": "medium", "train.steps": 100_000,
                          "data.corpus": "tfds", "data.tfds_name": "lm1b", "tokenizer.kind": "words",
                          "tokenizer.vocab_size": 60_000, "model.dtype": "bfloat16", "eval.batch_size": 256,
-                         "eval.max_rows": 10_000, "train.checkpoint_every": 5000}},
+                         "eval.max_examples": 10_000, "train.checkpoint_every": 5000}},
 }
 
 COLUMNS = (Column("model", "model"), Column("sees", "sees"), Column("non_embedding", "non-embedding", ",d"),

@@ -12,7 +12,7 @@ How        One architecture, the same rows, steps and learning rate. Each is jud
            diffusion models tell whole documents, and stand beside each other in nats per document ("loss of a document
            above the floor"). What all can be asked: the task's score once fine-tuned, with its optimum. What those that
            fill in can: verbs that agree and names that recur, each masked alone.
-Command    python -m launch.sweep run experiments/objectives.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
 Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a floor
            (also both sides apart) with a window, a GRU and a Transformer, and encoder-decoders that denoise, with as
@@ -25,9 +25,9 @@ Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, 42 minutes
 """
 from collections.abc import Sequence
 
-from configs.recipes import BEST, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, SMALL, WETTIG, of_rows
-from launch.sweep.grid import axis, chain, named, product, without
-from mlm.report import asked, series, summary
+from mlm.experiment.grid import axis, chain, named, product, without
+from mlm.experiment.recipes import BEST, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, SMALL, WETTIG, of_rows
+from mlm.report import evaluation_columns, series, summary
 from mlm.report.table import Column
 
 ROWS, EVERY = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -38,7 +38,8 @@ def masked(rate: float) -> dict:
 
 
 def hybrid(name: str, causal: float = 0.0, first: float = 0.0) -> dict:
-    return {"name": name, "objective": "hybrid", "mask.rate": 0.3, "hybrid.causal": causal, "hybrid.first": first}
+    return {"name": name, "objective": "hybrid", "mask.rate": 0.3, "hybrid.causal_fraction": causal,
+            "hybrid.causal_first_fraction": first}
 
 
 OBJECTIVES = {point["name"]: point for point in (
@@ -46,7 +47,7 @@ OBJECTIVES = {point["name"]: point for point in (
     hybrid("next30"), hybrid("causal25", first=0.25), hybrid("causal50", first=0.5), hybrid("causal75", first=0.75),
     hybrid("hybrid", causal=0.0625), {"name": "diffusion", "objective": "diffusion"},
     {"name": "replaced", "objective": "replaced", "mask.rate": 0.3},
-    {"name": "apart", "objective": "causal", "model.sees": "apart"},
+    {"name": "apart", "objective": "causal", "model.context": "apart"},
     {"name": "denoise", "objective": "denoise", "mask.rate": 0.3})}
 LABELS = {"mlm": "masked, {rate:.0%}", "causal": "causal", "diffusion": "diffusion", "denoise": "denoised, {rate:.0%}",
           "replaced": "replaced by a generator, {rate:.0%}", "hybrid": "masked, {rate:.0%}, told by the state before"}
@@ -96,9 +97,9 @@ def sweep(scale: str) -> dict[str, dict]:
 def label(config: dict) -> str:
     """What a run was trained to tell."""
     said = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
-    said += ", both sides apart" if config["model.sees"] == "apart" else ""
+    said += ", both sides apart" if config["model.context"] == "apart" else ""
     if config["objective"] == "hybrid":
-        first, share = config["hybrid.first"], config["hybrid.causal"]
+        first, share = config["hybrid.causal_first_fraction"], config["hybrid.causal_fraction"]
         said += f"; {share:.3g} of the rows causal" if share else ""
         said += f"; causal for the first {first:.0%} of the steps" if first else ""
     return said
@@ -109,7 +110,7 @@ def about(seeds: Sequence[dict]) -> dict:
     model = config["model.cell"] or config["model.family"]
     model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
     return {"objective": label(config), "model": model,
-            "size": config["model.size"], **asked.probes(seeds, "accuracy")}
+            "size": config["model.size"], **evaluation_columns.probes(seeds, "accuracy")}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -119,6 +120,6 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each objective and model; the optimum of the probes is theirs."""
-    rows, columns = summary.table(results, COLUMNS, about, asked.PROBES)
-    best = asked.probes([result for result in results if series.probes(result)], "optimum")
+    rows, columns = summary.table(results, COLUMNS, about, evaluation_columns.PROBES)
+    best = evaluation_columns.probes([result for result in results if series.probes(result)], "optimum")
     return [row | best if row["objective"] == "exact optimum" else row for row in rows], columns

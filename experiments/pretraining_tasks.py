@@ -3,7 +3,7 @@
 Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 5): without NSP the model is worse. Liu et al. 2019
            (RoBERTa, arXiv:1907.11692, table 2): it is not; rows of full sentences without NSP are better, those that
            keep to one document (doc) a little better still.
-Command    python -m launch.sweep run experiments/pretraining_tasks.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/pretraining_tasks.py --scale=laptop --workers=2
            (your own text: --config.data.corpus=text --config.data.path=...)
 Corpus     The documentation in Python's standard library, as the built-in language has no next sentence to tell.
 Hours      quick: seconds a point. laptop: 12 points, about 10 minutes on 2 CPU cores with --workers=2, reckoned from
@@ -20,22 +20,23 @@ Expected   BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            beside held-out loss. Each way packs the held-out text its own way, so the losses are of different rows and
            masks: compare how far each is below the unigram baseline on its own. RoBERTa's pairs of single sentences are
            left out. laptop: tasks of English are files that nothing here brings along: name yours
-           (--config.downstream.names=mrpc,rte --config.downstream.path=...).
+           (--config.downstream.tasks=mrpc,rte --config.downstream.path=...).
 """
 from collections.abc import Sequence
 
-from configs.recipes import BERT, BERT_GRID, LAPTOP, OWN, PAPER_TASKS, QUICK
-from launch.sweep.grid import axis, named, product, without
-from mlm.report import asked, summary
+from mlm.experiment.grid import axis, named, product, without
+from mlm.experiment.recipes import BERT, BERT_GRID, LAPTOP, OWN, PAPER_TASKS, QUICK
+from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
-TASKS = [{"name": "segment-pairs-nsp", "pack.mode": "segment_pair", "objective": "nsp"},
-         {"name": "segment-pairs", "pack.mode": "segment_pair", "objective": "mlm"},
-         {"name": "full-sentences", "pack.mode": "full_sentences", "pack.isolate": False, "pack.short_share": 0.0,
-          "objective": "mlm"},
-         {"name": "doc-sentences", "pack.mode": "doc_sentences", "pack.short_share": 0.0, "objective": "mlm"}]
+TASKS = [{"name": "segment-pairs-nsp", "pack.mode": "segment_pair", "objective": "nsp"}, {"name": "segment-pairs",
+                                                                                          "pack.mode": "segment_pair",
+                                                                                          "objective": "mlm"},
+         {"name": "full-sentences", "pack.mode": "full_sentences", "pack.isolate_documents": False,
+          "pack.short_seq_prob": 0.0, "objective": "mlm"}, {"name": "doc-sentences", "pack.mode": "doc_sentences",
+                                                            "pack.short_seq_prob": 0.0, "objective": "mlm"}]
 # Its rows, some three thousand, are seen a few times each, so that dropout is as in the papers.
-TEXT = OWN["transformer"] | {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_rows": 500,
+TEXT = OWN["transformer"] | {"data.corpus": "docstrings", "tokenizer.vocab_size": 2048, "eval.max_examples": 500,
                              "model.dropout": 0.1, "model.attention_dropout": 0.1, "train.batch_size": 16}
 
 NAMES = {"mnli": "MNLI", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD 1.1"}
@@ -45,7 +46,7 @@ SCALES = {
     "quick": {"fields": without(QUICK, "data.language") | TEXT, "seeds": 1},
     "laptop": {"fields": without(LAPTOP, "data.language") | TEXT | {"train.steps": 800, "train.eval_every": 100},
                "seeds": 3},
-    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.names": ",".join(NAMES)},
+    "paper": {"fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(NAMES)},
               "seeds": 1},
 }
 
@@ -64,7 +65,7 @@ def about(seeds: Sequence[dict]) -> dict:
     theirs = config["model.size"] == "base" and config["pack.mode"] == "segment_pair"
     return {"rows": config["pack.mode"].replace("_", " "),
             "task": {"mlm": "MLM", "nsp": "MLM + NSP"}[config["objective"]],
-            **(asked.paper(NAMES, PAPER[config["objective"]]) if theirs else {})}
+            **(evaluation_columns.paper(NAMES, PAPER[config["objective"]]) if theirs else {})}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -74,4 +75,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of making rows and each task."""
-    return summary.table(results, COLUMNS, about, asked.papers(NAMES))
+    return summary.table(results, COLUMNS, about, evaluation_columns.papers(NAMES))

@@ -2,9 +2,9 @@
 
 Claim      Tenney et al. 2019 (arXiv:1905.05950): BERT finds parts of speech in its lower layers, what stands in which
            relation to what above them, and meaning above that. No recurrent or feedforward model stands beside it.
-Command    python -m launch.sweep run experiments/probing.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/probing.py --scale=laptop --workers=2
            parts of speech and dependencies of English: --config.data.path=TEXT --config.tokenizer.vocab_size=2048
-           --config.downstream.names=ud_pos,ud_dep --config.downstream.path=..., UD-EWT in folders of these names
+           --config.downstream.tasks=ud_pos,ud_dep --config.downstream.path=..., UD-EWT in folders of these names
 Corpus     quick, laptop: the built-in language, and its task of each hidden word's class and number, whose best
            possible accuracy is known: the embeddings, which see [MASK] alone, know the most frequent class and no more
            (so that their probes are listed as failed, as they should be).
@@ -22,15 +22,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from configs.recipes import BERT, LAPTOP, OWN, QUICK
-from launch.sweep.grid import axis, named, product
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import BERT, LAPTOP, OWN, QUICK
 from mlm.report import layers, summary
 from mlm.report.table import Column
 
 MEMBERS = {"window": {"model.family": "feedforward", "model.cell": "window"},
            "lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
-OWN_TASK = {"downstream.names": "tag", "downstream.learning_rates": (4e-3,)}
-PROBE = "objective=edge tune.layers=0"
+OWN_TASK = {"downstream.tasks": "tag", "downstream.learning_rates": (4e-3,)}
+PROBE = "objective=edge finetune.trainable_layers=0"
 RIGHT = f"{PROBE} data.labelled.scores=accuracy"  # a word has one class: the one that the probe finds likeliest
 PAPER = {"ud_pos": (3.39, 11.68), "ud_dep": (5.69, 13.75)}  # BERT large: expected layer, centre of gravity
 
@@ -39,7 +39,7 @@ SCALES = {
               "probe": RIGHT, "members": ("lstm", "transformer"), "own": OWN, "seeds": 1},
     "laptop": {"fields": LAPTOP | OWN_TASK | {"downstream.seeds": 3}, "layers": 4, "probe": RIGHT,
                "members": tuple(MEMBERS), "own": OWN, "seeds": 3},
-    "paper": {"fields": BERT | {"model.size": "large", "downstream.names": ",".join(PAPER), "downstream.path": "tasks",
+    "paper": {"fields": BERT | {"model.size": "large", "downstream.tasks": ",".join(PAPER), "downstream.path": "tasks",
                                 "downstream.learning_rates": (1e-4,), "downstream.seeds": 3},
               "layers": 24, "probe": PROBE, "members": ("transformer",), "own": {"transformer": {}}, "seeds": 1},
 }
@@ -53,14 +53,14 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
     points = product(members, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    probes = [f"{plan['probe']} tune.depth={depth}" for depth in range(plan["layers"] + 1)]
-    shape = {"model.layers": plan["layers"], "downstream.variants": ",".join(probes)}
+    probes = [f"{plan['probe']} finetune.max_layer={depth}" for depth in range(plan["layers"] + 1)]
+    shape = {"model.num_layers": plan["layers"], "downstream.variants": ",".join(probes)}
     return {name: plan["fields"] | shape | point for name, point in named(points).items()}
 
 
 def depths(result: dict) -> dict[str, list[dict]]:
     """What a run gave when probed for each task, from the embeddings alone to all layers; of those asked at each."""
-    wanted, found = range(result["config"]["model.layers"] + 1), {}
+    wanted, found = range(result["config"]["model.num_layers"] + 1), {}
     for task in result["summary"].get("tasks", {}).values():
         if depth := re.search(r"tune\.depth=(\d+)$", task["variant"]):
             alike = task["task"], task["variant"][:depth.start()], task["trials"], tuple(task["seeds"])
@@ -81,7 +81,7 @@ def about(seeds: Sequence[dict]) -> dict:
                                 ([np.mean(of_run, -1) for of_run in score_RxKxS],
                                  [np.mean(of_run) for of_run in gravity_RxS]))
         row |= {f"{task}_expected": layers.expected_over_seeds(score_SxK),
-                f"{task}_gravity": layers.gravity_over_seeds(gravity_S, config["model.layers"])}
+                f"{task}_gravity": layers.gravity_over_seeds(gravity_S, config["model.num_layers"])}
         if task in PAPER and config["model.size"] == "large":
             row |= {f"{task}_{name}_paper": value for name, value in zip(FOUND, PAPER[task], strict=True)}
     return row

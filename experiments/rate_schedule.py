@@ -2,7 +2,7 @@
 
 Claim      Ankner et al. 2023 (arXiv:2305.15096): yes; a linear fall from 30% to 15% is better than a constant rate, and
            better than a rise.
-Command    python -m launch.sweep run experiments/rate_schedule.py --scale=laptop --workers=2
+Command    python -m mlm.launch.sweep run experiments/rate_schedule.py --scale=laptop --workers=2
 Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
            the time of 64 rows (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak (5 a
            point at base size, 17 at large): an estimate from 6 FLOPs a parameter and token.
@@ -14,9 +14,9 @@ Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at 
 """
 from collections.abc import Sequence
 
-from configs.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
-from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import estimate
+from mlm.experiment.grid import axis, named, product
+from mlm.experiment.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -28,7 +28,7 @@ SCHEDULES = [
     {"name": "linear-15-30", "mask.rate": 0.15, "mask.schedule": "linear", "mask.final_rate": 0.3},
     {"name": "cosine-30-15", "mask.rate": 0.3, "mask.schedule": "cosine", "mask.final_rate": 0.15},
 ]
-ALL = {"mask.max_rate": 0.3, "eval.rates": (0.15, 0.3)}  # one compiled program serves all
+ALL = {"mask.max_rate": 0.3, "eval.mask_rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 1},

@@ -7,7 +7,7 @@ Source     Bahdanau et al. 2015 (arXiv:1409.0473); Vaswani et al. 2017 (arXiv:17
            smallest Transformer for Multi30k in fairseq_mmt (libeineu/fairseq_mmt): 4+4 layers of 128, FFN 256, 4 heads,
            dropout 0.3, smoothing 0.1, Adam (0.9, 0.98) at 5e-3, inverse square root, 2,000 steps of warm-up, shared
            embeddings, averaged checkpoints. Theirs has 8,192 tokens an update, and up to 8,000 updates.
-Command    python -m launch.sweep run experiments/translation.py --scale=laptop --config.data.aligned_path=multi30k
+Command    python -m mlm.launch.sweep run experiments/translation.py --scale=laptop --config.data.parallel_path=multi30k
 Corpus     quick: the built-in language and its translations. laptop: files that nothing here brings along, Multi30k,
            English to German (train, val, test_2016_flickr, each with .en and .de); paper: WMT 2014, named likewise.
            BLEU asks for sacrebleu: pip install -e '.[translate]'.
@@ -19,29 +19,31 @@ Compare    Published figures of this size are BLEU of tokenised text, of a beam 
 """
 from collections.abc import Iterator, Sequence
 
-from launch.sweep.grid import axis, named, product
 from mlm.base.estimates import OverItems, estimate
+from mlm.experiment.grid import axis, named, product
 from mlm.report import summary
 from mlm.report.table import Column
 
-PAIRS = {"data.aligned_path": "multi30k", "data.aligned.source": "en", "data.aligned.target": "de",
-         "data.aligned.test": "test_2016_flickr", "tokenizer.vocab_size": 8000, "pack.length": 64}
+PAIRS = {"data.parallel_path": "multi30k", "data.parallel.source": "en", "data.parallel.target": "de",
+         "data.parallel.test": "test_2016_flickr", "tokenizer.vocab_size": 8000, "pack.seq_len": 64}
 DRAWN = {"data.corpus": "aligned", "data.language.train_documents": 2000, "data.language.validation_documents": 100,
-         "pack.length": 64}
-RECIPE = {"objective": "causal", "model.family": "encoder_decoder", "model.width": 128, "model.hidden": 256,
+         "pack.seq_len": 64}
+RECIPE = {"objective": "causal", "model.family": "encoder_decoder", "model.width": 128,
           "model.dropout": 0.3, "model.init_std": 0.0, "optim.label_smoothing": 0.1, "optim.weight_decay": 0.0,
           "optim.learning_rate": 5e-3, "optim.schedule": "inverse_sqrt", "optim.eps": 1e-9, "train.batch_size": 64}
 MEMBERS = {
     # Of as many parameters.
-    "rnn": {"name": "rnn", "model.cell": "gru", "model.layers": 1, "optim.learning_rate": 2e-3},
-    "transformer": {"name": "transformer", "model.cell": "transformer", "model.layers": 4, "model.heads": 4,
+    "rnn": {"name": "rnn", "model.cell": "gru", "model.num_layers": 1, "model.rnn_dim": 256,
+            "optim.learning_rate": 2e-3},
+    "transformer": {"name": "transformer", "model.cell": "transformer", "model.num_layers": 4, "model.num_heads": 4,
+                    "model.mlp_dim": 256,
                     "model.attention_dropout": 0.0, "model.positions": "sinusoidal", "model.max_positions": 256},
 }
 
 
 def of_steps(steps: int, warmup: int, average: int, every: int) -> dict:
     """So many steps, so many of them of warm-up, and the mean of so many moments, each `every` steps from the next."""
-    return {"train.steps": steps, "optim.warmup_fraction": warmup / steps, "optim.average": average,
+    return {"train.steps": steps, "optim.warmup_fraction": warmup / steps, "optim.average_checkpoints": average,
             "optim.average_every": every}
 
 
@@ -49,12 +51,12 @@ SCALES = {
     "quick": DRAWN | RECIPE | of_steps(40, 20, 2, 5) | {"train.eval_every": 20, "eval.beams": (1, 2)},
     "laptop": PAIRS | RECIPE | of_steps(4200, 2000, 10, 50) | {"train.eval_every": 200, "eval.beams": (1, 2, 4, 8)},
     "paper": PAIRS | RECIPE | of_steps(100_000, 4000, 5, 1000) | {
-        "data.aligned_path": "wmt14", "data.aligned.test": "newstest2014", "tokenizer.vocab_size": 37_000,
-        "pack.length": 256, "model.dropout": 0.1, "model.hidden": 2048, "model.dtype": "bfloat16",
+        "data.parallel_path": "wmt14", "data.parallel.test": "newstest2014", "tokenizer.vocab_size": 37_000,
+        "pack.seq_len": 256, "model.dropout": 0.1, "model.dtype": "bfloat16",
         "optim.learning_rate": 7e-4, "train.batch_size": 100, "train.eval_every": 1000, "eval.beams": (1, 4)},
 }
-BASE = {"transformer": {"model.layers": 6, "model.width": 512, "model.heads": 8},
-        "rnn": {"model.width": 512, "model.hidden": 1024, "optim.learning_rate": 7e-4}}  # at paper scale
+BASE = {"transformer": {"model.num_layers": 6, "model.width": 512, "model.mlp_dim": 2048, "model.num_heads": 8},
+        "rnn": {"model.width": 512, "model.rnn_dim": 1024, "optim.learning_rate": 7e-4}}  # at paper scale
 
 COLUMNS = (Column("model", "model"), Column("beam", "beam", "d"), Column("normalised", "log P"))
 FOUND = (Column("bleu", "BLEU", ".1f"), Column("chrf", "chrF", ".1f"),
@@ -81,7 +83,7 @@ def apart(result: dict) -> Iterator[dict]:
 def about(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     cell = {"gru": "GRU with attention", "transformer": "Transformer"}[config["model.cell"]]
-    row = {"model": f"{cell}, {config['model.layers']} x {config['model.width']}"}
+    row = {"model": f"{cell}, {config['model.num_layers']} x {config['model.width']}"}
     if any("found" not in result for result in seeds):
         return row
     found = [result["found"] for result in seeds]

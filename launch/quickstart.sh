@@ -5,8 +5,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" ""
 code=0
-.venv/bin/python -m launch.sweep run experiments/architectures.py --scale=quick "$@" || code=$?
+.venv/bin/python -m mlm.launch.sweep run experiments/architectures.py --scale=quick "$@" || code=$?
 if [ "$code" -le 1 ]; then  # 1: a point failed; the report is of the others
-    .venv/bin/python -m launch.sweep report experiments/architectures.py --scale=quick "$@"
+    .venv/bin/python -m mlm.launch.sweep report experiments/architectures.py --scale=quick "$@"
 fi
 exit "$code"

@@ -2,9 +2,9 @@
 
 
 def open(folder):
-    """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.judge.opened.Opened`.
+    """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.inference.language_model.Opened`.
 
     hf:ORG/NAME is a folder that huggingface_hub fetches. Raises mlm.base.errors.ConfigError where there is none.
     """
-    from mlm.judge import folders
-    return folders.load(str(folder))
+    from mlm.inference import pretrained_io
+    return pretrained_io.load(str(folder))

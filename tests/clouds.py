@@ -1,4 +1,5 @@
-"""gcloud and kubectl, as far as launch/cluster/ calls them: they keep their calls, and what was asked for, in files."""
+"""gcloud and kubectl, as far as mlm/launch/cluster/ calls them: they keep their calls, and what was asked for, in files."""
+
 import os
 import sys
 from pathlib import Path

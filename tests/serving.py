@@ -14,10 +14,10 @@ from hub_folders import folders_of, with_head
 from small import small_config
 
 import mlm
-from launch import columns, serve, web
 from mlm.base import config
 from mlm.data.tokenizers import kinds
-from mlm.judge import folders
+from mlm.inference import pretrained_io
+from mlm.serve import app, http_server, panels
 
 SCRIPT = "<script>document.title='bad'</script>"
 IMAGE = "<img/src=x/onerror=document.title='bad'>"
@@ -31,7 +31,7 @@ def models(folder) -> dict:
     theirs = folders_of(folder)
     made = {"hub": mlm.open(theirs["bert"]), "tells": mlm.open(with_head(theirs, folder / "heads", "bert-classify"))}
     for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():
-        model, rng = folders.joined(cfg, tokenizer, {}), np.random.default_rng(0)
+        model, rng = pretrained_io.joined(cfg, tokenizer, {}), np.random.default_rng(0)
         params = jax.tree.map(lambda x, rng=rng: 0.5 * rng.normal(size=x.shape).astype(np.float32),
                               jax.eval_shape(model.model.init, jax.random.key(0)))
         made[name] = model._replace(params={"model": params, "objective": {}})
@@ -43,11 +43,11 @@ def served(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlm, "open", opened.get)
-        patch.setattr(columns, "TOP", 20)  # the whole vocabulary of words
-        patch.setattr(web, "SECONDS", 1.0)
-        patch.setattr(web.Handler, "timeout", 1.0)
-        asks = serve.Asks([columns.prepared(name, name, NUMBERED) for name in names], "a [MASK] .")
-        made = web.Server("127.0.0.1", 0, asks.answers())
+        patch.setattr(panels, "TOP", 20)  # the whole vocabulary of words
+        patch.setattr(http_server, "SECONDS", 1.0)
+        patch.setattr(http_server.Handler, "timeout", 1.0)
+        asks = app.Asks([panels.prepared(name, name, NUMBERED) for name in names], "a [MASK] .")
+        made = http_server.Server("127.0.0.1", 0, asks.answers())
         made.server_activate()
         thread = threading.Thread(target=made.serve_forever, args=(0.1,), daemon=True)
         thread.start()
@@ -100,7 +100,7 @@ def raw(draw, port) -> bytes:
     """What somebody might send: right, nearly right, or not at all."""
     texts = ["the [MASK] is red .", SCRIPT, "\u2603 \x00 \ud83d", "a " * draw.randint(1, 700), "[MASK]" * 12, ""]
     value = draw.choice([*texts, None, -1, 2 ** 70, True, 1.5, [[]], {"text": {}}])
-    question = {"run": draw.choice([0, 1, 2, value]), "what": draw.choice([*columns.WHAT, value]),
+    question = {"run": draw.choice([0, 1, 2, value]), "what": draw.choice([*panels.WHAT, value]),
                 "text": draw.choice(texts), "word": draw.choice(["the", value]), "which": draw.choice([1, value])}
     if draw.random() < 0.4:
         question = {"run": 0, "what": draw.choice(["fill", "similar", "attend"]), "text": texts[0]}
@@ -109,7 +109,7 @@ def raw(draw, port) -> bytes:
             del question[name]
     body = draw.choice([json.dumps(question).encode()] * 20 + [
         b"", b"{", b"[" * 9000, b'{"text":' * 1500, b"NaN", b"9" * 6000, b"\xff\xfe{}", b'{"run":0,"run":1}',
-        draw.randbytes(99), b"x" * draw.choice([web.BODY, web.BODY + 1, 2 ** 20])])
+        draw.randbytes(99), b"x" * draw.choice([http_server.BODY, http_server.BODY + 1, 2 ** 20])])
     path = draw.choice(["/ask"] * 20 + [
         "/", "/serve.js", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/serve.css/..%2fserve.py",
         "http://127.0.0.1/", "*", "/ask?" + "a=b&" * 20, "/?%ff", "/\xe9", "/" + "a" * 70000, "/a b", "/\x00",

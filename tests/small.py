@@ -9,7 +9,7 @@ from mlm.base import config, fields, types
 from mlm.models import MEMBERS as MEMBERS
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program
 
 VOCAB = 50
@@ -31,23 +31,23 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
 
     What the member does not read of them is left out, so that one set of changes serves all.
     """
-    base = {"model.layers": 2, "model.width": 16, "model.hidden": 24, "model.init_std": 0.0, "pack.length": 16,
-            "model.family": family, "model.cell": cell}
+    base = {"model.num_layers": 2, "model.width": 16, "model.mlp_dim": 24, "model.rnn_dim": 24, "model.init_std": 0.0,
+            "pack.seq_len": 16, "model.family": family, "model.cell": cell}
     if family in ("transformer", "encoder_decoder"):
-        base |= {"model.heads": 2, "model.max_positions": 32}
+        base |= {"model.num_heads": 2, "model.max_positions": 32}
     if family == "feedforward":
         base["model.window"] = 3
     if changes.get("objective") == "nsp":
         base["pack.mode"] = "segment_pair"
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | changes)
-    return recipe.resolve(fields.override(cfg, {name: fields.DEFAULT[name] for name in recipe.unread(cfg)}))
+    return resolution.resolve(fields.override(cfg, {name: fields.DEFAULT[name] for name in resolution.unread(cfg)}))
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
     """As small_config, on a few short documents of the built-in language, packed under `cache`."""
     base = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
-            "data__language__validation_documents": 80, "pack__length": 32}
+            "data__language__validation_documents": 80, "pack__seq_len": 32}
     return small_config(family, cell, **base | changes)
 
 
@@ -57,7 +57,7 @@ def about(cfg, counts_V=None) -> types.About:
     labels = LABELLED.get(cfg.objective, ("next_B",) if cfg.pack.mode == "segment_pair" else ())
     classes = ENDINGS if cfg.objective == "choice" else CLASSES
     shares = (classes, np.arange(len(classes)).tobytes()) if {*labels} & {"label_B", "tag_BxL", "edge_BxL"} else ()
-    return types.About(len(counts_V), cfg.pack.length, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
+    return types.About(len(counts_V), cfg.pack.seq_len, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
 
 
 def small_program(cfg, devices=1) -> program.Program:
@@ -85,7 +85,7 @@ def build(cfg):
     """The model of a config over VOCAB tokens, its parameters as `params_of` draws them, and its compiled logits."""
     model = MODELS[cfg.model.family].build(cfg.model, VOCAB)
     params = params_of(jax.eval_shape(model.init, jax.random.key(0)))
-    return model, params, jax.jit(lambda text: model.logits(params, model.hidden(params, text)[0]))
+    return model, params, jax.jit(lambda text: model.logits(params, model.encode(params, text)[0]))
 
 
 def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:

@@ -9,7 +9,7 @@ from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import aligned, loader, pack
 from mlm.data.text import aligned as text
-from mlm.train import recipe
+from mlm.train import resolution
 
 LENGTH, SOURCE = 24, 20
 
@@ -35,11 +35,11 @@ def written(folder, **splits):
 def config_of(folder, cache, length=LENGTH, **said):
     words = 5 + len({word for pair in TRAIN for side in pair for word in side.split()})
     cfg = config.Config(
-        objective="causal", data=config.Data(aligned_path=str(folder), cache=str(cache), aligned=config.Aligned(
+        objective="causal", data=config.Data(parallel_path=str(folder), cache=str(cache), parallel=config.Aligned(
             **{"source": "en", "target": "de"} | said)),
         tokenizer=config.Tokenizer(kind="words", vocab_size=words),
-        pack=config.Pack(length=length, source_length=SOURCE))
-    return recipe.resolve(cfg)
+        pack=config.Pack(seq_len=length, source_len=SOURCE))
+    return resolution.resolve(cfg)
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +116,11 @@ def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end
     cfg, packed = made
     assert [(pair["source"], pair["target"]) for pair in pack.told(cfg, packed, "test")] == TEST
     assert pack.told(cfg, packed, "train") == []
-    short = config_of(cfg.data.aligned_path, tmp_path / "cache", length=8)
+    short = config_of(cfg.data.parallel_path, tmp_path / "cache", length=8)
     rows = pack.load(dataclasses.replace(short, tokenizer=cfg.tokenizer))
     long = [pair for pair in TRAIN if len(pair[1].split()) > 6]
     assert rows.manifest["train"]["cut"] == len(long) > 0
-    assert f"train: {len(long)} of {len(TRAIN)} pairs do not fit config.pack.length = 8" in caplog.text
+    assert f"train: {len(long)} of {len(TRAIN)} pairs do not fit config.pack.seq_len = 8" in caplog.text
     held = {rows.tokenizer.decode(ids[1:-1]) for row in range(len(rows.train["ids"]))
             for ids in segments(rows.train, row).values()}
     assert held == {" ".join(target.split()[:6]) for _, target in TRAIN}
@@ -164,9 +164,9 @@ def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
 
 
 @pytest.mark.parametrize("said, message", [
-    ({"target": ""}, "config.data.aligned.target"), ({"target": "en"}, "another ending"),
-    ({"train": ""}, "config.data.aligned.train"),
-    ({"dev": "vall"}, "config.data.aligned.dev = 'vall': expected a name of which vall.en is a file"),
+    ({"target": ""}, "config.data.parallel.target"), ({"target": "en"}, "another ending"),
+    ({"train": ""}, "config.data.parallel.train"),
+    ({"dev": "vall"}, "config.data.parallel.dev = 'vall': expected a name of which vall.en is a file"),
     ({"source": "", "target": "", "train": "train.en", "dev": "val.en"}, "train.en, line 1: columns = 1: expected 2")])
 def test_what_is_named_wrongly_is_told(tmp_path, said, message):
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)

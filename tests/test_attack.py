@@ -9,11 +9,11 @@ import pytest
 from small import environment
 
 from experiments.attack import cases
-from launch import join, loaded
-from launch.sweep import __main__ as command
-from launch.sweep import points
-from mlm.base import config, errors, fields
-from mlm.train import recipe
+from mlm.base import config, errors, fields, user_code
+from mlm.cli import sweep as command
+from mlm.launch import rendezvous
+from mlm.launch.sweep import sweep_points
+from mlm.train import resolution
 from mlm.train.run import loop
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def refused(words, call, *arguments):
 
 @pytest.mark.parametrize("changes", cases.PAIRS, ids=str)
 def test_contradictions_and_what_does_not_fit_together(changes):
-    refused([list(changes)[-1].rpartition(".")[2]], lambda: loop.check(recipe.resolve(config.Config(), changes)))
+    refused([list(changes)[-1].rpartition(".")[2]], lambda: loop.check(resolution.resolve(config.Config(), changes)))
 
 
 def test_every_field_refuses_what_is_not_of_its_kind():
@@ -43,8 +43,8 @@ def test_every_field_refuses_what_is_not_of_its_kind():
     never = {float: slice(0, 3), int: slice(4, 5), str: slice(3, 5), bool: slice(0), tuple: slice(0, 2)}
     for name, value in cases.DEFAULT.items():
         for wrong in (*cases.VALUES[type(value)][never[type(value)]], None):
-            refused([f"config.{name} = "], lambda changes: recipe.check(recipe.resolve(config.Config(), changes)),
-                    {name: wrong})
+            refused([f"config.{name} = "], lambda changes: resolution.check(resolution.resolve(config.Config(),
+                                                                                               changes)), {name: wrong})
         refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
 
 
@@ -54,7 +54,7 @@ def test_every_field_refuses_what_is_not_of_its_kind():
     ("nothing", ["get_config() returns", "NoneType"]), ("wrong", ["get_config() returns", "dict"]),
     ("types", ["config.seed = 'a'", "int"]), ("none", ["none of this name"])])
 def test_a_config_file_that_is_none(folder, name, words):
-    from launch import command
+    from mlm.cli import command
     refused(words, command.recipe, str(folder / f"{name}.py"))
 
 
@@ -71,9 +71,9 @@ def test_a_config_file_that_is_none(folder, name, words):
 def test_an_experiment_that_is_none(folder, name, words):
     def listed():
         experiment = command.load_experiment(str(folder / f"{name}.py"))
-        with loaded.blamed("experiment", experiment.__file__):
+        with user_code.blamed("experiment", experiment.__file__):
             sweep = experiment.sweep("quick")
-        points.resolved(config.Config(), sweep, {})
+        sweep_points.resolved(config.Config(), sweep, {})
 
     refused(words, listed)
 
@@ -86,16 +86,16 @@ def test_a_path_that_is_no_experiment_is_not_opened(folder, path, words):
 
 def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():
     sweep = {"a": {"model.family": "rnn"}, "b": {"model.positions": "rotary"}}
-    found = points.resolved(config.Config(), sweep, {"model.heads": 4})
-    assert found["b"].model.heads == 4 and found["a"] == recipe.resolve(config.Config(), sweep["a"])
-    refused(["config.model.window = 4", "no point reads it"], points.resolved, config.Config(), sweep,
+    found = sweep_points.resolved(config.Config(), sweep, {"model.num_heads": 4})
+    assert found["b"].model.num_heads == 4 and found["a"] == resolution.resolve(config.Config(), sweep["a"])
+    refused(["config.model.window = 4", "no point reads it"], sweep_points.resolved, config.Config(), sweep,
             {"model.window": 4})
 
 
 @pytest.mark.parametrize("workdir", ["", " ", "{}/empty.py", "{}/empty.py/below/it", "{}/" + "n" * 256,
                                      "{}/" + "n/" * 2100, "/dev/null", "{}/pipe"])
 def test_a_workdir_that_can_be_no_folder(folder, workdir):
-    refused(["config.workdir = '"], lambda: loop.check(recipe.resolve(config.Config(),
+    refused(["config.workdir = '"], lambda: loop.check(resolution.resolve(config.Config(),
                                                                       {"workdir": workdir.format(folder)})))
 
 
@@ -106,27 +106,30 @@ def test_a_workdir_that_can_be_no_folder(folder, workdir):
     *(((address, 2, 1, False), ["HOST:PORT"]) for address in ("localhost", "localhost:", ":1", "localhost:0", "a:65536",
                                                                "a:port", "a:-1", "a:1.5", "a:" + "9" * 5000))])
 def test_processes_that_cannot_be(asked, words):
-    refused(words, join.check, join.Asked(*asked, 1))
+    refused(words, rendezvous.check, rendezvous.Asked(*asked, 1))
 
 
 def test_processes_that_do_not_come_and_those_that_do_not_agree():
-    first = join.Asked("localhost:48765", 3, 0, False, 1)
-    refused(["not there within 1 s: process 1, 2 of 3"], join.join, first)
-    refused(["expected process 0 to answer there within 1 s"], join.join, first._replace(process=1))
+    first = rendezvous.Asked("localhost:48765", 3, 0, False, 1)
+    refused(["not there within 1 s: process 1, 2 of 3"], rendezvous.join, first)
+    refused(["expected process 0 to answer there within 1 s"], rendezvous.join, first._replace(process=1))
     for other, said in ((first._replace(process=1, processes=2), "process 1 has --processes=2, process 0 has 3"),
                         (first._replace(process=1), "process 2 of 3")):
         at_work = subprocess.Popen([sys.executable, "-c", "import sys; from launch import join; "
                                     f"join.meet(join.{other._replace(timeout=20)!r}, 1e9)"], cwd=ROOT,
                                    stderr=subprocess.PIPE, text=True)
-        refused([said], join.gather, first._replace(timeout=8), time.monotonic() + 8)
+        refused([said], rendezvous.gather, first._replace(timeout=8), time.monotonic() + 8)
         assert said in at_work.communicate(timeout=30)[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["launch.run", "launch.sweep", "launch.judge"])
+@pytest.mark.parametrize("module", ["mlm.cli.train", "mlm.launch.sweep", "mlm.cli.evaluate"])
 def test_ctrl_c_at_any_moment_of_the_start_is_one_line(module, folder):
-    words = {"launch.run": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
-             "launch.sweep": ["list", "experiments/architectures.py"], "launch.judge": [f"{folder}/none"]}[module]
+    words = {
+        "mlm.cli.train": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
+        "mlm.launch.sweep": ["list", "experiments/architectures.py"],
+        "mlm.cli.evaluate": [f"{folder}/none"],
+    }[module]
     ends = set()
     for wait in (0, 0.3, 1.0):
         started = subprocess.Popen([sys.executable, "-X", "importtime", "-m", module, *words], cwd=ROOT,
@@ -145,7 +148,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(module, folder):
 
 @pytest.mark.slow
 def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
-    listed = f"{sys.executable} -m launch.sweep list {folder}/many.py"
+    listed = f"{sys.executable} -m mlm.launch.sweep list {folder}/many.py"
     (folder / "many.py").write_text(cases.EXPERIMENT.format("{str(i): {'seed': i} for i in range(300)}", "[], []"))
     piped = subprocess.run(["bash", "-c", f"{listed} | head -n 1; exit ${{PIPESTATUS[0]}}"], cwd=ROOT, text=True,
                            capture_output=True, check=False)
@@ -154,7 +157,7 @@ def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
              "config.model.size": "micro", "config.train.steps": 2, "config.workdir": folder / "full",
              "config.data.cache": folder / "full-cache", "config.train.batch_size": 8, "config.eval.batch_size": 8}
     words = " ".join(f"--{name}={value}" for name, value in small.items())
-    run = f"{sys.executable} -m launch.run {words}"
+    run = f"{sys.executable} -m mlm.cli.train {words}"
     full = subprocess.run(["bash", "-c", f"ulimit -f 4; {run}"], cwd=ROOT, text=True, capture_output=True, check=False,
                           env=environment())
     assert full.returncode == 1 and "Traceback" not in full.stderr, full.stderr

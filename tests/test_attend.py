@@ -10,12 +10,12 @@ from absl import flags
 from small import about, build, small_config
 
 import mlm
-from launch import use
 from mlm.base import config, errors
 from mlm.base.special import MASK
+from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.judge import attend, cloze
-from mlm.judge.opened import Opened
+from mlm.inference import attention_maps, masked_queries
+from mlm.inference.language_model import Opened
 
 TEXT = "w3 w1 w4 w1 w5 w9 w2"
 
@@ -28,7 +28,7 @@ def words():
 @pytest.fixture(scope="module")
 def opened(words):
     def of(family, cell="", objective="mlm", **changes):
-        cfg = small_config(family, cell, objective=objective, **{"model__layers": 1} | changes)
+        cfg = small_config(family, cell, objective=objective, **{"model__num_layers": 1} | changes)
         model, params, _ = build(cfg)
         return Opened(cfg, words, model, None, {"model": params, "objective": {}}, about(cfg), 16)
 
@@ -38,7 +38,7 @@ def opened(words):
 def test_rollout_is_the_sum_over_all_ways_down_through_the_layers():
     draw = np.random.default_rng(0)
     weights_KxHxTxT = draw.dirichlet(np.ones(4), size=(3, 2, 4)).astype(np.float32)
-    found_KxTxT = attend.rollout(weights_KxHxTxT)
+    found_KxTxT = attention_maps.rollout(weights_KxHxTxT)
     assert found_KxTxT.shape == (3, 4, 4) and found_KxTxT.dtype == np.float32
     np.testing.assert_allclose(found_KxTxT.sum(-1), 1, atol=1e-6)
     for layers in (1, 2, 3):
@@ -55,17 +55,17 @@ def test_rollout_is_the_sum_over_all_ways_down_through_the_layers():
 def test_saliency_is_the_steepest_slope_of_the_answer(opened, family, cell):
     """By central differences along every axis of an embedding, at a place whose token is hidden by hand."""
     model, place, other = opened(family, cell), 3, 5
-    looked = attend.ask(model, TEXT)
+    looked = attention_maps.ask(model, TEXT)
     row = [model.tokenizer.pieces.index(token) for token in looked.tokens]
     hidden_1xT = jnp.array([row]).at[0, place].set(MASK)
     width, step = model.model.width, 1e-2
     shift_BxTxD = np.zeros((2 * width, len(row), width), np.float32)
     shift_BxTxD[:width, other], shift_BxTxD[width:, other] = step * np.eye(width), -step * np.eye(width)
-    params, text = model.params["model"], cloze.text(jnp.tile(hidden_1xT, (2 * width, 1)))
+    params, text = model.params["model"], masked_queries.text(jnp.tile(hidden_1xT, (2 * width, 1)))
 
     @jax.jit
     def told(shift_BxTxD):
-        return jax.nn.log_softmax(model.model.logits(params, model.model.hidden(
+        return jax.nn.log_softmax(model.model.logits(params, model.model.encode(
             params, text, shift_BxLxD=shift_BxTxD)[0][:, place]))
 
     likeliest = int(told(np.zeros_like(shift_BxTxD))[0].argmax())
@@ -79,24 +79,25 @@ def test_saliency_is_the_steepest_slope_of_the_answer(opened, family, cell):
 def test_embeddings_shifted_to_those_of_another_text_are_that_text(opened):
     model = opened("feedforward", "window")
     params, model, length = model.params["model"], model.model, 9
-    one, other = (cloze.text(jnp.array([np.random.default_rng(seed).permutation(40)[:length] + 5])) for seed in (0, 1))
-    layers = jax.jit(model.layers)
+    one, other = (masked_queries.text(jnp.array([np.random.default_rng(seed).permutation(40)[:length] +
+                                                 5])) for seed in (0, 1))
+    layers = jax.jit(model.encode_layers)
     shift_1xLxD = layers(params, other)[0] - layers(params, one)[0]
-    hidden = jax.jit(lambda text, shift: model.hidden(params, text, shift_BxLxD=shift)[0])
+    hidden = jax.jit(lambda text, shift: model.encode(params, text, shift_BxLxD=shift)[0])
     np.testing.assert_allclose(hidden(one, shift_1xLxD), hidden(other, 0 * shift_1xLxD), atol=1e-5)
     np.testing.assert_allclose(hidden(one, 0 * shift_1xLxD), layers(params, one)[-1], atol=1e-5)
 
 
 def test_an_answer_does_not_know_the_token_that_stands_there(opened):
     model, place = opened("transformer"), 4
-    one, other = (attend.ask(model, text) for text in (TEXT, TEXT.replace("w4 w1", "w4 w8")))
+    one, other = (attention_maps.ask(model, text) for text in (TEXT, TEXT.replace("w4 w1", "w4 w8")))
     assert one.hidden and one.tokens[place] != other.tokens[place] and one.answers[place] == other.answers[place]
     np.testing.assert_allclose(one.saliency_TxT[place], other.saliency_TxT[place], atol=1e-6)
     assert (np.diag(one.saliency_TxT) == 0).all() and np.abs(one.saliency_TxT - other.saliency_TxT).max() > 1e-3
     assert (one.saliency_TxT + np.eye(9) > 0).all()
     np.testing.assert_allclose(one.attention_KxHxTxT, model.attention(TEXT)[1])
     np.testing.assert_allclose(one.attention_KxHxTxT.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(one.rollout_KxTxT, attend.rollout(one.attention_KxHxTxT))
+    np.testing.assert_allclose(one.rollout_KxTxT, attention_maps.rollout(one.attention_KxHxTxT))
 
 
 @pytest.mark.parametrize(("family", "cell", "objective", "seen"), [
@@ -107,7 +108,7 @@ def test_an_answer_does_not_know_the_token_that_stands_there(opened):
     ("feedforward", "bag", "mlm", lambda i, j: (i != j) & (abs(i - j) <= 2)),
 ])
 def test_saliency_is_where_the_model_sees_and_nowhere_else(opened, family, cell, objective, seen):
-    looked = attend.ask(opened(family, cell, objective, model__window=2), TEXT)
+    looked = attention_maps.ask(opened(family, cell, objective, model__window=2), TEXT)
     size = len(looked.tokens)
     np.testing.assert_array_equal(looked.saliency_TxT > 0, np.fromfunction(seen, (size, size)))
     assert looked.hidden == (objective == "mlm") and (looked.attention_KxHxTxT is None) == (family != "transformer")
@@ -115,18 +116,18 @@ def test_saliency_is_where_the_model_sees_and_nowhere_else(opened, family, cell,
 
 def test_many_short_batches_tell_what_one_does(opened):
     model = opened("transformer")
-    few, whole = attend.ask(model._replace(batch=4), TEXT), attend.ask(model, TEXT)
+    few, whole = attention_maps.ask(model._replace(batch=4), TEXT), attention_maps.ask(model, TEXT)
     np.testing.assert_allclose(few.saliency_TxT, whole.saliency_TxT, atol=1e-6)
     assert [one.token for one in few.answers] == [one.token for one in whole.answers]
 
 
 def test_what_tells_no_tokens_has_attention_alone(opened):
     transformer, lstm = opened("transformer")._replace(output=False), opened("rnn", "lstm")._replace(output=False)
-    looked = attend.ask(transformer, TEXT)
+    looked = attention_maps.ask(transformer, TEXT)
     assert looked.saliency_TxT is None and looked.answers is None and looked.rollout_KxTxT.shape == (1, 9, 9)
-    assert attend.plain(looked)["saliency"] is None
+    assert attention_maps.plain(looked)["saliency"] is None
     with pytest.raises(errors.ConfigError, match="expected a Transformer"):
-        attend.ask(lstm, TEXT)
+        attention_maps.ask(lstm, TEXT)
 
 
 def test_the_command_writes_a_page_or_prints_the_numbers(opened, monkeypatch, tmp_path, capsys):
@@ -144,7 +145,7 @@ def test_the_command_writes_a_page_or_prints_the_numbers(opened, monkeypatch, tm
     command(TEXT, out=str(tmp_path / "page.html"))
     assert "page.html" in capsys.readouterr().out and TEXT in (tmp_path / "page.html").read_text()
     command(TEXT, "w1", numbers=True)
-    looked = attend.ask(model, TEXT)
+    looked = attention_maps.ask(model, TEXT)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["text"] == TEXT and first["tokens"] == looked.tokens and len(second["tokens"]) == 3
     for name, found in (("attention", looked.attention_KxHxTxT), ("rollout", looked.rollout_KxTxT),

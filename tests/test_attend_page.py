@@ -3,7 +3,7 @@ import numpy as np
 import pages
 import pytest
 
-from mlm.judge import attend
+from mlm.inference import attention_maps
 from mlm.report.pages import attention
 
 K, H = 2, 3
@@ -21,7 +21,7 @@ def maps():
     weights_KxHxTxT = weights(K, H, T)
     slope_TxT = np.random.default_rng(1).exponential(size=(T, T)) * ~np.eye(T, dtype=bool)
     slope_TxT[1] = 0
-    return {"attention_KxHxTxT": weights_KxHxTxT, "rollout_KxTxT": attend.rollout(weights_KxHxTxT),
+    return {"attention_KxHxTxT": weights_KxHxTxT, "rollout_KxTxT": attention_maps.rollout(weights_KxHxTxT),
             "saliency_TxT": slope_TxT}
 
 

@@ -50,7 +50,7 @@ def test_a_run_ends_with_the_mean_of_what_it_was_at_those_moments(count, every):
 
 
 def test_what_a_longer_run_shares_ends_before_the_first_of_them():
-    same = optim.stable(config.Optim(schedule="constant", average=3, average_every=4), 12)
+    same = optim.stable(config.Optim(schedule="constant", average_checkpoints=3, average_every=4), 12)
     assert same == 3
     short = run(12, schedule="constant", warmup_fraction=0.0, average=3, average_every=4)
     long = run(20, schedule="constant", warmup_fraction=0.0, average=3, average_every=4)
@@ -61,7 +61,7 @@ def test_what_a_longer_run_shares_ends_before_the_first_of_them():
 @pytest.mark.parametrize("count, every, steps, good", [(1, 1, 10, False), (4, 3, 10, True), (5, 3, 10, False),
                                                        (-1, 1, 10, False), (2, 0, 10, False)])
 def test_moments_lie_within_the_run(count, every, steps, good):
-    knobs = config.Optim(average=count, average_every=every)
+    knobs = config.Optim(average_checkpoints=count, average_every=every)
     if good:
         optim.check(knobs, steps)
     else:

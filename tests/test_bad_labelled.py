@@ -126,7 +126,7 @@ def tokenizer(tmp_path_factory):
 
 def load(folder, tokenizer, form, objective="", **said):
     changes = {"data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-               "tokenizer.path": tokenizer, "pack.length": 256, "data.labelled.format": form}
+               "tokenizer.path": tokenizer, "pack.seq_len": 256, "data.labelled.format": form}
     changes |= {"objective": objective} if objective else {}
     said = {"train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
     changes |= {f"data.labelled.{name}": value for name, value in said.items()}

@@ -8,18 +8,18 @@ import pytest
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.data.text import corpus, files, trouble
-from mlm.train import recipe
+from mlm.data.text import corpus, files, warnings_
+from mlm.train import resolution
 
 
 @pytest.fixture(autouse=True)
 def fresh_warnings():
-    trouble.warn.cache_clear()
-    trouble.tell.cache_clear()
+    warnings_.warn.cache_clear()
+    warnings_.tell.cache_clear()
 
 
 def read(path, boundary="file"):
-    return list(files.read([str(path)], files.boundary("config.data.boundary", boundary)))
+    return list(files.read([str(path)], files.boundary("config.data.document_boundary", boundary)))
 
 
 def test_a_bomb_of_nuls_is_cut_and_holds_little_memory(tmp_path, caplog, monkeypatch):
@@ -56,9 +56,9 @@ def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
     made = []
     for number, size in enumerate((2**20, 7)):
         monkeypatch.setattr(pack, "BATCH", size)
-        cfg = recipe.resolve(fields.override(config.Config(), {
-            "data.path": str(tmp_path / "a.txt"), "data.boundary": "blank_line", "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 40, "pack.length": 16, "data.validation_fraction": 0.3,
+        cfg = resolution.resolve(fields.override(config.Config(), {
+            "data.path": str(tmp_path / "a.txt"), "data.document_boundary": "blank_line", "tokenizer.kind": "words",
+            "tokenizer.vocab_size": 40, "pack.seq_len": 16, "data.validation_fraction": 0.3,
             "data.cache": str(tmp_path / f"cache{number}")}))
         made.append(pack.load(cfg).manifest)
     assert made[0]["sha256"] == made[1]["sha256"] and made[0]["train"]["unknown"] > 0.01
@@ -75,7 +75,7 @@ def test_an_expression_that_takes_for_ever_is_refused_with_the_line(tmp_path, bo
 @pytest.mark.parametrize("boundary", ["(", "[", "a{99999999999999999999}", "(?P<n", "*", "(" * 5000])
 def test_no_expression_is_refused_before_a_file_is_opened(boundary):
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.boundary = .*expected file, line, blank_line or a"):
-        corpus.check(config.Data(corpus="text", path="nowhere", boundary=boundary))
+        corpus.check(config.Data(corpus="text", path="nowhere", document_boundary=boundary))
 
 
 def test_a_boundary_that_never_matches_is_a_warning(tmp_path, caplog):
@@ -83,7 +83,7 @@ def test_a_boundary_that_never_matches_is_a_warning(tmp_path, caplog):
     for boundary, count, said in (("chapter .*", 1, True), ("two", 2, False), ("line", 3, False), ("file", 1, False),
                                   ("blank_line", 2, False)):
         caplog.clear()
-        data = config.Data(corpus="text", path=str(tmp_path / "a.txt"), boundary=boundary)
+        data = config.Data(corpus="text", path=str(tmp_path / "a.txt"), document_boundary=boundary)
         assert len(list(corpus.text(data).train())) == count
         assert ("no line of 1 files matches it" in caplog.text) == said
 
@@ -104,10 +104,10 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("\n\n".join(" ".join(some) for some in itertools.product(words, repeat=3)))
     for size, told in ((8, True), (13, False)):
         caplog.clear()
-        trouble.tell.cache_clear()
-        manifest = pack.load(recipe.resolve(fields.override(config.Config(), {
-            "data.path": str(tmp_path / "a.txt"), "data.boundary": "blank_line", "tokenizer.kind": "words",
-            "tokenizer.vocab_size": size, "pack.length": 16, "data.cache": str(tmp_path / "cache")}))).manifest
+        warnings_.tell.cache_clear()
+        manifest = pack.load(resolution.resolve(fields.override(config.Config(), {
+            "data.path": str(tmp_path / "a.txt"), "data.document_boundary": "blank_line", "tokenizer.kind": "words",
+            "tokenizer.vocab_size": size, "pack.seq_len": 16, "data.cache": str(tmp_path / "cache")}))).manifest
         share = manifest["validation"]["tokens"] / sum(manifest[split]["tokens"] for split in corpus.SPLITS)
         assert f"{share:.1%}, of documents by chance" in caplog.text
         warned = [record.message for record in caplog.records if record.levelname == "WARNING"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base.special import PAD
-from mlm.judge import beam, sample
+from mlm.inference import beam_search, sampling
 
 V, STEPS, END, ROWS = 4, 4, 3, 5  # entries of which END ends a text; tokens; rows
 
@@ -33,7 +33,7 @@ def begun():
 
 @functools.partial(jax.jit, static_argnames=("width", "normalise", "stop", "never"))
 def found(most_B=None, **how):
-    return beam.search(following, *begun(), steps=STEPS, most_B=most_B, end=END, **how)
+    return beam_search.search(following, *begun(), steps=STEPS, most_B=most_B, end=END, **how)
 
 
 def every_text(row, most, normalise, alpha=0.6):
@@ -49,7 +49,7 @@ def every_text(row, most, normalise, alpha=0.6):
     return sorted(texts, reverse=True)
 
 
-@pytest.mark.parametrize("normalise", beam.NORMS)
+@pytest.mark.parametrize("normalise", beam_search.NORMS)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
     wide = found(most_B, width=200, normalise=normalise)
@@ -62,9 +62,9 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
         assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
 
 
-@pytest.mark.parametrize("normalise", beam.NORMS)
+@pytest.mark.parametrize("normalise", beam_search.NORMS)
 def test_a_beam_of_one_is_greedy(normalise):
-    followed = sample.follow(following, *begun(), sample.likeliest, steps=STEPS, end=END)
+    followed = sampling.follow(following, *begun(), sampling.likeliest, steps=STEPS, end=END)
     one = found(width=1, normalise=normalise, stop="first")
     np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
     np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
@@ -78,7 +78,7 @@ def test_a_beam_of_one_is_greedy(normalise):
 
 def test_a_row_s_answer_depends_on_no_other_row():
     together = found(width=3, normalise="mean")
-    alone = jax.jit(lambda cache, last_B: beam.search(following, cache, last_B, width=3, steps=STEPS, end=END))
+    alone = jax.jit(lambda cache, last_B: beam_search.search(following, cache, last_B, width=3, steps=STEPS, end=END))
     (row_1xB, before_1xB), last_B = begun()
     for row in range(ROWS):
         mine = slice(row, row + 1)
@@ -103,8 +103,8 @@ def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for(go_T, width, better
         return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
     def best(stop):
-        return beam.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=width, steps=4, end=END,
-                           stop=stop)
+        return beam_search.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=width, steps=4,
+                                  end=END, stop=stop)
 
     exact = best("bound")
     assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]

@@ -22,13 +22,13 @@ CELLS = ("elman", "gru", "lstm")
 
 
 def transformer(**fields):
-    return ours.checked({"model.size": "tiny", "model.unroll": 1, "train.batch_size": 2, "pack.length": 32,
+    return ours.checked({"model.size": "tiny", "model.scan_unroll": 1, "train.batch_size": 2, "pack.seq_len": 32,
                          "tokenizer.vocab_size": 300} | fields)
 
 
 def recurrent(cell):
-    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.unroll": 1,
-                         "model.width": 24, "model.hidden": 16, "train.batch_size": 2, "pack.length": 16,
+    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.num_layers": 2, "model.scan_unroll": 1,
+                         "model.width": 24, "model.rnn_dim": 16, "train.batch_size": 2, "pack.seq_len": 16,
                          "tokenizer.vocab_size": 300})
 
 
@@ -118,7 +118,7 @@ def test_each_side_is_built_once_in_a_process_of_its_own_and_what_it_raises_is_h
 def test_the_products_of_the_limit_are_the_models_own():
     cfg = transformer(**{"tokenizer.vocab_size": 4000, "model.dropout": 0.0, "model.attention_dropout": 0.0})
     products = limit.shapes(cfg)
-    dense = cfg.model.layers * limit.work(products["layer"]) + limit.work(products["head"])
+    dense = cfg.model.num_layers * limit.work(products["layer"]) + limit.work(products["head"])
     assert dense == pytest.approx(ours.operations(cfg), rel=0.1)  # which has attention and what is no product too
 
 
@@ -133,7 +133,7 @@ def test_flax_nets_have_our_shape_and_train(cell):
     counts = [lm.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
               for model in (MODELS["rnn"].build(cfg.model, 300), flax_rnn.build(cfg))]
     gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
-    per_gate = cfg.model.layers * 2 * cfg.model.hidden  # a bias a gate, layer and direction
+    per_gate = cfg.model.num_layers * 2 * cfg.model.rnn_dim  # a bias a gate, layer and direction
     assert abs(counts[0] - counts[1]) <= per_gate * gates
     ours.build(cfg, flax_rnn.build(cfg)).step()
 

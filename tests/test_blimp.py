@@ -6,8 +6,8 @@ import pytest
 
 from mlm.base import errors
 from mlm.data.tasks import blimp
-from mlm.judge import pairs
-from mlm.judge.pll import METRICS
+from mlm.evaluation import minimal_pairs
+from mlm.inference.pseudo_likelihood import METRICS
 
 
 def lines(*pairs, **more):
@@ -75,7 +75,9 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     found = blimp.read(folder)
     assert found.name == folder.name and blimp.read(folder, called="mine").name == "mine"
     part = blimp.read(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
-    assert (part.name, part.sha256) == found[:2] and pairs.parts(part)[0].name == f"{pairs.key(found)}/wh_island"
+    assert (part.name, part.sha256) == found[:2] and minimal_pairs.parts(part)[
+        0
+    ].name == f"{minimal_pairs.key(found)}/wh_island"
     odd = tmp_path / "two words\n|"
     odd.mkdir()
     for file in folder.glob("*.jsonl"):
@@ -84,8 +86,8 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     assert again.name == "two-words" and again.sha256 == found.sha256
     (odd / "wh_island.jsonl").write_text((odd / "wh_island.jsonl").read_text().replace("Won who?", "Won whom?"))
     other = blimp.read(odd, called=found.name)
-    assert other.sha256 != found.sha256 and not {part.name for part in pairs.parts(other)} & {
-        part.name for part in pairs.parts(found)}
+    assert other.sha256 != found.sha256 and not {part.name for part in minimal_pairs.parts(other)} & {
+        part.name for part in minimal_pairs.parts(found)}
     for name in ("a/b", "a b", "../x", "a\n"):
         with pytest.raises(errors.ConfigError, match=r"^--suite = .*: expected a name of letters, digits"):
             blimp.read(folder, called=name)
@@ -110,21 +112,21 @@ def answers(truth, rng):
 def test_a_phenomenon_is_the_mean_of_its_paradigms_with_an_interval_over_their_pairs():
     rng = np.random.default_rng(0)
     truth = {"one-12/a1": ("a", 0.9, 400), "one-12/a2": ("a", 0.6, 100), "one-12/b1": ("b", 0.97, 15)}
-    many = [pairs.summary(answers(truth, rng))["one-12"] for _ in range(1000)]
+    many = [minimal_pairs.summary(answers(truth, rng))["one-12"] for _ in range(1000)]
     for pick, share in ((lambda s: s["phenomena"]["a"], 0.75), (lambda s: s["overall"], 2.47 / 3)):
         drawn = [pick(summary) for summary in many]
         assert np.mean([one["pll_accuracy"] for one in drawn]) == pytest.approx(share, abs=0.003)
         covered = np.mean([one["pll_accuracy_low"] <= share <= one["pll_accuracy_high"] for one in drawn])
         assert 0.93 < covered < 0.98
     assert many[0]["phenomena"]["a"]["paradigms"] == 2 and many[0]["overall"]["pairs"] == 515
-    right = pairs.summary(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
+    right = minimal_pairs.summary(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
     assert right["pll_accuracy"] == right["pll_accuracy_high"] == 1 and right["pll_accuracy_low"] < 0.8
 
 
 def test_two_suites_are_never_averaged_together():
     rng = np.random.default_rng(0)
     truth = {"one-12/a": ("a", 1.0, 23), "two-34/a": ("a", 0.0, 2), "one-56/a": ("a", 0.0, 9)}
-    found = pairs.summary(answers(truth, rng))
+    found = minimal_pairs.summary(answers(truth, rng))
     assert {name: (one["overall"]["pairs"], one["overall"]["pll_accuracy"]) for name, one in found.items()} == {
         "one-12": (23, 1.0), "two-34": (2, 0.0), "one-56": (9, 0.0)}
     assert len({one["sha256"] for one in found.values()}) == 3

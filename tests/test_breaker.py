@@ -15,8 +15,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from experiments.breaker import kills, outcome, phases, place, queue, subject
 from experiments.breaker.processes import Started
-from launch import command
 from mlm.base import files
+from mlm.cli import command
 from mlm.train.run import checkpoint, directory, log
 
 SHORT = {"train.steps": 6, "train.checkpoint_every": 2, "train.eval_every": 0, "data.cache": subject.CACHE,
@@ -27,7 +27,7 @@ SHORT = {"train.steps": 6, "train.checkpoint_every": 2, "train.eval_every": 0, "
 def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
     there = place.Place(tmp_path)
     (tmp_path / place.SHARED).symlink_to(os.environ["JAX_COMPILATION_CACHE_DIR"])
-    what = subject.Subject("short", (("-m", "launch.run", *subject.said(subject.SMALL | subject.TEXT | SHORT)),))
+    what = subject.Subject("short", (("-m", "mlm.cli.train", *subject.said(subject.SMALL | subject.TEXT | SHORT)),))
     seed = time.time_ns()
     print(f"seed {seed}")
     wanted, seen = kills.undisturbed(there, what)
@@ -39,7 +39,7 @@ def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
             break
     assert len(one["kills"]) == 1, one
     run = there.folder / SHORT["workdir"]
-    assert [start["step"] > 0 for start in directory.provenance(run)] == [False, True]  # from a checkpoint
+    assert [start["step"] > 0 for start in directory.read_provenance(run)] == [False, True]  # from a checkpoint
     (rows,) = (there.folder / subject.CACHE).glob("rows-*/manifest.json")
     files.write_sealed(rows, {"rows": 0})
     assert outcome.differences(outcome.outcome(there.folder), wanted) == [f"rows: {rows.parent.name}"]
@@ -48,7 +48,7 @@ def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
 def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
     run, now = tmp_path / subject.RUNS / "run", {"step": 0, "time": "now"}
     (tmp_path / subject.CACHE / ".rows-1.part-old").mkdir(parents=True)
-    look = phases.Look(tmp_path, ("-m", "launch.run"))
+    look = phases.Look(tmp_path, ("-m", "mlm.cli.train"))
 
     def logged(*records):
         files.write_lines(directory.metrics(run), records)

@@ -4,10 +4,10 @@ import random
 import pytest
 from small import small_config
 
-from launch.sweep import budget, overview
 from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
+from mlm.launch.sweep import budget, sweep_state
 from mlm.train.run import loop
 from mlm.train.step import cost
 
@@ -20,9 +20,10 @@ def base(tmp_path_factory):
     rng = random.Random(0)
     (folder / "text.txt").write_text("\n\n".join(
         " ".join("".join(rng.choices("ab", k=3)) for _ in range(rng.randint(3, 30))) + "." for _ in range(400)))
-    return {"data__corpus": "text", "data__path": str(folder / "text.txt"), "data__boundary": "blank_line",
+    return {"data__corpus": "text", "data__path": str(folder / "text.txt"), "data__document_boundary": "blank_line",
             "data__cache": str(folder / "cache"), "tokenizer__kind": "words", "tokenizer__vocab_size": 12,
-            "model__layers": 1, "train__steps": 40, "train__batch_size": 8, "eval__batch_size": 8, "eval__max_rows": 8}
+            "model__num_layers": 1, "train__steps": 40, "train__batch_size": 8, "eval__batch_size": 8,
+            "eval__max_examples": 8}
 
 
 def steps(points):
@@ -42,7 +43,7 @@ def test_equal_predictions_are_made(base, tmp_path):
 
 
 def test_equal_flops_are_spent(base, tmp_path):
-    points = [small_config(**base | changes) for changes in ({}, {"model__layers": 3}, {"mask__rate": 0.8})]
+    points = [small_config(**base | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]
     points = budget.rewrite([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
     spent = [cost.per_step(cfg, 12) * cfg.train.steps for cfg in points]
     assert spent == [pytest.approx(spent[0], rel=0.002)] * 3
@@ -51,7 +52,7 @@ def test_equal_flops_are_spent(base, tmp_path):
 
 def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
     points = [small_config(**base | changes) for changes in (
-        {}, {"model__layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})]
+        {}, {"model__num_layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})]
     path = tmp_path / "step_seconds.json"
     files.write_sealed(path, {budget.name(points[number]): took for number, took in ((0, 0.01), (1, 0.02), (3, 0.004))})
     points = budget.rewrite(points, "seconds", tmp_path)
@@ -64,15 +65,15 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
 
 
 def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked(base, tmp_path, monkeypatch):
-    points, folder = [small_config(**base | {"model__layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
+    points, folder = [small_config(**base | {"model__num_layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
     measured = []
-    monkeypatch.setattr(budget.elsewhere, "each", lambda function, items: measured.extend(items) or [0.02] * len(items))
+    monkeypatch.setattr(budget.subprocess_worker, "each", lambda function, items: measured.extend(items) or [0.02] * len(items))
     assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [budget.UNKNOWN] * 3
     assert not folder.exists()
     folder.mkdir()
     files.write_sealed(folder / "step_seconds.json", {budget.name(cfg): 0.01 for cfg in points[:2]})
     assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, budget.UNKNOWN]
-    assert overview.state(budget.rewrite(points, "seconds", folder, measure=False)[2]).name == "not measured"
+    assert sweep_state.state(budget.rewrite(points, "seconds", folder, measure=False)[2]).name == "not measured"
     assert measured == [] and len(list(folder.iterdir())) == 1
     assert steps(budget.rewrite(points, "seconds", folder)) == [40, 40, 20] and measured == points[2:]
     assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, 20]

@@ -10,23 +10,24 @@ import jaxlib
 import pytest
 from small import environment, small_config
 
-from launch import environ, paths
-from launch.sweep import elsewhere
 from mlm.base import config, errors, fields, files, machine
-from mlm.models import fast, recurrence
+from mlm.cli import process_environment
+from mlm.launch import kernel_choice
+from mlm.launch.sweep import subprocess_worker
+from mlm.models import cpu_kernels, recurrence
 from mlm.models.native import library
-from mlm.train import calibrate, measured, recipe
+from mlm.train import kernel_autotune, kernel_benchmark, resolution
 from mlm.train.run import directory, loop
 
 ROOT = Path(__file__).parents[1]
 SLOW = 0.5  # of a path's time, which the plain formula takes
-CORES = len(paths.cores())
+CORES = len(kernel_choice.cores())
 RECURRENT = ("recurrence", "native")
 recurrent = lambda cell: {path: f"{path} {cell} float32" for path in RECURRENT}  # noqa: E731
 
 
 def resolved(**changes) -> config.Config:
-    return recipe.resolve(config.Config(), {name.replace("__", "."): value for name, value in changes.items()})
+    return resolution.resolve(config.Config(), {name.replace("__", "."): value for name, value in changes.items()})
 
 
 RNN = resolved(model__family="rnn", model__cell="gru")
@@ -42,7 +43,7 @@ def without_compiler(monkeypatch):
 def home(tmp_path, monkeypatch):
     """A user's cache with nothing in it, and a user who leaves measuring on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(paths.SWITCH, raising=False)
+    monkeypatch.delenv(kernel_choice.SWITCH, raising=False)
     return machine.cache("paths")
 
 
@@ -59,12 +60,12 @@ def stopwatch(monkeypatch):
             return new
 
     watch = Stopwatch()
-    monkeypatch.setattr(calibrate, "measured", watch.measured)
+    monkeypatch.setattr(kernel_benchmark, "measured", watch.measured)
     return watch
 
 
 def test_every_path_is_measured_where_a_model_comes_by_it():
-    assert list(calibrate.CASES) == sorted(fast.PATHS["cpu"], key=list(calibrate.CASES).index)
+    assert list(kernel_benchmark.CASES) == sorted(cpu_kernels.PATHS["cpu"], key=list(kernel_benchmark.CASES).index)
     common = {"matmul": "matmul float32", "cross_entropy": "cross_entropy float32"}
     gelu, attention = {"gelu": "gelu float32"}, {"attention": "attention float32"}
     source = {"objective": "denoise", "model__family": "encoder_decoder"}
@@ -76,10 +77,10 @@ def test_every_path_is_measured_where_a_model_comes_by_it():
             (resolved(model__family="rnn"), common | recurrent("lstm")),
             (resolved(**source), common | gelu | attention),
             (resolved(**source, model__cell="gru"), common | recurrent("gru")),
-            (resolved(model__fast=False), {})):
-        assert calibrate.names(cfg) == names
-    assert set(calibrate.names(resolved(model__dtype="bfloat16")).values()).isdisjoint(common.values())
-    assert "cross_entropy" not in calibrate.names(small_config("rnn", "gru", objective="classify"))
+            (resolved(model__fused_kernels=False), {})):
+        assert kernel_benchmark.names(cfg) == names
+    assert set(kernel_benchmark.names(resolved(model__dtype="bfloat16")).values()).isdisjoint(common.values())
+    assert "cross_entropy" not in kernel_benchmark.names(small_config("rnn", "gru", objective="classify"))
 
 
 def slowed(function):
@@ -93,16 +94,16 @@ def slowed(function):
 def test_a_path_that_is_slower_than_the_plain_formula_is_left_out(cfg, home, monkeypatch):
     """A thousand times slower here, so that what else the machine is at cannot make up for it."""
     for name, value in (("ROWS", 2), ("LENGTH", 8), ("WIDTH", 16), ("ENTRIES", 64), ("SECONDS", 0.0)):
-        monkeypatch.setattr(calibrate, name, value)
+        monkeypatch.setattr(kernel_benchmark, name, value)
     slow = "gelu" if cfg.model.family == "transformer" else "recurrence"
-    monkeypatch.setattr(fast, "gelu", slowed(fast.gelu))
+    monkeypatch.setattr(cpu_kernels, "gelu", slowed(cpu_kernels.gelu))
     by_hand = recurrence.recur
     monkeypatch.setattr(recurrence, "recur", lambda *given: tuple(map(slowed(lambda h: h), by_hand(*given))))
-    found = measured.measure(cfg, home, CORES)
-    assert found.ratios.keys() == calibrate.names(cfg).keys()
+    found = kernel_autotune.measure(cfg, home, CORES)
+    assert found.ratios.keys() == kernel_benchmark.names(cfg).keys()
     assert found.ratios[slow] < 0.5 and slow in found.plain.split(",") and found.seconds > 0
     if "native" in found.ratios:  # which nothing has made
-        assert found.ratios["native"] == 0 and ", no native, which no compiler makes here" in paths.line(found)
+        assert found.ratios["native"] == 0 and ", no native, which no compiler makes here" in kernel_choice.line(found)
 
 
 def test_each_path_is_measured_beside_those_before_it_that_are_worth_it(monkeypatch):
@@ -111,43 +112,45 @@ def test_each_path_is_measured_beside_those_before_it_that_are_worth_it(monkeypa
     compiled = []
 
     def ready(_, plain):
-        compiled.append(" ".join(path for path in calibrate.CASES if path not in plain and path not in RECURRENT))
+        compiled.append(" ".join(path for path in kernel_benchmark.CASES if path not in plain and
+                                 path not in RECURRENT))
         return compiled[-1]
 
-    cases = {path: case._replace(part=lambda model: (None, model.plain.split(","))) for path, case in
-             calibrate.CASES.items()}
-    monkeypatch.setattr(calibrate, "CASES", cases)
-    monkeypatch.setattr(calibrate, "compiled", ready)
-    monkeypatch.setattr(calibrate, "ratio", lambda plain, by_hand: times[plain] / times[by_hand])
-    found = calibrate.measured(config.Model(), calibrate.names(resolved()), {})
+    cases = {path: case._replace(part=lambda model: (None, model.disabled_kernels.split(","))) for path, case in
+             kernel_benchmark.CASES.items()}
+    monkeypatch.setattr(kernel_benchmark, "CASES", cases)
+    monkeypatch.setattr(kernel_benchmark, "compiled", ready)
+    monkeypatch.setattr(kernel_benchmark, "ratio", lambda plain, by_hand: times[plain] / times[by_hand])
+    found = kernel_benchmark.measured(config.Model(), kernel_benchmark.names(resolved()), {})
     assert found == {"matmul float32": 10 / 8, "gelu float32": 8 / 9, "attention float32": 8 / 7,
                      "cross_entropy float32": 7 / 7.2}
     known = {"matmul float32": 0.1}  # was measured before: not worth it, as all that follows is told
     times |= {"gelu": 5, "gelu attention": 4, "gelu attention cross_entropy": 4}
-    assert calibrate.measured(config.Model(), calibrate.names(resolved()), known) == {
+    assert kernel_benchmark.measured(config.Model(), kernel_benchmark.names(resolved()), known) == {
         "gelu float32": 2, "attention float32": 5 / 4, "cross_entropy float32": 1}
 
 
 def test_what_was_measured_is_kept_and_what_is_lacking_is_added(home, stopwatch):
     stopwatch.worth = {"attention": SLOW, "recurrence": 2.0}
-    assert measured.kept(RNN, home, CORES) is None
-    first = measured.measure(RNN, home, CORES)
+    assert kernel_autotune.kept(RNN, home, CORES) is None
+    first = kernel_autotune.measure(RNN, home, CORES)
     assert first.plain == "" and first.ratios["recurrence"] == 2 and first.file.parent == Path(home)
-    assert measured.kept(RNN, home, CORES) == first._replace(seconds=0.0) == measured.measure(RNN, home, CORES)
+    assert (kernel_autotune.kept(RNN, home, CORES) == first._replace(seconds=0.0) == kernel_autotune.measure(RNN, home,
+                                                                                                             CORES))
     assert stopwatch.asked == ["matmul float32", *recurrent("gru").values(), "cross_entropy float32"]
-    assert measured.measure(resolved(), home, CORES).plain == "attention"
+    assert kernel_autotune.measure(resolved(), home, CORES).plain == "attention"
     assert stopwatch.asked[4:] == ["gelu float32", "attention float32"]
     stopwatch.worth = {}
-    measured.forget(home, CORES)
-    assert measured.kept(RNN, home, CORES) is None
-    assert measured.measure(resolved(), home, CORES).plain == "" and len(stopwatch.asked) == 10
-    assert measured.measure(RNN, "", CORES).file is None  # of a user without a home nothing is
-    assert measured.kept(RNN, "", CORES) is None
+    kernel_autotune.forget(home, CORES)
+    assert kernel_autotune.kept(RNN, home, CORES) is None
+    assert kernel_autotune.measure(resolved(), home, CORES).plain == "" and len(stopwatch.asked) == 10
+    assert kernel_autotune.measure(RNN, "", CORES).file is None  # of a user without a home nothing is
+    assert kernel_autotune.kept(RNN, "", CORES) is None
 
 
 @pytest.mark.parametrize("other", ["processor", "cores", "jaxlib", "flags", "compiler", "sources"])
 def test_another_machine_version_or_source_is_measured_again(other, home, stopwatch, monkeypatch, tmp_path):
-    measured.measure(RNN, home, CORES)
+    kernel_autotune.measure(RNN, home, CORES)
     cores = CORES
     if other == "processor":
         monkeypatch.setattr(machine, "processor", lambda: "another; avx9")
@@ -156,60 +159,60 @@ def test_another_machine_version_or_source_is_measured_again(other, home, stopwa
     elif other == "jaxlib":
         monkeypatch.setattr(jaxlib, "__version__", "99.0")
     elif other == "compiler":
-        monkeypatch.setattr(measured.shutil, "which", lambda _: "/another/c++")
+        monkeypatch.setattr(kernel_autotune.shutil, "which", lambda _: "/another/c++")
     elif other == "flags":
         monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"] + " ")
     else:
-        monkeypatch.setattr(measured, "MLM", tmp_path)
-        for module in measured.MODULES:
+        monkeypatch.setattr(kernel_autotune, "MLM", tmp_path)
+        for module in kernel_autotune.MODULES:
             path = tmp_path / module / "deep/source.cc" if not Path(module).suffix else tmp_path / module
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("other")
-        measured.measure(RNN, home, cores)
+        kernel_autotune.measure(RNN, home, cores)
         (tmp_path / "models" / "deep" / "source.cc").write_text("another")
         stopwatch.asked.clear()
-        stopwatch.asked += [None] * len(calibrate.names(RNN))
-    assert measured.kept(RNN, home, cores) is None
-    measured.measure(RNN, home, cores)
-    assert len(stopwatch.asked) == 2 * len(calibrate.names(RNN)) and measured.kept(RNN, home, cores)
+        stopwatch.asked += [None] * len(kernel_benchmark.names(RNN))
+    assert kernel_autotune.kept(RNN, home, cores) is None
+    kernel_autotune.measure(RNN, home, cores)
+    assert len(stopwatch.asked) == 2 * len(kernel_benchmark.names(RNN)) and kernel_autotune.kept(RNN, home, cores)
 
 
 @pytest.mark.parametrize("text", ["", '{"ratios"', "{}", "[]", '{"ratios": {"matmul float32": 0.1}}'])
 def test_a_broken_file_is_measured_again(text, home, stopwatch):
-    found = measured.measure(RNN, home, CORES)
+    found = kernel_autotune.measure(RNN, home, CORES)
     found.file.write_text(text)
-    assert measured.kept(RNN, home, CORES) is None
-    assert measured.measure(RNN, home, CORES).ratios == found.ratios and len(stopwatch.asked) == 8
-    assert measured.kept(RNN, home, CORES).ratios == found.ratios
+    assert kernel_autotune.kept(RNN, home, CORES) is None
+    assert kernel_autotune.measure(RNN, home, CORES).ratios == found.ratios and len(stopwatch.asked) == 8
+    assert kernel_autotune.kept(RNN, home, CORES).ratios == found.ratios
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(home, stopwatch):
     Path(home).parent.mkdir(parents=True)
     Path(home).write_text("no folder")
-    found = measured.measure(RNN, home, CORES)
+    found = kernel_autotune.measure(RNN, home, CORES)
     assert found.ratios and found.file is None
 
 
 def test_names_are_checked():
     def refused(plain):
         with pytest.raises(errors.ConfigError) as error:
-            recipe.check(resolved(model__plain=plain))
+            resolution.check(resolved(model__disabled_kernels=plain))
         return str(error.value)
 
     for plain in ("", "auto", "gelu", "gelu,attention"):
-        recipe.check(resolved(model__plain=plain))
-    known = ", ".join(fast.PATHS["cpu"])
-    assert refused("atuo") == f"config.model.plain = 'atuo': expected one of auto, {known}; did you mean 'auto'?"
-    assert refused("gelu,recurence") == (f"config.model.plain = 'recurence': expected one of {known}; did you mean "
-                                         "'recurrence'?")
-    assert refused("auto,gelu").startswith("config.model.plain = 'auto': expected one of matmul")
+        resolution.check(resolved(model__disabled_kernels=plain))
+    known = ", ".join(cpu_kernels.PATHS["cpu"])
+    assert (refused("atuo") == f"config.model.disabled_kernels = 'atuo': expected one of auto, {known}; did you mean 'auto'?")
+    assert refused("gelu,recurence") == (f"config.model.disabled_kernels = 'recurence': expected one of {known}; did you mean 'recurrence'?")
+    assert refused("auto,gelu").startswith("config.model.disabled_kernels = 'auto': expected one of matmul")
 
 
 def test_what_is_left_out_is_not_taken():
     model = small_config().model
-    assert fast.takes(model, "gelu") and fast.takes(dataclasses.replace(model, plain="matmul"), "gelu")
-    assert not fast.takes(dataclasses.replace(model, plain="matmul,gelu"), "gelu")
-    assert fields.fingerprint(resolved(model__plain="gelu")) == fields.fingerprint(resolved())
+    assert cpu_kernels.takes(model, "gelu") and cpu_kernels.takes(dataclasses.replace(model, disabled_kernels="matmul"),
+                                                                  "gelu")
+    assert not cpu_kernels.takes(dataclasses.replace(model, disabled_kernels="matmul,gelu"), "gelu")
+    assert fields.fingerprint(resolved(model__disabled_kernels="gelu")) == fields.fingerprint(resolved())
 
 
 def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypatch, capsys, tmp_path):
@@ -225,69 +228,72 @@ def test_a_sweep_has_one_answer_for_each_kind_of_model(home, stopwatch, monkeypa
             pass
 
     def ended(*_):
-        raise elsewhere.Ended("it was ended")
+        raise subprocess_worker.Ended("it was ended")
 
-    monkeypatch.setattr(elsewhere, "Process", Here)
-    monkeypatch.setattr(paths, "cores", lambda: [0, 1])
+    monkeypatch.setattr(subprocess_worker, "Process", Here)
+    monkeypatch.setattr(kernel_choice, "cores", lambda: [0, 1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: None)
     workdirs = iter(range(99))
     points = [dataclasses.replace(cfg, workdir=str(tmp_path / str(next(workdirs)))) for cfg in
-              (RNN, resolved(), RNN, resolved(model__plain="gelu"), resolved(model__family="rnn"))]
-    made = paths.each_settled(points, 2)
-    assert [cfg.model.plain for cfg in made] == ["recurrence", "", "recurrence", "gelu", "recurrence"]
+              (RNN, resolved(), RNN, resolved(model__disabled_kernels="gelu"), resolved(model__family="rnn"))]
+    made = kernel_choice.each_settled(points, 2)
+    assert [cfg.model.disabled_kernels for cfg in made] == ["recurrence", "", "recurrence", "gelu", "recurrence"]
     assert [dataclasses.replace(cfg, model=old.model) for cfg, old in zip(made, points, strict=True)] == points
     assert asked == [[0]] * 3  # a worker's core of two
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in said] == ["paths of gru", "paths of transformer", "paths of lstm"]
     with monkeypatch.context() as kept:
-        kept.setattr(elsewhere, "Process", None)
-        assert paths.each_settled(points, 2) == made  # by what is kept
+        kept.setattr(subprocess_worker, "Process", None)
+        assert kernel_choice.each_settled(points, 2) == made  # by what is kept
     with monkeypatch.context() as broken:
-        broken.setattr(measured, "kept", lambda *_: None)
+        broken.setattr(kernel_autotune, "kept", lambda *_: None)
         broken.setattr(Here, "ask", ended)
         capsys.readouterr()
-        assert [cfg.model.plain for cfg in paths.each_settled(points, 2)] == ["", "", "", "gelu", ""]
+        assert [cfg.model.disabled_kernels for cfg in kernel_choice.each_settled(points, 2)] == ["", "", "", "gelu", ""]
         assert capsys.readouterr().out == "paths: all by hand, since they could not be measured: it was ended\n"
     before = list(stopwatch.asked)
-    assert paths.each_settled(points, 2, again=True) == made and stopwatch.asked == 2 * before
+    assert kernel_choice.each_settled(points, 2, again=True) == made and stopwatch.asked == 2 * before
 
 
 @pytest.mark.slow
 def test_a_run_says_what_it_takes_and_keeps_it(home, stopwatch, tmp_path, monkeypatch, capsys):
     """The first start finds in the user's cache that gelu is slower, and so trains; all later ones measure nothing."""
-    changes = {"model.layers": 1, "model.width": 16, "model.hidden": 16, "model.heads": 2, "pack.length": 16,
+    changes = {"model.num_layers": 1, "model.width": 16, "model.mlp_dim": 16, "model.num_heads": 2, "pack.seq_len": 16,
                "data.language.train_documents": 64, "data.language.validation_documents": 8, "train.steps": 4,
                "train.batch_size": 8, "eval.batch_size": 8, "train.log_every": 1, "model.max_positions": 32,
                "data.cache": str(tmp_path / "rows")}
-    here = environment(**environ.compiled() | {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]})
+    here = environment(**process_environment.compiled() |
+                       {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]})
     with monkeypatch.context() as of_the_run:
         of_the_run.setenv("XLA_FLAGS", here["XLA_FLAGS"])
         stopwatch.worth = {"gelu": SLOW}
-        cfg = recipe.resolve(config.Config(), changes | {"workdir": str(tmp_path / "run")})
-        measured.measure(cfg, home, CORES)
-    command = [sys.executable, "-m", "launch.run", *(f"--config.{name}={value}" for name, value in changes.items()),
+        cfg = resolution.resolve(config.Config(), changes | {"workdir": str(tmp_path / "run")})
+        kernel_autotune.measure(cfg, home, CORES)
+    command = [sys.executable, "-m", "mlm.cli.train", *(f"--config.{name}={value}" for name, value in changes.items()),
                f"--config.workdir={cfg.workdir}"]
     run = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     line, = [line for line in run.stdout.splitlines() if line.startswith("paths")]
     assert line.startswith("paths: matmul, attention, cross_entropy by hand; gelu plain (0.50 of its time by hand); as "
                            f"this machine measured before, kept in {home}")
-    assert directory.origin(cfg.workdir)["config"]["model.plain"] == "gelu"
+    assert directory.read_identity(cfg.workdir)["config"]["model.disabled_kernels"] == "gelu"
 
-    monkeypatch.setattr(measured, "measure", None)
+    monkeypatch.setattr(kernel_autotune, "measure", None)
     for more in ({}, {"train.steps": 9}):
-        assert paths.settled(fields.override(cfg, more)).model.plain == "gelu"
-    assert paths.settled(paths.with_plain(cfg, "attention")).model.plain == "attention"  # who says so has it so
+        assert kernel_choice.settled(fields.override(cfg, more)).model.disabled_kernels == "gelu"
+    assert (
+        kernel_choice.settled(kernel_choice.with_plain(cfg, "attention")).model.disabled_kernels == "attention"
+    )  # who says so has it so
     assert capsys.readouterr().out == ""
-    saved = directory.origin(cfg.workdir)
-    del saved["config"]["model.plain"]  # a run from before there was a choice took all there were
+    saved = directory.read_identity(cfg.workdir)
+    del saved["config"]["model.disabled_kernels"]  # a run from before there was a choice took all there were
     files.write_sealed(Path(cfg.workdir, "config.json"), saved)
-    assert paths.settled(cfg).model.plain == "native"
+    assert kernel_choice.settled(cfg).model.disabled_kernels == "native"
 
     other = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
-    monkeypatch.setenv(paths.SWITCH, "0")
-    assert paths.settled(other).model.plain == ""
-    loop.train(paths.with_plain(other, "matmul,attention,cross_entropy"))  # just those that the run took
+    monkeypatch.setenv(kernel_choice.SWITCH, "0")
+    assert kernel_choice.settled(other).model.disabled_kernels == ""
+    loop.train(kernel_choice.with_plain(other, "matmul,attention,cross_entropy"))  # just those that the run took
     for one, two in zip(*(losses(workdir) for workdir in (cfg.workdir, other.workdir)), strict=True):
         assert one == pytest.approx(two, rel=1e-5)  # whatever is picked
 

@@ -9,9 +9,9 @@ import pytest
 from configs import nanogpt
 from mlm.base import config, errors, fields
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
-from mlm.data.rows import fill, pack
+from mlm.data.rows import pack, packing
 from mlm.data.tokenizers import kinds
-from mlm.train import recipe
+from mlm.train import resolution
 
 LETTERS = "abcde \n\t.é\u2028\U0001f600"
 
@@ -24,8 +24,8 @@ def text(seed, count):
 def configured(folder, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache": f"{folder.parent}/cache"})
-    cfg = recipe.resolve(fields.override(cfg, {"pack.length": 16} | changes))
-    recipe.check(cfg)
+    cfg = resolution.resolve(fields.override(cfg, {"pack.seq_len": 16} | changes))
+    resolution.check(cfg)
     return cfg
 
 
@@ -55,7 +55,7 @@ def test_the_rows_of_a_stream_hold_the_text_and_nothing_else(folder, length):
     with gzip.open(folder / "1.gz", "wt") as file:
         file.write(parts[1])
     (folder / "2.txt").write_text(parts[2])
-    cfg, whole = configured(folder, pack__length=length), "".join(parts)
+    cfg, whole = configured(folder, pack__seq_len=length), "".join(parts)
     packed, cut = pack.load(cfg), int(0.9 * len(whole))
     for rows, asked in ((packed.train, whole[:cut]), (packed.validation, whole[cut:])):
         there_NxL = rows["segments"] > 0
@@ -69,8 +69,8 @@ def test_rows_do_not_depend_on_how_the_text_is_divided():
     ids = list(range(100))
     found = []
     for bounds in ((0, 100), (0, 3, 4, 4, 50, 100)):
-        parts = (fill.Sentences(np.array(ids[first:end]), None, None) for first, end in itertools.pairwise(bounds))
-        filled = list(fill.stream(parts, 7))
+        parts = (packing.Sentences(np.array(ids[first:end]), None, None) for first, end in itertools.pairwise(bounds))
+        filled = list(packing.stream(parts, 7))
         assert np.concatenate([one.ids_T for one in filled]).tolist() == ids
         found.append(np.concatenate([one.size_P for one in filled]).tolist())
     assert found[0] == found[1] == [7] * 14 + [2]
@@ -94,7 +94,7 @@ def test_the_vocabulary_is_of_the_training_part(folder):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
-    ({"data__boundary": "line"}, r"data\.boundary = 'line': nothing reads it"),
+    ({"data__document_boundary": "line"}, r"data\.boundary = 'line': nothing reads it"),
     ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6")])
 def test_what_no_stream_can_be_is_refused(folder, changes, words):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
@@ -109,10 +109,11 @@ def test_a_stream_without_text_in_a_split_is_refused(folder):
 
 def test_nanogpt_s_recipe_is_its_own():
     """Karpathy's README, for a CPU: 4 layers of 128 with 4 heads, 64 characters, 12 rows, 2,000 steps, no dropout."""
-    cfg = recipe.resolve(fields.override(nanogpt.get_config(), {"data.path": "a.txt"}))
+    cfg = resolution.resolve(fields.override(nanogpt.get_config(), {"data.path": "a.txt"}))
     model, optim = cfg.model, cfg.optim
-    assert (model.layers, model.width, model.heads, model.hidden, model.dropout) == (4, 128, 4, 512, 0)
-    assert (cfg.pack.length - 1, cfg.train.batch_size, cfg.train.steps) == (64, 12, 2000)
-    assert (optim.learning_rate, optim.final_fraction, optim.b1, optim.b2, optim.clip) == (1e-3, 0.1, 0.9, 0.99, 1)
+    assert (model.num_layers, model.width, model.num_heads, model.mlp_dim, model.dropout) == (4, 128, 4, 512, 0)
+    assert (cfg.pack.seq_len - 1, cfg.train.batch_size, cfg.train.steps) == (64, 12, 2000)
+    assert (optim.learning_rate, optim.final_lr_fraction, optim.b1, optim.b2, optim.clip_norm) == (1e-3, 0.1, 0.9, 0.99,
+                                                                                                   1)
     assert optim.warmup_fraction * cfg.train.steps == 100 and optim.weight_decay == 0.1
-    assert cfg.model.sees == "left" and cfg.data.validation_fraction == 0.1
+    assert cfg.model.context == "left" and cfg.data.validation_fraction == 0.1

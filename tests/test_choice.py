@@ -14,7 +14,7 @@ from mlm.data.rows import labelled, pack
 from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers import kinds
 from mlm.objectives import OBJECTIVES, choice
-from mlm.train import recipe
+from mlm.train import resolution
 
 WORDS = [f"w{i}" for i in range(40)]
 HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"
@@ -26,12 +26,12 @@ def asked(folder, tokenizer, **said):
             "choices": "ending0,ending1,ending2"} | said
     return fields.override(config.Config(), {
         "objective": "choice", "data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-        "tokenizer.path": tokenizer, "pack.length": 12} | {f"data.labelled.{name}": one for name, one in said.items()})
+        "tokenizer.path": tokenizer, "pack.seq_len": 12} | {f"data.labelled.{name}": one for name, one in said.items()})
 
 
 def load(*args, **said):
-    cfg = recipe.resolve(asked(*args, **said))
-    recipe.check(cfg)
+    cfg = resolution.resolve(asked(*args, **said))
+    resolution.check(cfg)
     return pack.load(cfg)
 
 
@@ -65,7 +65,7 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
         cut.append(lost)
     said = packed.manifest["train"]
     assert (said["truncated"], said["lost"]) == (np.count_nonzero(cut), sum(cut)) and sum(cut) > 0
-    assert "examples (" in caplog.text and f"longer than config.pack.length = 12 tokens and was cut, {sum(cut)}" in (
+    assert "examples (" in caplog.text and f"longer than config.pack.seq_len = 12 tokens and was cut, {sum(cut)}" in (
         caplog.text)
     assert packed.manifest["counts"] == {"0": 10, "1": 10, "2": 10}
     assert labelled.examples(packed, "validation")[1]["texts"] == [given[1][0], *(
@@ -87,12 +87,21 @@ def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_pat
     np.testing.assert_array_equal(by_number.train["ids"], one.train["ids"])
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (HEADER + ROW.replace("2\n", "3\n"), ", line 2: label = '3': expected a label of config.data.labelled.choices, by "
-     "number: 0, 1, 2"),
-    (HEADER + ROW.replace("w4", " "), ", line 2: ending1 = ' ': expected a text that is not blank"),
-    (HEADER.replace("ending1", "ending"), ", line 1: no column 'ending1', expected one of .*; did you mean 'ending"),
-    (HEADER + "w1,w2,w3,w4,2\n", ", line 2: columns = 5: expected 6, as the header has")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            HEADER + ROW.replace("2\n", "3\n"),
+            ", line 2: label = '3': expected a label of config.data.labelled.choice_columns, by number: 0, 1, 2",
+        ),
+        (HEADER + ROW.replace("w4", " "), ", line 2: ending1 = ' ': expected a text that is not blank"),
+        (
+            HEADER.replace("ending1", "ending"),
+            ", line 1: no column 'ending1', expected one of .*; did you mean 'ending",
+        ),
+        (HEADER + "w1,w2,w3,w4,2\n", ", line 2: columns = 5: expected 6, as the header has"),
+    ],
+)
 def test_a_bad_row_ends_in_one_line(text, words, tmp_path, tokenizer):
     write(tmp_path, HEADER + ROW, "train")
     write(tmp_path, text, "dev")
@@ -115,16 +124,24 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
                         ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
                         ({"format": "squad"}, "format = 'squad': expected one of tsv")):
         refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
-    for changes, words in (({"pack.length": 7}, "config.pack.length = 7: expected 8 <= value"),
-                           ({"objective": "classify"}, "config.data.labelled.choices = .*: nothing reads it, since "
-                            "config.objective is 'classify', not choice"),
-                           ({"model.sees": "left"}, "config.tune.read = 'first': expected last or mean")):
-        refused(words, lambda cfg: recipe.check(recipe.resolve(cfg)),
+    for changes, words in (
+        ({"pack.seq_len": 7}, "config.pack.seq_len = 7: expected 8 <= value"),
+        (
+            {"objective": "classify"},
+            "config.data.labelled.choice_columns = .*: nothing reads it, since "
+            "config.objective is 'classify', not choice",
+        ),
+        ({"model.context": "left"}, "config.finetune.pooling = 'first': expected last or mean"),
+    ):
+        refused(words, lambda cfg: resolution.check(resolution.resolve(cfg)),
                 fields.override(asked(tmp_path, tokenizer), changes))
     row = tasks.TASKS["swag"]
-    refused("config.objective = 'classify': expected choice, since config.data.task is swag", lambda cfg: recipe.check(
-        recipe.resolve(cfg)), fields.override(config.Config(), {
-            "data.task": "swag", "data.task_path": "a", "tokenizer.path": "b", "objective": "classify"}))
+    refused("config.objective = 'classify': expected choice, since config.data.task is swag",
+            lambda cfg: resolution.check(resolution.resolve(cfg)), fields.override(config.Config(),
+                                                                                   {"data.task": "swag",
+                                                                                    "data.task_path": "a",
+                                                                                    "tokenizer.path": "b",
+                                                                                    "objective": "classify"}))
     assert row.labelled["second"] == "sent2" and len(row.labelled["choices"].split(",")) == 4
 
 
@@ -139,7 +156,7 @@ def test_fields_that_came_later_rename_no_rows_that_were_made_without_them(tmp_p
 @pytest.fixture(scope="module", params=["transformer", "rnn"])
 def answers(request):
     """The compiled logits of a small model, with no parameter of a special value."""
-    cfg = small_config(request.param, objective="choice", model__layers=1, **PLAIN)
+    cfg = small_config(request.param, objective="choice", model__num_layers=1, **PLAIN)
     model, params, _ = build(cfg)
     head = OBJECTIVES["choice"].build(cfg, about()).init(jax.random.key(0), model)
     rng = np.random.default_rng(1)

@@ -9,61 +9,95 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, fields
-from mlm.base.drawn import DRAWN
-from mlm.train import recipe
+from mlm.base.rng_versions import DRAWN
+from mlm.train import resolution
 from mlm.train.run import loop
 
 ROOT = Path(__file__).parents[1]
 
 
 def checked(changes):
-    loop.check(recipe.resolve(fields.override(config.Config(), changes)))
+    loop.check(resolution.resolve(fields.override(config.Config(), changes)))
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"mask.raet": 0.4}, ["config.mask.raet", "config.mask.rate"]),
-    ({"mask.rate": 0.0}, ["config.mask.rate = 0.0", "0 < value < 1"]),
-    ({"mask.rate": 1.2}, ["config.mask", "1.2", "0 < value < 1"]),
-    ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
-    ({"mask.schedule": "lineer", "mask.final_rate": 0.3}, ["'lineer'", "did you mean 'linear'"]),
-    ({"mask.schedule": "linear"}, ["config.mask.final_rate = 0.0", "schedule is linear"]),
-    ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is 'constant'"]),
-    ({"mask.schedule": "linear", "mask.final_rate": 1.2}, ["config.mask", "1.2", "< 1"]),
-    ({"mask.schedule": "linear", "mask.final_rate": 0.3, "mask.max_rate": 0.2}, ["final_rate = 0.3", "max_rate = 0.2"]),
-    ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
-    ({"pack.length": 2**16, "model.max_positions": 2**17}, ["config.pack.length = 65536", "<= 65535"]),
-    ({"model.unroll": 3}, ["config.model.unroll = 3", "<= 2"]),
-    ({"mask.copies": -1}, ["config.mask.copies = -1", "at least 0"]),
-    ({"mask.predict": 1.5}, ["config.mask", "1.5", "<= 1"]),
-    ({"mask.rate": 0.4, "mask.predict": 0.9}, ["config.mask.views = 3", "at most 1 / 0.4"]),
-    ({"mask.rate": 0.2, "mask.predict": 0.4, "mask.views": 1}, ["config.mask.predict = 0.4", "views = 1"]),
-    ({"mask.mask_share": 0.9, "mask.random_share": 0.2}, ["mask_share", "random_share", "at most 1"]),
-    ({"model.heads": 3}, ["config.model.heads = 3", "width = 128"]),
-    ({"model.family": "transfomer"}, ["'transfomer'", "did you mean 'transformer'"]),
-    ({"model.family": "rnn", "model.cell": "gur"}, ["'gur'", "did you mean 'gru'"]),
-    ({"model.cell": "lstm"}, ["config.model.cell", "no cells"]),
-    ({"model.size": "bsae"}, ["'bsae'", "did you mean 'base'"]),
-    ({"pack.length": 1024}, ["config.pack.length = 1024", "max_positions = 512"]),
-    ({"objective": "nps"}, ["'nps'", "did you mean 'nsp'"]),
-    ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
-    ({"data.corpus": "txt"}, ["'txt'", "did you mean 'text'"]),
-    ({"data.corpus": "text"}, ["config.data.path"]),
-    ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
-    ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
-    ({"train.accumulate": 5}, ["config.train.accumulate = 5", "batch_size = 32"]),
-    ({"data.language.topc": 1.0}, ["config.data.language.topc", "did you mean config.data.language.topic"]),
-    ({"data.language": 1.0}, ["config.data.language: no such field"]),
-    ({"data.language.topic": "no"}, ["config.data.language.topic = 'no'", "float"]),
-    ({"data.corpus": "language", "tokenizer.kind": "unigram"}, ["config.tokenizer.kind = 'unigram'", "words"]),
-    ({"data.corpus": "language", "tokenizer.vocab_size": 8192}, ["config.tokenizer.vocab_size = 8192", "language"]),
-    ({"data.corpus": "language", "pack.mode": "segment_pair"}, ["config.pack.mode = 'segment_pair'", "doc_sentences"]),
-    ({"data.corpus": "language", "data.language.words": 127}, ["config.data.language.words = 127", "<= 126"]),
-    ({"data.corpus": "language", "pack.length": 9}, ["config.data.language.words = 7", "8 <="]),
-    *(({f"data.language.{name}": value}, [f"config.data.language.{name} = {value}: expected"]) for name, value in [
-        ("topics", 0), ("topics", 9), ("names", 25), ("zipf", -1.0), ("order", 1.5), ("agreement", -0.1),
-        ("modifiers", 1.0), ("continues", 1.0), ("recall", 2.0), ("topic", -1.0), ("protagonist", 1.0),
-        ("attractors", 1.1), ("train_documents", 0), ("validation_documents", 0), ("seed", -1)]),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mask.raet": 0.4}, ["config.mask.raet", "config.mask.rate"]),
+        ({"mask.rate": 0.0}, ["config.mask.rate = 0.0", "0 < value < 1"]),
+        ({"mask.rate": 1.2}, ["config.mask", "1.2", "0 < value < 1"]),
+        ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
+        ({"mask.schedule": "lineer", "mask.final_rate": 0.3}, ["'lineer'", "did you mean 'linear'"]),
+        ({"mask.schedule": "linear"}, ["config.mask.final_rate = 0.0", "schedule is linear"]),
+        ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is 'constant'"]),
+        ({"mask.schedule": "linear", "mask.final_rate": 1.2}, ["config.mask", "1.2", "< 1"]),
+        (
+            {"mask.schedule": "linear", "mask.final_rate": 0.3, "mask.max_rate": 0.2},
+            ["final_rate = 0.3", "max_rate = 0.2"],
+        ),
+        ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
+        ({"pack.seq_len": 2**16, "model.max_positions": 2**17}, ["config.pack.seq_len = 65536", "<= 65535"]),
+        ({"model.scan_unroll": 3}, ["config.model.scan_unroll = 3", "<= 2"]),
+        ({"mask.static_masks": -1}, ["config.mask.static_masks = -1", "at least 0"]),
+        ({"mask.predict_rate": 1.5}, ["config.mask", "1.5", "<= 1"]),
+        ({"mask.rate": 0.4, "mask.predict_rate": 0.9}, ["config.mask.masks_per_example = 3", "at most 1 / 0.4"]),
+        (
+            {"mask.rate": 0.2, "mask.predict_rate": 0.4, "mask.masks_per_example": 1},
+            ["config.mask.predict_rate = 0.4", "views = 1"],
+        ),
+        ({"mask.mask_token_prob": 0.9, "mask.random_token_prob": 0.2}, ["mask_share", "random_share", "at most 1"]),
+        ({"model.num_heads": 3}, ["config.model.num_heads = 3", "width = 128"]),
+        ({"model.family": "transfomer"}, ["'transfomer'", "did you mean 'transformer'"]),
+        ({"model.family": "rnn", "model.cell": "gur"}, ["'gur'", "did you mean 'gru'"]),
+        ({"model.cell": "lstm"}, ["config.model.cell", "no cells"]),
+        ({"model.size": "bsae"}, ["'bsae'", "did you mean 'base'"]),
+        ({"pack.seq_len": 1024}, ["config.pack.seq_len = 1024", "max_positions = 512"]),
+        ({"objective": "nps"}, ["'nps'", "did you mean 'nsp'"]),
+        ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
+        ({"data.corpus": "txt"}, ["'txt'", "did you mean 'text'"]),
+        ({"data.corpus": "text"}, ["config.data.path"]),
+        ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
+        ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
+        ({"train.grad_accum_steps": 5}, ["config.train.grad_accum_steps = 5", "batch_size = 32"]),
+        (
+            {"data.language.topc": 1.0},
+            ["config.data.language.topc", "did you mean config.data.language.topic_strength"],
+        ),
+        ({"data.language": 1.0}, ["config.data.language: no such field"]),
+        ({"data.language.topic_strength": "no"}, ["config.data.language.topic_strength = 'no'", "float"]),
+        ({"data.corpus": "language", "tokenizer.kind": "unigram"}, ["config.tokenizer.kind = 'unigram'", "words"]),
+        ({"data.corpus": "language", "tokenizer.vocab_size": 8192}, ["config.tokenizer.vocab_size = 8192", "language"]),
+        (
+            {"data.corpus": "language", "pack.mode": "segment_pair"},
+            ["config.pack.mode = 'segment_pair'", "doc_sentences"],
+        ),
+        (
+            {"data.corpus": "language", "data.language.max_words": 127},
+            ["config.data.language.max_words = 127", "<= 126"],
+        ),
+        ({"data.corpus": "language", "pack.seq_len": 9}, ["config.data.language.max_words = 7", "8 <="]),
+        *(
+            ({f"data.language.{name}": value}, [f"config.data.language.{name} = {value}: expected"])
+            for name, value in [
+                ("topics", 0),
+                ("topics", 9),
+                ("names", 25),
+                ("zipf", -1.0),
+                ("order", 1.5),
+                ("agreement", -0.1),
+                ("modifiers", 1.0),
+                ("continues", 1.0),
+                ("recall", 2.0),
+                ("topic", -1.0),
+                ("protagonist", 1.0),
+                ("attractors", 1.1),
+                ("train_documents", 0),
+                ("validation_documents", 0),
+                ("seed", -1),
+            ]
+        ),
+    ],
+)
 def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     with pytest.raises(errors.ConfigError) as error:
         checked(changes)
@@ -72,20 +106,29 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["launch.run", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
-    (["launch.run", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
-    (["launch.run", "--config.model.heads=3"], ["config.model.heads = 3"]),
-    (["launch.run", "--config.train.steps=many"], ["config.train.steps", "many"]),
-    (["launch.run", "--config.data.language.topc=1"], ["did you mean config.data.language.topic"]),
-    (["launch.run", "--config=configs/bse.py"], ["configs/bse.py"]),
-    (["launch.sweep", "run", "experiments/architecture.py"], ["did you mean 'experiments/architectures.py'"]),
-    (["launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
-    (["launch.sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
-    (["launch.sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"], ["sweep varies"]),
-    (["launch.use", "generate", "run", "a", f"--seed={2**64}"], ["--seed=18446744073709551616", "4294967295"]),
-    (["experiments.floor", "score", "--file=nonexistent"], ["--file = 'nonexistent': expected a file (No such file"]),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mlm.cli.train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
+        (["mlm.cli.train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
+        (["mlm.cli.train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
+        (["mlm.cli.train", "--config.train.steps=many"], ["config.train.steps", "many"]),
+        (["mlm.cli.train", "--config.data.language.topc=1"], ["did you mean config.data.language.topic_strength"]),
+        (["mlm.cli.train", "--config=configs/bse.py"], ["configs/bse.py"]),
+        (["mlm.launch.sweep", "run", "experiments/architecture.py"], ["did you mean 'experiments/architectures.py'"]),
+        (["mlm.launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
+        (["mlm.launch.sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
+        (
+            ["mlm.launch.sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"],
+            ["sweep varies"],
+        ),
+        (["mlm.cli.use", "generate", "run", "a", f"--seed={2**64}"], ["--seed=18446744073709551616", "4294967295"]),
+        (
+            ["experiments.floor", "score", "--file=nonexistent"],
+            ["--file = 'nonexistent': expected a file (No such file"],
+        ),
+    ],
+)
 def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
@@ -96,14 +139,15 @@ def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
     base = small_config()
     assert fields.fingerprint(base) == fields.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
-    others = [small_config(seed=1), small_config(mask__rate=0.2), small_config(model__layers=3)]
+    others = [small_config(seed=1), small_config(mask__rate=0.2), small_config(model__num_layers=3)]
     assert len({fields.fingerprint(cfg) for cfg in [base, *others]}) == 4
 
 
 def test_flatten_and_override_are_inverse():
     cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__language__zipf=0.5)
     assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
-    assert cfg.data.language.topic == 1 and cfg.data.language.zipf == 0.5 and cfg.data.language.recall == 0.9
+    assert (cfg.data.language.topic_strength == 1 and cfg.data.language.zipf_exponent == 0.5 and
+            cfg.data.language.recall_prob == 0.9)
 
 
 def test_whole_numbers_are_numbers_where_others_may_stand():
@@ -116,17 +160,17 @@ def test_whole_numbers_are_numbers_where_others_may_stand():
 def test_the_command_line_reaches_every_depth():
     code = ("from launch import command\n"
             "command.run(lambda argv: print(command.overrides(__import__('sys').argv), command.CONFIG.value.data))")
-    done = subprocess.run([sys.executable, "-c", code, "--config.data.language.topic=1.0", "--config.mask.rate=0.4"],
-                          cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "{'data.language.topic': 1.0, 'mask.rate': 0.4}" in done.stdout and "topic=1.0" in done.stdout
+    done = subprocess.run([sys.executable, "-c", code, "--config.data.language.topic_strength=1.0",
+                           "--config.mask.rate=0.4"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "{'data.language.topic_strength': 1.0, 'mask.rate': 0.4}" in done.stdout and "topic=1.0" in done.stdout
 
 
 def test_the_language_brings_its_own_reading_and_others_keep_theirs():
-    drawn = small_config(data__corpus="language", pack__length=32)
+    drawn = small_config(data__corpus="language", pack__seq_len=32)
     assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
-    assert drawn.data.language.words == 30
-    assert small_config(data__corpus="language", data__language__words=20).data.language.words == 20
-    recipe.check(drawn)
+    assert drawn.data.language.max_words == 30
+    assert small_config(data__corpus="language", data__language__words=20).data.language.max_words == 20
+    resolution.check(drawn)
     assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
     other = small_config(data__corpus="docstrings")
     assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"
@@ -137,9 +181,10 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
 def test_a_field_that_was_added_later_changes_no_run_made_before():
     cfg = small_config()
     saved = json.loads(json.dumps(fields.identity(cfg, {})))
-    early = saved | {"config": {name: value for name, value in saved["config"].items() if name != "tune.decay"}}
+    early = saved | {"config": {name: value for name,
+                                value in saved["config"].items() if name != "finetune.layerwise_lr_decay"}}
     fields.check_same(cfg, {}, early, "runs/a")
-    with pytest.raises(errors.ConfigError, match=r"config.tune.decay = 0.9, there 1.0"):
-        fields.check_same(fields.override(cfg, {"tune.decay": 0.9}), {}, early, "runs/a")
+    with pytest.raises(errors.ConfigError, match=r"config.finetune.layerwise_lr_decay = 0.9, there 1.0"):
+        fields.check_same(fields.override(cfg, {"finetune.layerwise_lr_decay": 0.9}), {}, early, "runs/a")
     alone = hashlib.sha256(json.dumps([{"seed": 3}, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
     assert fields.fingerprint(config.Config(seed=3)) == alone

@@ -8,9 +8,9 @@ from hub_folders import folders_of
 from safetensors.numpy import load
 
 import mlm
-from launch import convert
 from mlm.base import errors, files
 from mlm.base.special import UNK
+from mlm.cli import convert
 from mlm.data.tokenizers import hub as vocabulary
 
 
@@ -35,7 +35,7 @@ def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
     tensors = load((folder / "model.safetensors").read_bytes())
     (folder / "model.safetensors").unlink()
     torch.save({name: torch.from_numpy(x) for name, x in tensors.items()}, folder / "pytorch_model.bin")
-    with pytest.raises(errors.ConfigError, match=r"python -m launch.convert"):
+    with pytest.raises(errors.ConfigError, match=r"python -m mlm.cli.convert"):
         mlm.open(folder)
     convert.main(["convert", str(folder), str(tmp_path / "out")])
     np.testing.assert_array_equal(mlm.open(tmp_path / "out").logits(line), wanted)

@@ -11,12 +11,12 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, SEP
 from mlm.data.language import grammar
 from mlm.data.rows import pack
-from mlm.data.text import corpus, files, trouble
+from mlm.data.text import corpus, files, warnings_
 
 
 @pytest.fixture(autouse=True)
 def fresh_warnings():
-    trouble.warn.cache_clear()
+    warnings_.warn.cache_clear()
 
 
 def texts(count, seed=0):
@@ -29,7 +29,7 @@ def of(folder, documents, boundary="file", **more):
     folder.mkdir(exist_ok=True)
     for i, document in enumerate(documents):
         (folder / f"{i:03}.txt").write_text(document)
-    return config.Data(corpus="text", path=f"{folder}/*.txt", boundary=boundary, **more)
+    return config.Data(corpus="text", path=f"{folder}/*.txt", document_boundary=boundary, **more)
 
 
 def both(data):
@@ -129,7 +129,8 @@ def test_fingerprint_follows_content_and_division_only(tmp_path):
     data = of(tmp_path / "a", texts(5))
     assert corpus.fingerprint(data) == corpus.fingerprint(of(tmp_path / "b", texts(5)))
     others = [of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]), of(tmp_path / "d", texts(4)),
-              dataclasses.replace(data, boundary="blank_line"), dataclasses.replace(data, validation_fraction=0.1),
+              dataclasses.replace(data, document_boundary="blank_line"), dataclasses.replace(data,
+                                                                                             validation_fraction=0.1),
               *(dataclasses.replace(data, validation_path=f"{tmp_path}/a/00{i}.txt") for i in range(2))]
     assert len({corpus.fingerprint(other) for other in [data, *others]}) == 7
 
@@ -138,7 +139,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         for i in range(8000):
             file.write(f"{i} " + "word " * 200 + "\n\n")
-    data = config.Data(corpus="text", path=f"{tmp_path}/a.txt", boundary="blank_line")
+    data = config.Data(corpus="text", path=f"{tmp_path}/a.txt", document_boundary="blank_line")
     tracemalloc.start()
     count = sum(1 for _ in corpus.documents(data, "train"))
     peak = tracemalloc.get_traced_memory()[1]

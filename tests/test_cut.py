@@ -10,7 +10,7 @@ from small import LABELLED, MEMBERS, batch, params_of, small_config, small_progr
 from mlm.base import fields
 from mlm.data.rows import loader, pack
 from mlm.data.tokenizers import kinds
-from mlm.train.run import loop, population
+from mlm.train.run import loop, vmapped_runs
 from mlm.train.step import evaluation, program, update
 
 LENGTH, CUT = 24, 16  # tokens of a row, and of a batch whose rows hold no more
@@ -105,7 +105,7 @@ def padded(objective, length):
     *(("classify", *member, fast) for member in MEMBERS for fast in (True, False)),
     *((name, "transformer", "", True) for name in LABELLED if name != "classify"), ("tag", "rnn", "gru", True)])
 def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(objective, family, cell, fast):
-    cfg = small_config(family, cell, objective=objective, model__fast=fast, model__dropout=0.3,
+    cfg = small_config(family, cell, objective=objective, model__fused_kernels=fast, model__dropout=0.3,
                        **{"model__attention_dropout": 0.3} if family == "transformer" else {})
     made = small_program(cfg)
     params = params_of(jax.eval_shape(made.initial, program.knobs(cfg)).params)
@@ -137,8 +137,8 @@ def test_processes_that_judge_share_the_same_sorted_batches():
 
 @pytest.mark.parametrize("objective", ["classify", "tag", "span"])
 def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
-    cfg = small_config(objective=objective, pack__length=64, model__max_positions=64, eval__batch_size=4)
-    cfg = fields.override(cfg, {"eval.max_rows": 26})
+    cfg = small_config(objective=objective, pack__seq_len=64, model__max_positions=64, eval__batch_size=4)
+    cfg = fields.override(cfg, {"eval.max_examples": 26})
     made, rows = small_program(cfg), rows_of(longest=30)
     brought = {name.partition("_B")[0]: np.arange(29) % 3 for name in LABELLED[objective] if not name.endswith("xL")}
     rows = {name: column for name, column in rows.items() if name not in ("label", "tag")} | brought
@@ -162,21 +162,21 @@ def configs(tmp_path):
             f"{text}\t{int(text < 'c')}\n" for text in texts))
     kinds.train(kinds.config.Tokenizer("words", 9), ["a b c d"] * 9).save(tmp_path)
     return [small_config(data__task="sst2", data__task_path=str(tmp_path / "task"), tokenizer__path=str(tmp_path),
-                         data__cache=str(tmp_path / "cache"), pack__length=32, train__batch_size=4, train__steps=8,
-                         eval__batch_size=4, model__layers=1, model__attention_dropout=0.2, seed=seed,
+                         data__cache=str(tmp_path / "cache"), pack__seq_len=32, train__batch_size=4, train__steps=8,
+                         eval__batch_size=4, model__num_layers=1, model__attention_dropout=0.2, seed=seed,
                          workdir=str(tmp_path / way / str(seed)))
             for way in ("alone", "together") for seed in (0, 1)]
 
 
 def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
-    for result, wanted in zip(population.train(configs[2:]).values(), alone, strict=True):
+    for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_step_that_compiles_for_a_new_length_is_not_timed_and_has_its_time(configs, monkeypatch):
     said = []
-    monkeypatch.setattr(loop.beat, "say", lambda word, step: said.append((word, step)))
+    monkeypatch.setattr(loop.heartbeat, "say", lambda word, step: said.append((word, step)))
     result = loop.train(configs[0])
     batches = taken(pack.load(configs[0]).train, 8, cut=True, grouped=True)
     lengths, tokens = ([size(one.text) for one in batches] for size in (

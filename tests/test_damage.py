@@ -12,7 +12,7 @@ from small import drawn_config
 
 from experiments.attack.flips import flip, outcome
 from mlm.base import errors, fields, files
-from mlm.train.run import directory, loop, stop, trained
+from mlm.train.run import directory, loop, shutdown, trained_run
 
 STEPS = 6
 
@@ -30,8 +30,8 @@ def runs(tmp_path_factory):
     loop.train(done)
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stop.Asked, "now", lambda self, checkpoints, number: number == 4)
-        with pytest.raises(stop.Stopped):
+        patch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == 4)
+        with pytest.raises(shutdown.Stopped):
             loop.train(half)
     return folder, cfg
 
@@ -71,12 +71,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
     cfg = copy(runs, "half", f"half-{damage.__name__}")
     damage(cfg.workdir)
     with pytest.raises(files.Damaged, match=r"^[^\n]*: checkpoint 4 is damaged: [^\n]+$"):
-        trained.load(cfg.workdir, {})
+        trained_run.load(cfg.workdir, {})
     with caplog.at_level(logging.WARNING):
         loop.train(cfg)
     assert "checkpoint 4 is damaged" in caplog.text and "continuing from step 2" in caplog.text
     assert outcome(cfg.workdir) == outcome(runs[0] / "done")
-    trained.load(cfg.workdir, {})
+    trained_run.load(cfg.workdir, {})
 
 
 def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
@@ -85,10 +85,10 @@ def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
     assert loop.train(cfg)["steps"] == STEPS  # its result is whole
     with pytest.raises(files.Damaged, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
                        ) as error:
-        trained.load(cfg.workdir, {})
+        trained_run.load(cfg.workdir, {})
     Path(str(error.value).partition("; remove ")[2].split()[0]).unlink()
     loop.train(cfg)
-    assert outcome(cfg.workdir) == outcome(runs[0] / "done") and trained.load(cfg.workdir, {}).step == STEPS
+    assert outcome(cfg.workdir) == outcome(runs[0] / "done") and trained_run.load(cfg.workdir, {}).step == STEPS
 
 
 def test_a_log_without_its_last_line_s_end_is_noticed(runs):
@@ -137,8 +137,8 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
         assert found.pop("history")[-1]["step"] == STEPS
         before.pop("history")
     assert found | {"history": []} == before | {"history": []}
-    assert directory.origin(cfg.workdir) == json.loads(json.dumps(fields.identity(cfg, directory.result(
-        cfg.workdir)["data"]))) | {"config": directory.origin(cfg.workdir)["config"]}
+    assert directory.read_identity(cfg.workdir) == json.loads(json.dumps(fields.identity(cfg, directory.read_result(
+        cfg.workdir)["data"]))) | {"config": directory.read_identity(cfg.workdir)["config"]}
 
 
 def test_a_result_without_its_config_is_given_to_no_other_run(runs):
@@ -159,7 +159,7 @@ def test_totals_do_not_hang_on_the_log(runs):
 def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
     shutil.copytree(runs[0] / "done", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
-    found = trained.load("elsewhere", {"data.cache": str(tmp_path / "none")})
+    found = trained_run.load("elsewhere", {"data.cache": str(tmp_path / "none")})
     assert found.step == STEPS and found.tokenizer.vocab_size and not (tmp_path / "none").exists()
 
 

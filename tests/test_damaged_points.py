@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from launch.sweep import overview, runner, worker
 from mlm.base import fields, files
-from mlm.train.run import directory, loop, population
+from mlm.launch.sweep import runner, sweep_state, worker
+from mlm.train.run import directory, loop, vmapped_runs
 
 pytestmark = pytest.mark.slow
 
@@ -53,10 +53,11 @@ def sweep(tmp_path_factory):
     """Two points that are done, and one that is not begun."""
     folder = tmp_path_factory.mktemp("damage")
     (folder / "text.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
-    points = [small_config(data__corpus="text", data__path=str(folder / "text.txt"), data__boundary="blank_line",
-                           data__cache=str(folder / "cache"), tokenizer__kind="words", tokenizer__vocab_size=30,
-                           model__layers=1, model__width=8, model__hidden=8, train__steps=6, train__batch_size=8,
-                           train__log_every=2, eval__batch_size=8, eval__max_rows=8, eval__rates=(0.3,), seed=seed,
+    points = [small_config(data__corpus="text", data__path=str(folder / "text.txt"),
+                           data__document_boundary="blank_line", data__cache=str(folder / "cache"),
+                           tokenizer__kind="words", tokenizer__vocab_size=30, model__num_layers=1, model__width=8,
+                           model__mlp_dim=8, train__steps=6, train__batch_size=8, train__log_every=2,
+                           eval__batch_size=8, eval__max_examples=8, eval__mask_rates=(0.3,), seed=seed,
                            workdir=str(folder / "runs" / f"seed{seed}")) for seed in range(3)]
     assert worker.work(points[:2]) == dict.fromkeys((cfg.workdir for cfg in points[:2]), "")
     return points
@@ -73,13 +74,13 @@ def points(sweep, tmp_path):
 def test_a_damaged_file_is_named_and_made_again(points, name, harm):
     before = directory.reported(points[0].workdir)
     harm(Path(points[0].workdir, name))
-    at = overview.state(points[0])
+    at = sweep_state.state(points[0])
     assert at.name == "damaged" and f"{points[0].workdir}/{name} is damaged: " in at.error and "\n" not in str(at)
-    results, faults = overview.finished(points)
+    results, faults = sweep_state.finished(points)
     assert faults == [at.error] and results[-1]["config"]["workdir"] == points[1].workdir
-    assert [overview.state(cfg).name for cfg in points[1:]] == ["done", "not started"]
+    assert [sweep_state.state(cfg).name for cfg in points[1:]] == ["done", "not started"]
     assert worker.work(points[:1]) == {points[0].workdir: ""}
-    assert overview.state(points[0]).name == "done" and overview.finished(points)[1] == []
+    assert sweep_state.state(points[0]).name == "done" and sweep_state.finished(points)[1] == []
     after = directory.reported(points[0].workdir)
     assert (after["evaluation"], after["fingerprint"]) == (before["evaluation"], before["fingerprint"])
     assert after["answers"].keys() == before["answers"].keys()
@@ -88,8 +89,8 @@ def test_a_damaged_file_is_named_and_made_again(points, name, harm):
 
 def test_another_points_result_is_not_taken_for_its_own(points):
     shutil.copy(Path(points[1].workdir, "result.json"), points[0].workdir)
-    assert "another config" in overview.state(points[0]).error
-    assert [one["config"]["seed"] for one in overview.finished(points)[0]] == [1]
+    assert "another config" in sweep_state.state(points[0]).error
+    assert [one["config"]["seed"] for one in sweep_state.finished(points)[0]] == [1]
     assert "seed = 0, there 1" in worker.work(points[:1])[points[0].workdir]
 
 
@@ -98,16 +99,16 @@ def test_a_damaged_account_of_a_failure_is_named_and_the_point_trained(points, c
     path = Path(points[2].workdir, "error.txt")
     path.parent.mkdir()
     path.mkdir() if content is None else path.write_bytes(content)
-    assert overview.state(points[2]).error.startswith(f"{path} is damaged: ")
-    assert [overview.state(cfg).name for cfg in points] == ["done", "done", "damaged"]
+    assert sweep_state.state(points[2]).error.startswith(f"{path} is damaged: ")
+    assert [sweep_state.state(cfg).name for cfg in points] == ["done", "done", "damaged"]
     assert worker.work(points[2:]) == {points[2].workdir: ""}
-    assert overview.state(points[2]).name == "done"
+    assert sweep_state.state(points[2]).name == "done"
 
 
 def test_a_point_whose_directory_is_a_file_fails_alone(points):
     shutil.rmtree(points[0].workdir)
     Path(points[0].workdir).write_text("a file")
-    assert [overview.state(cfg).name for cfg in points] == ["damaged", "done", "not started"]
+    assert [sweep_state.state(cfg).name for cfg in points] == ["damaged", "done", "not started"]
     assert worker.work([points[0], points[2]])[points[2].workdir] == ""
     said = worker.work(points[:1])[points[0].workdir]
     assert points[0].workdir in said and "\n" not in said
@@ -126,7 +127,7 @@ def test_a_full_disk_fails_a_point_in_a_line_and_no_other(points, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
     monkeypatch.setattr(loop, "train", full)
-    monkeypatch.setattr(population, "train", full)
+    monkeypatch.setattr(vmapped_runs, "train", full)
     monkeypatch.setattr(worker.traceback, "print_exc", full)
     said = worker.work([points[0], points[2]])
     assert said == {points[0].workdir: "No space left on device: somewhere", points[2].workdir: ""}
@@ -134,16 +135,16 @@ def test_a_full_disk_fails_a_point_in_a_line_and_no_other(points, monkeypatch):
 
 def test_a_log_folder_that_cannot_be_made_is_told(points, tmp_path):
     (tmp_path / "logs").write_text("a file")
-    with overview.Overview(points) as view, pytest.raises(runner.CannotStart, match=r"cannot write its log.*logs"):
+    with sweep_state.Overview(points) as view, pytest.raises(runner.CannotStart, match=r"cannot write its log.*logs"):
         runner.Runner(tmp_path, points, workers=1, together=0).run(view)
 
 
 def test_lines_come_with_steps_ever_more_rarely_and_time_left_without_what_came_before_the_first(
         points, monkeypatch, capsys):
     clock = 1000.0
-    monkeypatch.setattr(overview.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(sweep_state.time, "monotonic", lambda: clock)
     cfg, said = fields.override(points[2], {"train.steps": 10_000}), []
-    view = overview.Overview([cfg])
+    view = sweep_state.Overview([cfg])
     directory.metrics(cfg.workdir).parent.mkdir()
 
     def seen(seconds, step):
@@ -168,7 +169,7 @@ def test_lines_come_with_steps_ever_more_rarely_and_time_left_without_what_came_
 
 def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):
     cfg = points[2]
-    view = overview.Overview(points)
+    view = sweep_state.Overview(points)
     view.show({cfg.workdir}, last=True)
     assert capsys.readouterr().out == "seed2: training\n"
     worker.work([cfg])
@@ -179,10 +180,10 @@ def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):
 
 
 def test_runs_of_another_version_or_of_other_settings_are_named_beside_a_sweep(points):
-    assert overview.strangers(points) == ""
+    assert sweep_state.strangers(points) == ""
     drawn = fields.identity(points[0], {})
     for name, change in (("old", {"drawn": drawn["drawn"] | {"masks": 1}}), ("other", {})):
         shutil.copytree(points[0].workdir, Path(points[0].workdir).with_name(name))
         files.write_sealed(Path(points[0].workdir).with_name(name) / "config.json", drawn | change)
-    assert overview.strangers(points) == ("left out, another version's, which drew otherwise (masks 1, now 2): old; "
+    assert sweep_state.strangers(points) == ("left out, another version's, which drew otherwise (masks 1, now 2): old; "
                                           "left out, of other settings: other")

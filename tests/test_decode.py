@@ -5,15 +5,21 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, build, small_config
 
-from mlm.judge import cloze
+from mlm.inference import masked_queries
 
 ROOM = 14
 LENGTHS = np.array([14, 9, 5, 1])  # of the rows
 READ = np.array([6, 8, 1, 0])      # tokens of each that are read at once
-CASES = [(*member, {}) for member in MEMBERS] + [("transformer", "", changes) for changes in (
-    {"model__positions": "rotary", "model__norm": "post", "model__output": "plain", "model__embed_norm": False},
-    {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__sees": "apart"})] + [
-    (*member, {"model__sees": "row"}) for member in MEMBERS if member[1] not in ("elman", "gru")]
+CASES = ([(*member, {}) for member in MEMBERS] + [("transformer", "",
+                                                   changes) for changes in ({"model__positions": "rotary",
+                                                                             "model__norm_placement": "post",
+                                                                             "model__lm_head": "plain",
+                                                                             "model__embed_norm": False},
+                                                                            {"model__positions": "sinusoidal",
+                                                                             "model__activation": "gelu_tanh",
+                                                                             "model__context": "apart"})] + [(*member,
+                                                                                                              {"model__context": "row"}) for member in MEMBERS if member[1] not in ("elman",
+                                                                                                                                                                                    "gru")])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,26 +36,26 @@ def rows():
 
 def one_by_one(model, params, ids_BxL, read_B, columns=8):
     """logits_BxLxV of rows of which `read_B` tokens are read at once, out of so many columns; 0 where they are read."""
-    text = cloze.text(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
+    text = masked_queries.text(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
 
     def step(carry, _):
         cache, at_B, out_BxLxV = carry
         ids_B = jnp.take_along_axis(ids_BxL, jnp.minimum(at_B, ROOM - 1)[:, None], 1)[:, 0]
-        logits_BxV, cache = model.next(params, cache, ids_B)
+        logits_BxV, cache = model.decode_step(params, cache, ids_B)
         return (cache, at_B + 1, out_BxLxV.at[jnp.arange(len(at_B)), at_B].set(logits_BxV)), None
 
     out_BxLxV = jnp.zeros((*ids_BxL.shape, VOCAB))
-    first = model.start(params, text, None, ROOM), jnp.asarray(read_B), out_BxLxV
+    first = model.init_cache(params, text, None, ROOM), jnp.asarray(read_B), out_BxLxV
     return jax.lax.scan(step, first, None, length=ROOM)[0][2]
 
 
 @pytest.mark.parametrize(("family", "cell", "changes"), CASES, ids=str)
 def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, changes):
-    cfg = small_config(family, cell, **{"objective": "causal", "pack__length": 16} | changes)
+    cfg = small_config(family, cell, **{"objective": "causal", "pack__seq_len": 16} | changes)
     model, params, _ = build(cfg)
     ids_BxL = rows()
-    left_B = np.ones(len(ids_BxL), bool) if cfg.model.sees == "row" else None
-    h_BxLxD = jax.jit(lambda text: model.hidden(params, text, left_B=left_B)[0])(cloze.text(ids_BxL))
+    left_B = np.ones(len(ids_BxL), bool) if cfg.model.context == "row" else None
+    h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(masked_queries.text(ids_BxL))
     full_BxLxV = np.asarray(jax.jit(model.logits)(params, h_BxLxD))
     found = jax.jit(lambda ids_BxL, read_B: one_by_one(model, params, ids_BxL, read_B))
     place_BxL = np.arange(ROOM)
@@ -66,12 +72,12 @@ def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
     ids_BxL, turn_B = rows(), np.array([2, 0, 3, 3])
 
     def two(ids_BxL, turned):
-        cache = model.start(params, cloze.text(ids_BxL[:, :5]), None, ROOM)
+        cache = model.init_cache(params, masked_queries.text(ids_BxL[:, :5]), None, ROOM)
         ids_B = ids_BxL[:, 5]
-        _, cache = model.next(params, cache, ids_B)
+        _, cache = model.decode_step(params, cache, ids_B)
         if turned:
             cache = jax.tree.map(lambda leaf: jnp.take(leaf, turn_B, axis=1), cache)
-        return model.next(params, cache, ids_BxL[turn_B, 6] if turned else ids_BxL[:, 6])[0]
+        return model.decode_step(params, cache, ids_BxL[turn_B, 6] if turned else ids_BxL[:, 6])[0]
 
     straight, turned = (np.asarray(jax.jit(two, static_argnums=1)(ids_BxL, way)) for way in (False, True))
     np.testing.assert_allclose(turned, straight[turn_B], rtol=0, atol=1e-5)
@@ -79,4 +85,4 @@ def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
 
 def test_a_model_that_sees_both_sides_cannot_be_read_a_token_at_a_time():
     model, _, _ = build(small_config())
-    assert model.start is None and model.next is None
+    assert model.init_cache is None and model.decode_step is None

@@ -10,14 +10,14 @@ from small import VOCAB, about, batch, small_config
 from mlm.base import config, errors, fields, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import causal
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, update
 
 
 @functools.cache
 def compiled(train, **changes):
     """(rows) -> the losses of a model that knows nothing, the texts and keys that it was handed, and what is asked."""
-    cfg = small_config("encoder_decoder", objective="denoise", eval__rate=0.3, mask__rate=0.3, **changes)
+    cfg = small_config("encoder_decoder", objective="denoise", eval__mask_rate=0.3, mask__rate=0.3, **changes)
     _, objective = program.parts(cfg, about(cfg))
     knobs = program.knobs(cfg) if train else program.frozen(cfg)
 
@@ -59,7 +59,7 @@ def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
 
 
 def test_training_corrupts_as_the_mask_says_and_drops_out():
-    rows, judge = batch(64), compiled(True, mask__mask_share=0.5, mask__random_share=0.5)
+    rows, judge = batch(64), compiled(True, mask__mask_token_prob=0.5, mask__random_token_prob=0.5)
     losses, handed, _ = judge(rows)
     masked_BxL = np.asarray(handed["source"].ids_BxL) == MASK
     changed_BxL = np.asarray(handed["source"].ids_BxL) != rows.text.ids_BxL
@@ -70,21 +70,39 @@ def test_training_corrupts_as_the_mask_says_and_drops_out():
     assert (np.asarray(again["source"].ids_BxL) != np.asarray(handed["source"].ids_BxL)).any()
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"objective": "denoise"}, r"config\.model\.family = 'transformer': expected one that reads a source"),
-    ({"objective": "causal", "model.family": "encoder_decoder"}, r"expected one that reads no source; rows have one"),
-    ({"objective": "mlm", "model.family": "encoder_decoder"}, r"config\.model\.sees = 'both': expected left"),
-    ({"data.aligned_path": "a", "objective": "causal"}, r"expected one that reads a source .* since config\.data"),
-    ({"data.aligned_path": "a", "objective": "denoise", "model.family": "encoder_decoder"},
-     r"config\.objective = 'denoise': expected one that makes no source"),
-    ({"objective": "denoise", "model.family": "encoder_decoder", "mask.predict": 0.1}, r"mask\.predict = 0\.1"),
-    ({"objective": "denoise", "model.family": "encoder_decoder", "mask.views": 2}, r"mask\.views = 2: expected 1"),
-    ({"objective": "denoise", "model.family": "encoder_decoder", "eval.embeddings": True},
-     r"eval\.embeddings = True: nothing reads it, since config.model.family is .*"),
-    ({"objective": "denoise", "model.family": "encoder_decoder", "downstream.names": "topic"},
-     r"downstream\.names = 'topic': nothing reads it, since config.model.family is .*"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"objective": "denoise"}, r"config\.model\.family = 'transformer': expected one that reads a source"),
+        (
+            {"objective": "causal", "model.family": "encoder_decoder"},
+            r"expected one that reads no source; rows have one",
+        ),
+        ({"objective": "mlm", "model.family": "encoder_decoder"}, r"config\.model\.sees = 'both': expected left"),
+        ({"data.parallel_path": "a", "objective": "causal"}, r"expected one that reads a source .* since config\.data"),
+        (
+            {"data.parallel_path": "a", "objective": "denoise", "model.family": "encoder_decoder"},
+            r"config\.objective = 'denoise': expected one that makes no source",
+        ),
+        (
+            {"objective": "denoise", "model.family": "encoder_decoder", "mask.predict_rate": 0.1},
+            r"mask\.predict = 0\.1",
+        ),
+        (
+            {"objective": "denoise", "model.family": "encoder_decoder", "mask.masks_per_example": 2},
+            r"mask\.views = 2: expected 1",
+        ),
+        (
+            {"objective": "denoise", "model.family": "encoder_decoder", "eval.anisotropy": True},
+            r"eval\.embeddings = True: nothing reads it, since config.model.family is .*",
+        ),
+        (
+            {"objective": "denoise", "model.family": "encoder_decoder", "downstream.tasks": "topic"},
+            r"downstream\.names = 'topic': nothing reads it, since config.model.family is .*",
+        ),
+    ],
+)
 def test_what_does_not_go_together_is_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=said) as error:
-        recipe.check(recipe.resolve(fields.override(config.Config(), changes)))
+        resolution.check(resolution.resolve(fields.override(config.Config(), changes)))
     assert "\n" not in str(error.value)

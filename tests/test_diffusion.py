@@ -12,7 +12,7 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import masking
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, update
 
 KEYS = update.row_keys(np.uint32(0), 0, np.arange(400))
@@ -102,4 +102,4 @@ def test_nats_weigh_the_inverse_of_the_hidden_share_and_are_counted_by_the_rows_
 
 def test_no_field_of_masks_is_read_by_a_diffusion_run():
     with pytest.raises(errors.ConfigError, match=r"^config.mask.rate = 0.4: nothing reads it, since config.objective"):
-        recipe.resolve(small_config(objective="diffusion"), {"mask.rate": 0.4})
+        resolution.resolve(small_config(objective="diffusion"), {"mask.rate": 0.4})

@@ -9,7 +9,7 @@ from test_left_floor import LENGTH, TINY, every, tables  # noqa: F401  fixtures 
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
-from mlm.data.language import bound, filled, floor, posterior
+from mlm.data.language import bound, filled_posterior, floor, posterior
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import draw
 
@@ -55,7 +55,7 @@ def test_words_filled_in_from_the_left_are_the_enumerated_ones(tables, every):  
     words_NxL, _ = every
     few_NxL = words_NxL[::37]
     hidden_NxL = (np.random.default_rng(1).random(few_NxL.shape) < 0.5) & (few_NxL >= 0)
-    known = filled.filled_posterior(TINY, few_NxL, hidden_NxL)
+    known = filled_posterior.filled_posterior(TINY, few_NxL, hidden_NxL)
     for row, column, log_prob_W in zip(known.row_K, known.column_K, posterior.log_probs(TINY, known), strict=True):
         told_L = ~hidden_NxL[row] | (np.arange(len(few_NxL[row])) < column)
         joint = tables[(few_NxL[row] >= 0).sum()]

@@ -7,7 +7,7 @@ from test_experiments import FLOORS, OWN, about, result
 
 from experiments import architectures, fine_tuning, masking_rate
 from mlm.base.estimates import Score
-from mlm.judge import finetuned
+from mlm.evaluation import finetuned_tasks
 from mlm.objectives import mlm
 from mlm.report import summary, table
 from mlm.report.pages import sweep as page
@@ -28,11 +28,11 @@ def tuned(rate, seed, value, score=ACCURACY, task="topic", what="ab" * 32, title
 
 
 def answers(*each, name="topic-abab"):
-    return {f"{name}/{finetuned.point(one)}-s{one['seed']}": one for one in each}
+    return {f"{name}/{finetuned_tasks.point(one)}-s{one['seed']}": one for one in each}
 
 
 def test_the_point_of_the_grid_with_the_best_mean_is_chosen_among_those_with_most_seeds():
-    found = finetuned.summary(answers(
+    found = finetuned_tasks.summary(answers(
         tuned(1e-3, 0, 0.8), tuned(2e-3, 0, 0.95), tuned(1e-3, 1, 0.7), tuned(2e-3, 1, 0.5), tuned(4e-3, 0, 0.99)))
     (one,) = found.values()
     assert (one["learning_rate"], one["epochs"], one["values"], one["trials"]) == (1e-3, 3.0, [0.8, 0.7], 3)
@@ -45,14 +45,14 @@ def test_the_point_of_the_grid_with_the_best_mean_is_chosen_among_those_with_mos
     (MATTHEWS, -0.1, True), (MATTHEWS, 0.01, False), (ACCURACY, None, True)])
 def test_a_fine_tuning_that_is_no_better_than_none_has_failed(score, value, failed):
     good = tuned(1e-3, 0, 0.8, score)
-    (one,) = finetuned.summary(answers(good, tuned(1e-3, 1, value, score))).values()
+    (one,) = finetuned_tasks.summary(answers(good, tuned(1e-3, 1, value, score))).values()
     assert one["failed"] == ([1] if failed else [])
     assert one["values"] == [0.8, 0.125 if value is None else value]  # what has diverged counts as the majority class
 
 
 def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
     def sha(*each):
-        (one,) = finetuned.summary(answers(*each)).values()
+        (one,) = finetuned_tasks.summary(answers(*each)).values()
         return one["sha256"]
 
     assert sha(tuned(1e-3, 0, 0.8)) == sha(tuned(1e-3, 0, 0.7))
@@ -62,7 +62,7 @@ def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
 
 
 def asked(one, *each):
-    one["summary"]["tasks"] = finetuned.summary(answers(*each))
+    one["summary"]["tasks"] = finetuned_tasks.summary(answers(*each))
     return one
 
 
@@ -126,18 +126,22 @@ def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s
     one = result("lstm", 0, 3.0)
     one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
     one["summary"]["tasks"] = {}
-    one["config"]["downstream.variants"] = "tune.layers=-1,tune.layers=1,tune.layers=0"
-    for variant, value in (("tune.layers=-1", 0.8), ("tune.layers=1", 0.6), ("tune.layers=0", 0.4)):
+    one["config"]["downstream.variants"] = ("finetune.trainable_layers=-1,finetune.trainable_layers=1,finetune.trainable_layers=0")
+    for variant, value in (
+        ("finetune.trainable_layers=-1", 0.8),
+        ("finetune.trainable_layers=1", 0.6),
+        ("finetune.trainable_layers=0", 0.4),
+    ):
         head = tuned(1e-3, 0, value) | {"variant": variant}
-        one["summary"]["tasks"] |= finetuned.summary(answers(head, name=f"topic-{variant}"))
+        one["summary"]["tasks"] |= finetuned_tasks.summary(answers(head, name=f"topic-{variant}"))
     made, columns = fine_tuning.table([one])
     assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
         ("all", 80), ("last layer", 60), ("head alone", 40)]
     assert [column.title for column in columns if column.name.startswith("task_")] == ["topic: accuracy (%)"]
-    one["config"]["downstream.variants"] = "train.accumulate=2 tune.layers=1,tune.layers=1"
+    one["config"]["downstream.variants"] = ("train.grad_accum_steps=2 finetune.trainable_layers=1,finetune.trainable_layers=1")
     assert [row.get("trained") for row in fine_tuning.table([one])[0][:2]] == [
-        "train.accumulate=2 tune.layers=1", "tune.layers=1"]
+        "train.grad_accum_steps=2 finetune.trainable_layers=1", "finetune.trainable_layers=1"]
     for size, value in (("large", 84.5), ("base", None)):
-        one["config"] |= {"model.family": "transformer", "model.cell": "", "model.size": size, "mask.mask_share": 1.0,
-                          "optim.learning_rate": 1e-3, "mask.rate": 0.4}
+        one["config"] |= {"model.family": "transformer", "model.cell": "", "model.size": size,
+                          "mask.mask_token_prob": 1.0, "optim.learning_rate": 1e-3, "mask.rate": 0.4}
         assert masking_rate.table([one])[0][0].get("task_mnli_paper") == value

@@ -1,4 +1,4 @@
-"""What chance decides is what it was when its version was last raised (mlm/base/drawn.py).
+"""What chance decides is what it was when its version was last raised (mlm/base/rng_versions.py).
 
 Where a test fails here, draws have changed: raise their version in DRAWN, then write down what is drawn now.
 """
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, small_config
 
-from mlm.base.drawn import DRAWN
+from mlm.base.rng_versions import DRAWN
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
 from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.train.step import update
 
-LANGUAGE = small_config(data__corpus="language", pack__length=32).data.language
+LANGUAGE = small_config(data__corpus="language", pack__seq_len=32).data.language
 
 
 def crc32(*values) -> str:

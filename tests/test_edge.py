@@ -12,10 +12,10 @@ from mlm.base import config, errors, fields, types
 from mlm.base.estimates import measure
 from mlm.base.special import CLS, SEP
 from mlm.data.language import tags
-from mlm.data.rows import makers, pack
+from mlm.data.rows import pack, preprocessors
 from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
-from mlm.judge import predictions
+from mlm.evaluation import predictions
 from mlm.objectives import OBJECTIVES
 from mlm.train.step import evaluation
 
@@ -25,12 +25,12 @@ SENTENCE = (("w1", "NOUN", 2, "nsubj"), ("abc", "VERB", 0, "root"), ("w3", "NOUN
 
 
 def made(depth=-1, layers=0, **changes):
-    return small_config(objective="edge", **{
-        **PLAIN, "model__layers": LAYERS, "tune__layers": layers, "tune__depth": depth, **changes})
+    return small_config(objective="edge", **{**PLAIN, "model__num_layers": LAYERS, "finetune__trainable_layers": layers,
+                                             "finetune__max_layer": depth, **changes})
 
 
 def model():
-    return types.Model(("both",), WIDTH, dict, None, None, layers=lambda *args, key_B: H_KxBxLxD)
+    return types.Model(("both",), WIDTH, dict, None, None, encode_layers=lambda *args, key_B: H_KxBxLxD)
 
 
 def dense(params, x):
@@ -83,8 +83,8 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"layers": -1}, "^config.tune.layers = -1: expected 0, since config.objective is edge"),
-    ({"depth": 4}, "^config.tune.depth = 4: expected")])
+    ({"layers": -1}, "^config.finetune.trainable_layers = -1: expected 0, since config.objective is edge"),
+    ({"depth": 4}, "^config.finetune.max_layer = 4: expected")])
 def test_probes_of_what_trains_and_of_layers_that_there_are_not_are_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=said):
         OBJECTIVES["edge"].check(made(**changes))
@@ -109,8 +109,8 @@ def pieces(tmp_path_factory):
 
 def asked(folder, tokenizer, **changes):
     base = {"data.task": "ud_dep", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-            "tokenizer.path": tokenizer, "pack.length": 16, "data.labelled.train": "train", "data.labelled.dev": "dev",
-            "data.labelled.test": "dev", "tune.layers": 0}
+            "tokenizer.path": tokenizer, "pack.seq_len": 16, "data.labelled.train": "train", "data.labelled.dev": "dev",
+            "data.labelled.test": "dev", "finetune.trainable_layers": 0}
     cfg = pack.resolve(fields.override(config.Config(), base | changes))
     pack.check(cfg)
     return cfg
@@ -168,12 +168,12 @@ def test_a_head_that_is_no_word_is_refused_where_it_is_read(tmp_path, pieces, he
 
 def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
     cfg = fields.override(config.Config(), {"data.task": "tag", "objective": "edge", "tokenizer.path": "a",
-                                            "pack.length": 32})
+                                            "pack.seq_len": 32})
     pack.check(pack.resolve(cfg))
     examples = list(tags.examples(cfg.data.language, "dev", 3))
     kinds.train(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
     classes, tokenizer = tags.names(cfg.data.language), kinds.given("", str(tmp_path))
-    for one, (row,) in zip(examples, makers.edge(examples, tokenizer, cfg, classes), strict=True):
+    for one, (row,) in zip(examples, preprocessors.edge(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]
         for name in ("from", "to", "other_from", "other_to"):

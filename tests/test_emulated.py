@@ -18,8 +18,8 @@ from etils.epath import backend
 from small import drawn_config, environment
 
 from experiments import model_size
-from launch.sweep import overview
 from mlm.base import buckets, fields, files
+from mlm.launch.sweep import sweep_state
 from mlm.report import table
 from mlm.train.run import checkpoint, directory, loop
 
@@ -98,6 +98,6 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
     tables = []
     for workdir in (here, there):
         point = fields.override(cfg, {"workdir": workdir})
-        table.write(files.path(workdir).parent, *model_size.table(overview.finished([point])[0]))
+        table.write(files.path(workdir).parent, *model_size.table(sweep_state.finished([point])[0]))
         tables.append(files.content(files.path(workdir).parent / "table.csv"))
     assert tables[0] == tables[1] and b"loss" in tables[0]

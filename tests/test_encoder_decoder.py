@@ -17,7 +17,7 @@ cells = pytest.mark.parametrize("cell", CELLS)
 
 
 def config_of(cell, **changes):
-    return small_config("encoder_decoder", cell, objective="causal", **{"model__layers": 1} | changes)
+    return small_config("encoder_decoder", cell, objective="causal", **{"model__num_layers": 1} | changes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +34,7 @@ def built(cfg, vocab=VOCAB):
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(size=x.shape).astype(np.float32),
         jax.eval_shape(model.init, jax.random.key(0)))
-    return model, params, jax.jit(lambda text, source: model.logits(params, model.hidden(params, text, source)[0]))
+    return model, params, jax.jit(lambda text, source: model.logits(params, model.encode(params, text, source)[0]))
 
 
 def pairs(rows=2):
@@ -55,7 +55,7 @@ def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell)
         numbered = lambda text, first: text._replace(  # noqa: E731
             ids_BxL=first + jnp.arange(text.ids_BxL.shape[1])[None])
         given = {**params, "token": {"embedding": table}}
-        return model.hidden(given, numbered(text, 0), numbered(source, len(own)))[0][0]
+        return model.encode(given, numbered(text, 0), numbered(source, len(own)))[0][0]
 
     rng = np.random.default_rng(3)
     draw = lambda text: jnp.asarray(rng.normal(size=(text.ids_BxL.shape[1], model.width)), jnp.float32)  # noqa: E731
@@ -90,7 +90,8 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
 def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
     """Behind prompts of three lengths, of which one is none, and beside sources of two; rotary where there are places.
     """
-    changes = {"model__layers": 2, "model__norm": norm, "model__positions": "rotary" if norm == "pre" else "sinusoidal"}
+    changes = {"model__num_layers": 2, "model__norm_placement": norm,
+               "model__positions": "rotary" if norm == "pre" else "sinusoidal"}
     model, params, logits = built(config_of(cell, **changes))
     source = batch(3, 12, seed=2, pad=0).text
     source = source._replace(segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),
@@ -100,9 +101,9 @@ def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
     whole = logits(types.Text(ids_BxL, ones, np.arange(9, dtype=np.int32) * ones, 0 * ones), source)
     length_B = np.array([3, 0, 2])
     there_BxL = (np.arange(4) < length_B[:, None]).astype(np.int32)
-    cache = jax.jit(model.start, static_argnums=3)(
+    cache = jax.jit(model.init_cache, static_argnums=3)(
         params, types.Text(ids_BxL[:, :4] * there_BxL, there_BxL, there_BxL * np.arange(4), 0 * there_BxL), source, 9)
-    further = jax.jit(model.next)
+    further = jax.jit(model.decode_step)
     for step in range(6):
         place_B = length_B + step
         assert all(leaf.shape[1] == 3 for leaf in jax.tree.leaves(cache))
@@ -124,7 +125,7 @@ def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
 
 def test_a_recurrent_decoder_takes_several_tokens_an_iteration():
     text, source = pairs()
-    values = [built(config_of("gru", model__time_unroll=unroll))[2](text, source) for unroll in (1, 3)]
+    values = [built(config_of("gru", model__rnn_unroll=unroll))[2](text, source) for unroll in (1, 3)]
     np.testing.assert_allclose(*values, atol=2e-5)
 
 
@@ -133,7 +134,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(cell):
     text, source = pairs()
     model, params, _ = built(config_of(cell, model__dropout=0.5, model__attention_dropout=0.0))
     key_B = jax.random.split(jax.random.key(0), 2)
-    dropped = jax.jit(lambda text, source, key_B: model.hidden(params, text, source, key_B=key_B)[0])
+    dropped = jax.jit(lambda text, source, key_B: model.encode(params, text, source, key_B=key_B)[0])
     one, turned = dropped(text, source, key_B), dropped(*jax.tree.map(lambda x: x[::-1], (text, source)), key_B[::-1])
     np.testing.assert_allclose(one, turned[::-1], atol=2e-5)
     other = dropped(text, source, key_B.at[1].set(jax.random.key(7)))
@@ -147,7 +148,7 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
     rows, key_B = types.Batch(text, {}, np.arange(2, dtype=np.int32), source), jax.random.split(jax.random.key(0), 2)
     found = []
     for fast in paths:
-        cfg = config_of(cell, **PLAIN, model__fast=fast, model__remat=fast)
+        cfg = config_of(cell, **PLAIN, model__fused_kernels=fast, model__remat=fast)
         model, objective = program.parts(cfg, about(cfg)._replace(source_length=23))
 
         def loss(params, model=model, objective=objective, cfg=cfg):
@@ -174,4 +175,4 @@ def test_bfloat16_is_close_to_float32(cell):
 def test_without_a_source_it_says_so():
     model, params, _ = built(config_of("transformer"))
     with pytest.raises(AssertionError, match="reads a source"):
-        model.hidden(params, pairs()[0])
+        model.encode(params, pairs()[0])

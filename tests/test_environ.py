@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from launch import environ
+from mlm.cli import process_environment
 
 pytestmark = pytest.mark.slow
 
@@ -18,12 +18,12 @@ PRINT = ("import json, os; from launch import environ; "
 
 
 def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
-    ours = environ.ALLOCATOR.keys() | environ.compiled().keys()
+    ours = process_environment.ALLOCATOR.keys() | process_environment.compiled().keys()
     given = {name: value for name, value in os.environ.items() if name not in ours}
     given |= {"MALLOC_ARENA_MAX": "7", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, check=True)
     found = json.loads(done.stdout)
-    expected = environ.ALLOCATOR | given | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mlm" / "compiled")}
+    expected = process_environment.ALLOCATOR | given | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mlm" / "compiled")}
     assert {name: found[name] for name in expected} == expected
 
 
@@ -31,8 +31,8 @@ def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
 def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, flags, arena):
     (tmp_path / "tells.py").write_text("import os, sys\ndef get_config():\n    raise ValueError(os.environ.get("
                                        "'MALLOC_ARENA_MAX'), {'numpy', 'jax'} & sys.modules.keys())\n")
-    given = {name: value for name, value in environment().items() if name not in environ.ALLOCATOR}
-    done = subprocess.run([sys.executable, "-m", "launch.run", f"--config={tmp_path}/tells.py", *flags], cwd=ROOT,
+    given = {name: value for name, value in environment().items() if name not in process_environment.ALLOCATOR}
+    done = subprocess.run([sys.executable, "-m", "mlm.cli.train", f"--config={tmp_path}/tells.py", *flags], cwd=ROOT,
                           env=given, capture_output=True, text=True, check=False)
     assert f"ValueError: ({arena!r}, set())" in done.stderr and done.returncode == 2
 
@@ -41,11 +41,12 @@ def test_a_second_start_compiles_nothing(tmp_path):
     (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
 
     def start(workdir):
-        fields = {"data.path": tmp_path / "text", "data.boundary": "blank_line", "data.cache": tmp_path / "cache",
-                  "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.length": 16, "model.layers": 1,
-                  "model.width": 16, "model.hidden": 16, "model.heads": 1, "train.steps": 2, "train.batch_size": 8,
-                  "eval.batch_size": 8, "workdir": workdir}
-        done = subprocess.run([sys.executable, "-m", "launch.run", *(f"--config.{name}={value}" for name, value in
+        fields = {"data.path": tmp_path / "text", "data.document_boundary": "blank_line",
+                  "data.cache": tmp_path / "cache", "tokenizer.kind": "words", "tokenizer.vocab_size": 100,
+                  "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16, "model.mlp_dim": 16,
+                  "model.num_heads": 1, "train.steps": 2, "train.batch_size": 8, "eval.batch_size": 8,
+                  "workdir": workdir}
+        done = subprocess.run([sys.executable, "-m", "mlm.cli.train", *(f"--config.{name}={value}" for name, value in
                                                                      fields.items())],
                               cwd=ROOT, env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
                               capture_output=True, text=True, check=True)

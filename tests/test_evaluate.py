@@ -20,7 +20,7 @@ def test_standard_error_is_that_of_repeated_samples_of_rows():
 
 def run(batch_size, rows=10, params_seed=0):
     """The columns and scores of an evaluation, the split cut into batches."""
-    cfg = small_config(eval__batch_size=batch_size, model__layers=1)
+    cfg = small_config(eval__batch_size=batch_size, model__num_layers=1)
     made, text = small_program(cfg), batch(rows).text
     columns = {"ids": text.ids_BxL, "segments": text.segments_BxL, "positions": text.positions_BxL}
     state = made.run.put_state(jax.device_get(made.initial(program.knobs(cfg)._replace(seed=np.uint32(params_seed)))))

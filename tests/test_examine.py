@@ -8,10 +8,10 @@ from mlm.base import fields, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, posterior, probes
 from mlm.data.rows import pack
-from mlm.judge import questions, rates
-from mlm.judge.judged import Part
-from mlm.judge.questions import QUESTIONS
-from mlm.train.run.trained import Trained
+from mlm.evaluation import evaluation_tasks, mask_rates
+from mlm.evaluation.evaluation_tasks import QUESTIONS
+from mlm.evaluation.evaluations import Part
+from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel, program
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,8 @@ RATES = (0.1, 0.4, 0.8)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rates=RATES, eval__rate=0.4, eval__batch_size=16,
-                       model__layers=1, data__language__validation_documents=40)
+    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__mask_rates=RATES, eval__mask_rate=0.4,
+                       eval__batch_size=16, model__num_layers=1, data__language__validation_documents=40)
     return cfg, pack.load(cfg)
 
 
@@ -47,11 +47,12 @@ def optimum(cfg, rows) -> types.Model:
 def asked(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
     run = Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
-    room = fields.override(cfg, {"eval.rate": max(RATES)})
+    room = fields.override(cfg, {"eval.mask_rate": max(RATES)})
     roomy = program.build(room, rows.about)._replace(model=made.model, run=made.run)
-    found = {"rates": {f"{rate:g}": {"rate": rate, **rates.measured(fields.override(cfg, {"eval.rate": rate}), roomy,
-                                                                    state, rows)} for rate in cfg.eval.rates}}
-    for part in questions.due(cfg):
+    found = {"rates": {f"{rate:g}": {"rate": rate, **mask_rates.measured(fields.override(cfg, {"eval.mask_rate": rate}),
+                                                                         roomy, state,
+                                                                         rows)} for rate in cfg.eval.mask_rates}}
+    for part in evaluation_tasks.due(cfg):
         if part.question != "rates":
             found.setdefault(part.question, {})[part.name] = QUESTIONS[part.question].ask(run, part, lambda: None)
     return found
@@ -108,7 +109,7 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
 
 
 def test_words_out_of_order_leave_agreement_out():
-    due = questions.due(drawn_config("cache", data__language__order=0.9))
+    due = evaluation_tasks.due(drawn_config("cache", data__language__order=0.9))
     assert [(part.question, part.name) for part in due] == [("probes", "recall"), ("gap", "parts")]
 
 

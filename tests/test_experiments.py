@@ -20,7 +20,7 @@ from mlm.base.estimates import Estimate, Score
 from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.run import directory, loop
 from mlm.train.step import program, references
 
@@ -32,8 +32,8 @@ def check(experiment, scales):
     for scale in scales:
         prints, groups = {}, {}
         for point, own in experiment.sweep(scale).items():
-            cfg = recipe.resolve(fields.override(config.Config(), own))
-            recipe.check(cfg)
+            cfg = resolution.resolve(fields.override(config.Config(), own))
+            resolution.check(cfg)
             prints.setdefault(fields.fingerprint(cfg), []).append(point)
             flat = fields.flatten(cfg)
             group = series.name_of({"config": flat | {"workdir": f"runs/{point}-012345"}})
@@ -166,12 +166,12 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     experiment, folder = importlib.import_module(f"experiments.{name}"), tmp_path_factory.getbasetemp()
     results, programs = [], []
     for point, own in experiment.sweep("quick").items():
-        programs.append(program.blank(recipe.resolve(fields.override(config.Config(), own))))
+        programs.append(program.blank(resolution.resolve(fields.override(config.Config(), own))))
         if programs.count(programs[-1]) > 2:
             continue
         fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
-                 "eval.max_rows": 16, "eval.batch_size": 16, "eval.rates": own.get("eval.rates", ())[:2],
-                 "pack.length": 32, "model.unroll": 1, "data.cache": str(folder / "cache"),
+                 "eval.max_examples": 16, "eval.batch_size": 16, "eval.mask_rates": own.get("eval.mask_rates", ())[:2],
+                 "pack.seq_len": 32, "model.scan_unroll": 1, "data.cache": str(folder / "cache"),
                  "workdir": str(folder / name / point)} | {field: 0.0 for field in own if field.endswith("dropout")}
         if own.get("data.corpus") != "docstrings":
             fewer |= {"data.language.train_documents": 64, "data.language.validation_documents": 16}
@@ -179,8 +179,8 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
             fewer |= {"data.corpus": "text", "data.path": str(ROOT / "experiments" / "*.py"),
                       "tokenizer.vocab_size": 512}
         if own.get("eval.beams"):
-            fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, "model.hidden": 64}
-        loop.train(recipe.resolve(fields.override(config.Config(), own | fewer)))
+            fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, "model.mlp_dim": 64}
+        loop.train(resolution.resolve(fields.override(config.Config(), own | fewer)))
         results.append(directory.reported(fewer["workdir"]))
     made, columns = experiment.table(results)
     groups = series.groups(results)
@@ -197,11 +197,11 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
 def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
-    done = subprocess.run([sys.executable, "-m", "launch.sweep", "run", "experiments/dynamic_masking.py",
+    done = subprocess.run([sys.executable, "-m", "mlm.launch.sweep", "run", "experiments/dynamic_masking.py",
                            "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1",
-                           "--config.model.unroll=1", "--config.data.language.train_documents=1000",
+                           "--config.model.scan_unroll=1", "--config.data.language.train_documents=1000",
                            "--config.data.language.validation_documents=100",
-                           "--config.downstream.learning_rates=1e-3", "--config.pack.length=32", *where],
+                           "--config.downstream.learning_rates=1e-3", "--config.pack.seq_len=32", *where],
                           cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:

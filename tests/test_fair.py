@@ -4,9 +4,9 @@ import json
 import pytest
 from test_experiments import FLOORS, result
 
-from configs.recipes import BEST
 from experiments import architectures, masking_rate
 from mlm.base.estimates import Estimate
+from mlm.experiment.recipes import BEST
 from mlm.objectives import mlm
 from mlm.report.table import markdown
 
@@ -36,7 +36,7 @@ def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
 def test_every_masking_rate_has_the_same_learning_rates_and_rows(scale):
     by_rate = {}
     for point in masking_rate.sweep(scale).values():
-        group = (point["model.family"], point["model.size"], point["mask.mask_share"])
+        group = (point["model.family"], point["model.size"], point["mask.mask_token_prob"])
         rest = {name: value for name, value in point.items() if name != "mask.rate"}
         by_rate.setdefault(group, {}).setdefault(point["mask.rate"], set()).add(json.dumps(rest, sort_keys=True))
     for group, trained in by_rate.items():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import batch, small_config
 
-from mlm.models import MEMBERS, MODELS, fast
+from mlm.models import MEMBERS, MODELS, cpu_kernels
 from mlm.objectives import tokens
 from mlm.objectives.cross_entropy import cross_entropy
 
@@ -19,7 +19,7 @@ VOCAB = 50
 @pytest.fixture(autouse=True)
 def every_path(monkeypatch):
     """All paths are held to the plain formulas, also on a device kind for which not all are chosen."""
-    monkeypatch.setitem(fast.PATHS, jax.default_backend(),
+    monkeypatch.setitem(cpu_kernels.PATHS, jax.default_backend(),
                         ("matmul", "recurrence", "cross_entropy", "gelu", "attention"))
 
 
@@ -29,7 +29,7 @@ def by_either_path(cfg, *dtypes):
     One program makes them all, of rows with several segments, an odd length and padding. No parameter is zero.
     """
     model_of = lambda *, fast, dtype: MODELS[cfg.model.family].build(  # noqa: E731
-        dataclasses.replace(cfg.model, fast=fast, dtype=dtype), VOCAB)
+        dataclasses.replace(cfg.model, fused_kernels=fast, dtype=dtype), VOCAB)
     rng, text = np.random.default_rng(0), batch(3, length=13).text
     share_BxL = rng.uniform(size=text.ids_BxL.shape) * (rng.uniform(size=text.ids_BxL.shape) < 0.5)
     key_B = jax.random.wrap_key_data(rng.integers(2**32, size=(3, 2), dtype=np.uint32))
@@ -39,7 +39,7 @@ def by_either_path(cfg, *dtypes):
 
     def gradient_of(model):
         def loss(params, key_B):
-            h_BxLxD, = model.hidden(params, text, key_B=key_B)
+            h_BxLxD, = model.encode(params, text, key_B=key_B)
             nats_BxL, right_BxL = tokens.predict_fast(params, model, h_BxLxD, np.roll(text.ids_BxL, 1, 0))
             return (nats_BxL * share_BxL).sum() / share_BxL.sum(), right_BxL
 
@@ -64,7 +64,8 @@ def near(fast_tree, plain_tree, tolerance):
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 def test_a_member_is_the_same_by_either_path(family, cell):
     """Two layers, by a loop whose body is compiled once; the gated cell's tokens three an iteration, and one over."""
-    cfg = small_config(family, cell, model__layers=2, model__unroll=1, model__time_unroll=3 if cell == "gru" else 1)
+    cfg = small_config(family, cell, model__num_layers=2, model__scan_unroll=1,
+                       model__rnn_unroll=3 if cell == "gru" else 1)
     found = by_either_path(cfg, "float32", "bfloat16")
     for tolerance, (sides, jaxprs) in zip((1e-5, 0.06), found, strict=True):
         ((loss, right_BxL), gradient), ((plain_loss, plain_right_BxL), plain_gradient) = sides
@@ -76,7 +77,7 @@ def test_a_member_is_the_same_by_either_path(family, cell):
 
 
 def test_recurrence_in_one_direction():
-    cfg = small_config("rnn", "gru", model__sees="left", model__layers=1, model__time_unroll=3)
+    cfg = small_config("rnn", "gru", model__context="left", model__num_layers=1, model__rnn_unroll=3)
     (((_, gradient), (_, plain_gradient)), _), = by_either_path(cfg, "float32")
     near(gradient, plain_gradient, 1e-5)
 
@@ -119,8 +120,9 @@ def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
 
 def test_the_switch_and_the_device_decide():
     model = small_config().model
-    assert fast.takes(model, "matmul") and not fast.takes(dataclasses.replace(model, fast=False), "matmul")
-    assert not fast.takes(model, "no such path")
+    assert cpu_kernels.takes(model, "matmul") and not cpu_kernels.takes(dataclasses.replace(model, fused_kernels=False),
+                                                                        "matmul")
+    assert not cpu_kernels.takes(model, "no such path")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -128,9 +130,9 @@ def test_the_switch_and_the_device_decide():
 def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype, monkeypatch):
     """Where one path alone is left out, and where one alone is taken."""
     monkeypatch.undo()
-    cfg, every = small_config(family, cell, model__layers=1, model__dtype=dtype), fast.PATHS["cpu"]
+    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.PATHS["cpu"]
     for plain in (*every, *(",".join(path for path in every if path != taken) for taken in every)):
-        model = MODELS[family].build(dataclasses.replace(cfg.model, plain=plain), VOCAB)
+        model = MODELS[family].build(dataclasses.replace(cfg.model, disabled_kernels=plain), VOCAB)
         params = jax.eval_shape(model.init, jax.random.key(0))
-        loss = lambda params: model.hidden(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()  # noqa: E731, B023
+        loss = lambda params: model.encode(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()  # noqa: E731, B023
         assert jax.eval_shape(jax.grad(loss), params) == params

@@ -12,14 +12,15 @@ from mlm.objectives import OBJECTIVES, bilstm, features
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
-READ = {  # what is read of token l of row b, by config.tune.features
+READ = {  # what is read of token l of row b, by config.finetune.layer_features
     "last": lambda h, mixed: h[5], "second_to_last": lambda h, mixed: h[4], "0": lambda h, mixed: h[0],
     "2": lambda h, mixed: h[2], "concat4": lambda h, mixed: np.concatenate(h[2:], -1),
     "sum4": lambda h, mixed: mixed(h[2:]), "mix": lambda h, mixed: mixed(h[1:])}
 
 
 def made(features="last", layers=LAYERS, **changes):
-    return small_config(**{"objective": "tag", **PLAIN, "model__layers": layers, "tune__features": features, **changes})
+    return small_config(**{"objective": "tag", **PLAIN, "model__num_layers": layers,
+                           "finetune__layer_features": features, **changes})
 
 
 def model(keys=None):
@@ -30,7 +31,8 @@ def model(keys=None):
         keys.append(key_B)
         return H_KxBxLxD.reshape(LAYERS + 1, *text.ids_BxL.shape, WIDTH)
 
-    return types.Model(("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None, layers=every)
+    return types.Model(("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None,
+                       encode_layers=every)
 
 
 def drawn(params):
@@ -58,7 +60,7 @@ def test_features_are_those_of_the_layers_asked_for(asked):
 @pytest.mark.parametrize("asked", ["last", "mix"])
 @pytest.mark.parametrize("objective", LABELLED)
 def test_a_model_that_is_not_trained_drops_nothing(objective, asked, trained):
-    cfg, keys = made(asked, objective=objective, tune__layers=trained), []
+    cfg, keys = made(asked, objective=objective, finetune__trainable_layers=trained), []
     of = OBJECTIVES[objective].build(cfg, about(cfg))
 
     def losses(key):
@@ -96,7 +98,7 @@ def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
 
 
 def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing():
-    cfg = made("mix", tune__layers=0, tune__head="bilstm", tune__head_width=4)
+    cfg = made("mix", finetune__trainable_layers=0, finetune__head="bilstm", finetune__head_dim=4)
     of, rows = OBJECTIVES["tag"].build(cfg, about(cfg)), batch(ROWS, labels=True)
     params = {"model": {}, "objective": drawn(jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0)))}
 
@@ -111,14 +113,21 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
     assert slope(params["objective"], with_text(moved, ids_BxL=np.where(padding, 9, rows.text.ids_BxL)))[0] == loss
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"features": "sum4", "layers": 3}, r"^config.tune.features = 'sum4': expected last, second_to_last, mix or a "
-     r"layer's number, since config.model.layers = 3 is less than 4$"),
-    ({"features": "concat4", "layers": 2, "objective": "span"}, "config.model.layers = 2 is less than 4"),
-    ({"features": "6"}, r"^config.tune.features = '6': expected one of last, .*, 4, 5"),
-    ({"features": "concat", "objective": "classify"}, "did you mean 'concat4'"),
-    ({"tune__head": "lstm"}, r"^config.tune.head = 'lstm': .*did you mean 'bilstm'"),
-    ({"tune__head": "bilstm", "tune__head_width": 0}, "^config.tune.head_width = 0: expected")])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"features": "sum4", "layers": 3},
+            r"^config.finetune.layer_features = 'sum4': expected last, second_to_last, mix or a "
+            r"layer's number, since config.model.num_layers = 3 is less than 4$",
+        ),
+        ({"features": "concat4", "layers": 2, "objective": "span"}, "config.model.num_layers = 2 is less than 4"),
+        ({"features": "6"}, r"^config.finetune.layer_features = '6': expected one of last, .*, 4, 5"),
+        ({"features": "concat", "objective": "classify"}, "did you mean 'concat4'"),
+        ({"finetune__head": "lstm"}, r"^config.finetune.head = 'lstm': .*did you mean 'bilstm'"),
+        ({"finetune__head": "bilstm", "finetune__head_dim": 0}, "^config.finetune.head_dim = 0: expected"),
+    ],
+)
 def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
     cfg = made(**changes)
     with pytest.raises(errors.ConfigError, match=said):

@@ -10,7 +10,7 @@ from small import small_config
 
 from mlm.base import config
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import fill, pack
+from mlm.data.rows import pack, packing
 from mlm.data.text import corpus, files
 from mlm.data.tokenizers import kinds, memo
 
@@ -59,8 +59,9 @@ def batches(documents, draw):
     flat = [(s, n == len(d) - 1) for d in documents for n, s in enumerate(d)]
     while flat:
         some, flat = flat[:(size := draw.randint(1, 9))], flat[size:]
-        yield fill.Sentences(np.array([i for s, _ in some for i in s], np.int32), np.array([len(s) for s, _ in some]),
-                             np.array([last for _, last in some]))
+        yield packing.Sentences(np.array([i for s, _ in some for i in s], np.int32), np.array([len(s) for s,
+                                                                                               _ in some]),
+                                np.array([last for _, last in some]))
 
 
 @pytest.mark.parametrize("isolate", [True, False])
@@ -72,8 +73,8 @@ def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
         documents = [[[next(ids) for _ in range(draw.choice([0, 1, 2, 5, length - 3, length - 2, length - 1, 30]))]
                       for _ in range(draw.randint(1, 5))] for _ in range(draw.randint(1, 30))]
         expected = reference(documents, length, across=mode == "full_sentences")
-        rows = fill.MODES[mode](batches(documents, draw), length)
-        blocks = [fill.laid_out(filled, length, isolate) for filled in rows]
+        rows = packing.MODES[mode](batches(documents, draw), length)
+        blocks = [packing.laid_out(filled, length, isolate) for filled in rows]
         found = {name: np.concatenate([block[name] for block in blocks]) if blocks else []
                  for name in ("ids", "segments", "positions")}
         assert len(found["ids"]) == len(expected), f"seed {seed}"
@@ -146,8 +147,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         draw = random.Random(0)
         path = tmp_path / f"{count}.txt"
         path.write_text("\n\n".join(" ".join(f"w{draw.randrange(10 ** 6)}" for _ in range(80)) for _ in range(count)))
-        cfg = small_config(data__path=str(path), data__boundary="blank_line", data__cache=str(tmp_path / str(count)),
-                           tokenizer__kind="words", tokenizer__vocab_size=1000, pack__length=64)
+        cfg = small_config(data__path=str(path), data__document_boundary="blank_line",
+                           data__cache=str(tmp_path / str(count)), tokenizer__kind="words", tokenizer__vocab_size=1000,
+                           pack__seq_len=64)
         pack.vocabulary(cfg, corpus.fingerprint(cfg.data))
         tracemalloc.start()
         pack.load(cfg)

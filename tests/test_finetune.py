@@ -11,10 +11,10 @@ from small import PLAIN, about, batch, drawn_config, small_config
 
 from mlm.base import config, errors, fields
 from mlm.data.language import labelled as language
-from mlm.judge import questions
-from mlm.train import tuning
-from mlm.train.run import checkpoint, directory, loop, start, stop, trained
-from mlm.train.step import finetune, program
+from mlm.evaluation import evaluation_tasks
+from mlm.train import finetuning_recipe
+from mlm.train.run import checkpoint, directory, initialization, loop, shutdown, trained_run
+from mlm.train.step import program, trainable
 
 pytestmark = pytest.mark.slow
 STACK = "['layers']"
@@ -44,7 +44,7 @@ def moved(before, after) -> dict[str, list[bool]]:
 
 @pytest.fixture(scope="module")
 def one_layer():
-    return steps(3, tune__layers=1, tune__decay=0.5)
+    return steps(3, finetune__trainable_layers=1, finetune__layerwise_lr_decay=0.5)
 
 
 def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
@@ -61,7 +61,7 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
 
 def test_two_devices_give_the_numbers_of_one(one_layer):
     _, after, losses = one_layer
-    _, after_two, losses_two = steps(3, devices=2, tune__layers=1, tune__decay=0.5)
+    _, after_two, losses_two = steps(3, devices=2, finetune__trainable_layers=1, finetune__layerwise_lr_decay=0.5)
     np.testing.assert_allclose(losses_two, losses, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after_two.params, after.params)
 
@@ -78,7 +78,7 @@ def test_which_parameters_are_held(layers, words, frozen):
         "token": {"embedding": 1}, "transform": {"kernel": 2}, "bias": 3,
         "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}}}}
     place = {0: "objective", 1: "token", 2: "transform", 3: "bias", 4: "norm", 5: "stack"}
-    held = functools.partial(finetune.held, config.Tune(layers=layers), 2, words)
+    held = functools.partial(trainable.held, config.Tune(trainable_layers=layers), 2, words)
     found = {place[leaf]: held(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     assert {name: first for name, first in found.items() if first != 0} == frozen
 
@@ -87,22 +87,22 @@ def test_a_part_joins_to_what_it_was_taken_from():
     params = {"model": {"token": {"embedding": np.arange(3.0)},
                         "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}}},
               "objective": {"label": {"kernel": np.ones(2)}}}
-    held = functools.partial(finetune.held, config.Tune(layers=3), 4, False)
-    part = finetune.moving(params, held)
+    held = functools.partial(trainable.held, config.Tune(trainable_layers=3), 4, False)
+    part = trainable.moving(params, held)
     assert "token" not in part["model"] and part["model"]["body"]["stack"]["layers"]["kernel"].shape == (3, 2)
-    jax.tree.map(np.testing.assert_array_equal, finetune.joined(params, part, held), params)
-    rates = finetune.rates(part, config.Tune(decay=0.5), 4)
+    jax.tree.map(np.testing.assert_array_equal, trainable.joined(params, part, held), params)
+    rates = trainable.rates(part, config.Tune(layerwise_lr_decay=0.5), 4)
     np.testing.assert_allclose(rates["model"]["body"]["stack"]["layers"]["kernel"][:, 0], [1 / 8, 1 / 4, 1 / 2])
     assert rates["objective"]["label"]["kernel"] == 1
-    assert finetune.rates(params, config.Tune(decay=0.5), 4)["model"]["token"]["embedding"] == 0.5 ** 5
+    assert trainable.rates(params, config.Tune(layerwise_lr_decay=0.5), 4)["model"]["token"]["embedding"] == 0.5 ** 5
 
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
     cache = tmp_path_factory.mktemp("finetune")
-    cfg = drawn_config(cache, model__layers=1, train__steps=2, train__batch_size=8, eval__batch_size=16,
-                       workdir=str(cache / "run"), eval__max_rows=16, **PLAIN)
+    cfg = drawn_config(cache, model__num_layers=1, train__steps=2, train__batch_size=8, eval__batch_size=16,
+                       workdir=str(cache / "run"), eval__max_examples=16, **PLAIN)
     loop.train(cfg)
     with pytest.MonkeyPatch.context() as patch:
         for split, count in (("train", 64), ("dev", 40), ("test", 24)):
@@ -114,7 +114,7 @@ def pretrained(tmp_path_factory):
 def made(pretrained, name, **changes):
     run, common = pretrained
     given = common | {"workdir": f"{run}-{name}"} | {key.replace("__", "."): value for key, value in changes.items()}
-    return tuning.resolve(config.Config(), run, given)
+    return finetuning_recipe.resolve(config.Config(), run, given)
 
 
 @pytest.fixture(scope="module")
@@ -124,25 +124,25 @@ def tuned(pretrained):
 
 
 def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
-    run, (cfg, packed, _) = trained.load(pretrained[0], {}), tuned
-    assert cfg.start.state == run.digest != "" and cfg.model == run.cfg.model.__class__(
+    run, (cfg, packed, _) = trained_run.load(pretrained[0], {}), tuned
+    assert cfg.init.run_sha256 == run.digest != "" and cfg.model == run.cfg.model.__class__(
         **{**vars(run.cfg.model), "dropout": cfg.model.dropout})
-    begun = start.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))),
+    begun = initialization.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))),
                         packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
-    other = fields.override(cfg, {"start.state": "0" * 64})
-    with pytest.raises(errors.ConfigError, match=r"config.start.state = '0+': expected the state of the newest"):
-        start.begin(other, begun, packed.tokenizer)
-    wider = fields.override(cfg, {"model.hidden": 40})
-    with pytest.raises(errors.ConfigError, match=r"config.model.hidden is 24 there and 40 here"):
-        start.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
+    other = fields.override(cfg, {"init.run_sha256": "0" * 64})
+    with pytest.raises(errors.ConfigError, match=r"config.init.run_sha256 = '0+': expected the state of the newest"):
+        initialization.begin(other, begun, packed.tokenizer)
+    wider = fields.override(cfg, {"model.mlp_dim": 40})
+    with pytest.raises(errors.ConfigError, match=r"config.model.mlp_dim is 24 there and 40 here"):
+        initialization.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
                     packed.tokenizer)
-    further = start.resolve(config.Config(), {"start.run": pretrained[0], "train.steps": 3})
+    further = initialization.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
     assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
-    assert (further.objective, further.start.state) == ("mlm", run.digest)
+    assert (further.objective, further.init.run_sha256) == ("mlm", run.digest)
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
-    with pytest.raises(errors.ConfigError, match=r"config.start.run = .*: expected the vocabulary of the rows"):
-        start.begin(cfg, begun, otherwise)
+    with pytest.raises(errors.ConfigError, match=r"config.init.run = .*: expected the vocabulary of the rows"):
+        initialization.begin(cfg, begun, otherwise)
 
 
 def test_its_result_has_the_optimum_of_the_very_rows(tuned):
@@ -155,17 +155,17 @@ def test_its_result_has_the_optimum_of_the_very_rows(tuned):
 
 def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
     cfg, packed = made(pretrained, "killed")
-    now = stop.Asked.now
+    now = shutdown.Asked.now
 
     def at_three(self, checkpoints, number):
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return now(self, checkpoints, number)
 
-    with monkeypatch.context() as patch, pytest.raises(stop.Stopped):
-        patch.setattr(stop.Asked, "now", at_three)
+    with monkeypatch.context() as patch, pytest.raises(shutdown.Stopped):
+        patch.setattr(shutdown.Asked, "now", at_three)
         loop.train(cfg, packed)
-    assert directory.result(cfg.workdir) is None
+    assert directory.read_result(cfg.workdir) is None
     again = loop.train(cfg, packed)
     digests = [checkpoint.newest_digest(one.workdir) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
@@ -173,7 +173,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
 
 def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     cfg, packed, result = tuned
-    answers = questions.finish(cfg, packed)["answers"]["predictions"]
+    answers = evaluation_tasks.finish(cfg, packed)["answers"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
         records = directory.predictions(cfg.workdir, split)
         right = [record["gold"] == record["predicted"] for record in records]
@@ -191,12 +191,12 @@ def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path)
     said = {"format": "csv", "train": "train", "dev": "dev", "test": "test", "text": "0", "choices": "1,2,3",
             "label": "4", "labels": "A,B,C"}
     cfg, packed = made(pretrained, "choice", data__task="own", data__task_path=str(tmp_path), objective="choice",
-                       train__steps=30, train__checkpoint_every=30, optim__learning_rate=5e-3, pack__length=8,
+                       train__steps=30, train__checkpoint_every=30, optim__learning_rate=5e-3, pack__seq_len=8,
                        **{f"data__labelled__{name}": value for name, value in said.items()})
     result = loop.train(cfg, packed)
     found = result["evaluation"]
     assert found["accuracy"] > 0.95 > found["majority_accuracy"] + 0.4
-    answers = questions.finish(cfg, packed)["answers"]["predictions"]
+    answers = evaluation_tasks.finish(cfg, packed)["answers"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
         records = directory.predictions(cfg.workdir, split)
         assert len(records) == count and {record["predicted"] for record in records} == {*"ABC"}
@@ -205,14 +205,16 @@ def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path)
 
 
 def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
-    for changes, said in (({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),
-                          ({"tune__layers": 3}, "config.tune.layers = 3: expected -1 <= value <= 1"),
-                          ({"tune__decay": 0.0}, "config.tune.decay = 0.0"),
-                          ({"data__task": "sst2"}, "config.data.task_path = ''")):
+    for changes, said in (
+        ({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),
+        ({"finetune__trainable_layers": 3}, "config.finetune.trainable_layers = 3: expected -1 <= value <= 1"),
+        ({"finetune__layerwise_lr_decay": 0.0}, "config.finetune.layerwise_lr_decay = 0.0"),
+        ({"data__task": "sst2"}, "config.data.task_path = ''"),
+    ):
         with pytest.raises(errors.ConfigError, match=said):
             made(pretrained, "bad", **changes)
     for epochs in (math.nan, math.inf):
         with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
-            tuning.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
+            finetuning_recipe.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
-        tuning.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])
+        finetuning_recipe.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])

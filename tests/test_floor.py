@@ -7,7 +7,7 @@ from tiny import TINY, documents
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
-from mlm.data.language import floor, noise, posterior
+from mlm.data.language import corruption_channel, floor, posterior
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import HMM, draw, unigram
 
@@ -108,9 +108,9 @@ def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
 
 
 def test_corrupted_posterior_is_the_enumerated_one(tables):
-    noisy = noise.Channel(0.5, 0.5, 0.3, np.array([0.1, 0.3, 0.2, 0.15, 0.25]))
+    noisy = corruption_channel.Channel(0.5, 0.5, 0.3, np.array([0.1, 0.3, 0.2, 0.15, 0.25]))
     words_NxL, _ = rows_and_masks(40)
-    seen_NxL, chosen_NxL = noise.corrupt(noisy, words_NxL, 0)
+    seen_NxL, chosen_NxL = corruption_channel.corrupt(noisy, words_NxL, 0)
     keep_share = 1 - noisy.mask_share - noisy.random_share
 
     def likelihood(shown, chosen):  # P(shown | word), for a word chosen for certain or with probability rate
@@ -125,7 +125,7 @@ def test_corrupted_posterior_is_the_enumerated_one(tables):
         share_W = brute(tables, words_NxL[row], column - 1, seen)
         expected_K.append(np.log(share_W[words_NxL[row, column]]))
         best_K.append(share_W.argmax())
-    log_prob_K, got_best_K = noise.guess_corrupted(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
+    log_prob_K, got_best_K = corruption_channel.guess_corrupted(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
     assert len({bool(shown) for shown in seen_NxL[chosen_NxL] >= 0}) == 2
     np.testing.assert_allclose(log_prob_K, expected_K, atol=1e-5)
     np.testing.assert_array_equal(got_best_K, best_K)
@@ -238,8 +238,8 @@ def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(defaul
 
 def test_mixed_corruption_with_masks_alone_has_the_same_floor(default):
     hmm, words_NxL, _ = default
-    masks = noise.Channel(0.15, 1.0, 0.0, unigram(hmm, 126))
-    seen_NxL, chosen_NxL = noise.corrupt(masks, words_NxL[:8], 0)
+    masks = corruption_channel.Channel(0.15, 1.0, 0.0, unigram(hmm, 126))
+    seen_NxL, chosen_NxL = corruption_channel.corrupt(masks, words_NxL[:8], 0)
     mixed = floor.corrupted_loss(hmm, masks, words_NxL[:8], seen_NxL, chosen_NxL)
     np.testing.assert_allclose(mixed.nats_N, floor.bayes_loss(hmm, words_NxL[:8], chosen_NxL).nats_N, rtol=1e-5)
 
@@ -255,7 +255,7 @@ def test_floor_rises_with_the_rate_up_to_the_unigram(default):
 
 
 def test_a_name_that_is_always_recalled_is_certain_once_seen():
-    grammar = build(Language(recall=1.0))
+    grammar = build(Language(recall_prob=1.0))
     words_NxL = draw(grammar.hmm, 126, 0, 0, 4)
     name_NxL = (words_NxL >= 0) & (grammar.hmm.by_name_MxW != 1).any(0)[words_NxL]
     log_prob_K, best_K = posterior.guess(grammar.hmm, posterior.cloze(grammar.hmm, words_NxL, name_NxL), words_NxL)

@@ -13,17 +13,17 @@ from small import drawn_config
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import grammar, left, parts, posterior
+from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
-from mlm.judge import gap, questions
-from mlm.judge.judged import Part
-from mlm.train.run import trained
+from mlm.evaluation import evaluation_tasks, loss_decomposition
+from mlm.evaluation.evaluations import Part
+from mlm.train.run import trained_run
 from mlm.train.step import evaluation, floors, program, references
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__rate=0.3, eval__batch_size=32)
+    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__mask_rate=0.3, eval__batch_size=32)
     return cfg, pack.load(cfg), grammar.build(cfg.data.language)
 
 
@@ -97,7 +97,7 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
 
 def test_max_rows_and_batches_change_nothing_else(data):
     cfg, rows, language = data
-    few = drawn_config(cfg.data.cache, eval__rate=0.3, eval__max_rows=50, eval__batch_size=16)
+    few = drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
     result = evaluated(few, rows, optimum(cfg, rows, language))
     assert result["rows"] == 50 and result["gap"] == pytest.approx(0, abs=1e-5)
 
@@ -117,7 +117,7 @@ def test_words_and_masks_are_those_of_the_rows(data):
 def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
     cfg, rows, language = data
     made = program.build(cfg, rows.about, jax.devices()[:1])
-    other = references.measure(drawn_config(cfg.data.cache, eval__rate=0.3, eval__seed=5), made, rows)
+    other = references.measure(drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__mask_seed=5), made, rows)
     with pytest.raises(ValueError, match="other masks"):
         evaluated(cfg, rows, optimum(cfg, rows, language), other)
     assert references.measure(drawn_config(cfg.data.cache, data__corpus="docstrings"), made, rows).scores == ()
@@ -129,10 +129,11 @@ PARTS = ("kind", "number", "word")
 def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     """The answer of the question what the gap is made of, and the same model's gap."""
     made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
-        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(ways=(sees,)))
+        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,)))
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
-    run = trained.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
-    return gap.ask(run, Part("gap", "parts", gap.asked(cfg)), lambda: None), evaluated(cfg, rows, logits_NxLxV)
+    run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    return loss_decomposition.ask(run, Part("gap", "parts", loss_decomposition.asked(cfg)),
+                                  lambda: None), evaluated(cfg, rows, logits_NxLxV)
 
 
 def excess(found):
@@ -173,7 +174,7 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     """The optimum made too sure of one thing: its probabilities of kinds, of numbers in a kind, or of words in a class.
     """
     cfg, rows, language = data
-    kind_V, class_V = parts.groups(language, rows.tokenizer.pieces)
+    kind_V, class_V = word_classes.groups(language, rows.tokenizer.pieces)
     share_KxV = special.softmax(optimum(cfg, rows, language)[asked(cfg, rows)].astype(np.float64), axis=-1)
     kind_VxV, class_VxV = (of_V[:, None] == of_V for of_V in (kind_V, class_V))
     kind_KxV, class_KxV = share_KxV @ kind_VxV, share_KxV @ class_VxV
@@ -197,13 +198,13 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
 
 def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": "causal", "model.sees": "left"})
+    cfg = fields.override(cfg, {"objective": "causal", "model.context": "left"})
     words_NxL = grammar.words(language, rows.tokenizer.pieces, rows.validation["ids"])
-    known = left.left_posterior(language.hmm, words_NxL, cfg.data.language.words)
+    known = causal_posterior.left_posterior(language.hmm, words_NxL, cfg.data.language.words)
     logits_NxLxV = np.full((*words_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
     entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), SEP])
     logits_NxLxV[known.row_K[:, None], known.column_K[:, None] - 1, entry_W] = posterior.log_probs(
-        left.ended(language.hmm), known)
+        causal_posterior.ended(language.hmm), known)
     found, whole = taken_apart(cfg, rows, logits_NxLxV, "left")
     np.testing.assert_allclose(excess(found), 0, atol=1e-4)
     assert whole["gap"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
@@ -215,5 +216,6 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
 
 
 def test_the_parts_can_be_asked_of_the_language_alone(data):
-    assert gap.can(data[0]) == "" and "docstrings" in gap.can(drawn_config("cache", data__corpus="docstrings"))
-    assert ("gap", "parts") in [(part.question, part.name) for part in questions.due(data[0])]
+    assert loss_decomposition.can(data[0]) == "" and "docstrings" in loss_decomposition.can(drawn_config("cache",
+                                                                                                         data__corpus="docstrings"))
+    assert ("gap", "parts") in [(part.question, part.name) for part in evaluation_tasks.due(data[0])]

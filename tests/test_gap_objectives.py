@@ -9,10 +9,10 @@ from test_gap import data  # noqa: F401  a fixture
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import bound, filled, grammar, left, posterior, right
-from mlm.judge import gap
-from mlm.judge.judged import Part
-from mlm.train.run import trained
+from mlm.data.language import backward_posterior, bound, causal_posterior, filled_posterior, grammar, posterior
+from mlm.evaluation import loss_decomposition
+from mlm.evaluation.evaluations import Part
+from mlm.train.run import trained_run
 from mlm.train.step import evaluation, floors, program, references
 
 PARTS = ("kind", "number", "word")
@@ -57,11 +57,13 @@ def exact(cfg, rows, language, case, hidden_NxL):
     words_W = [rows.tokenizer.pieces.index(word) for word in language.words]
     for logits_NxLxV, what in zip(logits_WxNxLxV, case.told, strict=True):
         if what in ("left", "right"):
-            known = {"left": left.left_posterior, "right": right.right_posterior}[what](hmm, words_NxL, most)
-            of, entry_W = left.ended(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
+            known = {"left": causal_posterior.left_posterior, "right": backward_posterior.right_posterior}[what](hmm,
+                                                                                                                 words_NxL,
+                                                                                                                 most)
+            of, entry_W = causal_posterior.ended(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
             place_K = known.column_K - 1 if what == "left" else ids_NxL.shape[1] - known.column_K
         else:
-            see = {"rest": posterior.posterior, "filled": filled.filled_posterior}[what]
+            see = {"rest": posterior.posterior, "filled": filled_posterior.filled_posterior}[what]
             known = see(hmm, words_NxL, hidden_NxL)
             of, entry_W, place_K = hmm, words_W, known.column_K - case.moved
         logits_NxLxV[known.row_K[:, None], place_K[:, None], entry_W] = np.maximum(
@@ -81,15 +83,15 @@ def judged(cfg, rows, made, logits_WxNxLxV):
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
     beside = references.measure(cfg, made, rows)
     columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
-    run = trained.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
     return (evaluation.summary(columns, (*made.objective.scores, *beside.scores)),
-            gap.ask(run, Part("gap", "parts", gap.asked(cfg)), lambda: None))
+            loss_decomposition.ask(run, Part("gap", "parts", loss_decomposition.asked(cfg)), lambda: None))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.objective}-{case.sees}")
 def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(data, case):  # noqa: F811
     cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": case.objective, "model.sees": case.sees})
+    cfg = fields.override(cfg, {"objective": case.objective, "model.context": case.sees})
     ways = {"apart": ("left", "right"), "both": ("both",), "row": ("row",), "left": ("left",)}[case.sees]
     made = program.build(cfg, rows.about, jax.devices()[:1])
     hidden_NxL = references.asked(cfg, made, rows)

@@ -9,12 +9,12 @@ from absl import flags
 from absl.testing import flagsaver
 from small import MEMBERS, small_config
 
-from launch import write
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
+from mlm.cli import write
 from mlm.data.tokenizers import kinds
-from mlm.judge import cloze, folders, unmask
-from mlm.judge.opened import every_logit
+from mlm.inference import iterative_unmasking, masked_queries, pretrained_io
+from mlm.inference.language_model import every_logit
 from mlm.models import MODELS
 
 WORDS = [f"w{i}" for i in range(12)]
@@ -37,8 +37,8 @@ def opened(family="transformer", cell="", objective="causal", source=0, **change
     rng = np.random.default_rng(0)
     params = jax.tree_util.tree_map_with_path(lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(
         size=x.shape).astype(np.float32), shapes)
-    about = folders.folders.about_of(cfg, tokenizer)._replace(source_length=source)
-    return folders.joined(cfg, tokenizer, params, about=about)
+    about = pretrained_io.folders.about_of(cfg, tokenizer)._replace(source_length=source)
+    return pretrained_io.joined(cfg, tokenizer, params, about=about)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once)
 
 @pytest.mark.parametrize(("objective", "sees"), [("mlm", "left"), ("mlm", "row"), ("diffusion", "row")])
 def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objective, sees):
-    model = opened("feedforward", "window", objective, model__sees=sees)
+    model = opened("feedforward", "window", objective, model__context=sees)
     found, = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
     assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.tokens == 2
@@ -156,7 +156,7 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
     drawn = masked.generate(text, temperature=2.0, count=4, seed=5)
     assert masked.generate(text, temperature=2.0, count=4, seed=5) == drawn and len({*drawn}) > 1
     assert masked.generate(text, temperature=2.0, top_k=1) == masked.generate(text)
-    assert unmask.ORDERS == ("left", "confidence")
+    assert iterative_unmasking.ORDERS == ("left", "confidence")
 
 
 @pytest.mark.parametrize(("what", "how"), [
@@ -195,8 +195,8 @@ def test_every_family_goes_on_with_a_prompt(family, cell):
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
     model = opened("encoder_decoder", cell, source=10, data__corpus="aligned")
     sources = ["w3 w1", "w5 w5 w7 w2 w0 w9"]
-    answer = jax.jit(lambda ids_BxL, source_BxS: model.model.logits(model.params["model"], model.model.hidden(
-        model.params["model"], cloze.text(ids_BxL), cloze.text(source_BxS))[0]))
+    answer = jax.jit(lambda ids_BxL, source_BxS: model.model.logits(model.params["model"], model.model.encode(
+        model.params["model"], masked_queries.text(ids_BxL), masked_queries.text(source_BxS))[0]))
     for text, (found,) in zip(sources, model.translate(sources, beams=1), strict=True):
         given = [*model.tokenizer.encode(text), SEP]
         source_1xS = np.array([[*given, *[0] * (10 - len(given))]], np.int32)

@@ -17,7 +17,7 @@ import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.judge import cloze, folders, generate
+from mlm.inference import decoding, masked_queries, pretrained_io
 from mlm.models import transformer
 from mlm.models.hub import hub
 
@@ -48,7 +48,8 @@ def model(folder):
 
 def said(model, ids_L):
     """logits_LxV of a row."""
-    answer = jax.jit(lambda params, ids: model.model.logits(params, model.model.hidden(params, cloze.text(ids))[0]))
+    answer = jax.jit(lambda params, ids: model.model.logits(params, model.model.encode(params,
+                                                                                       masked_queries.text(ids))[0]))
     return np.asarray(answer(model.params["model"], np.array([ids_L], np.int32)))[0]
 
 
@@ -108,12 +109,12 @@ def test_what_ours_cannot_be_is_said_in_a_line(folder, tmp_path, field, value):
 
 def test_a_folder_is_written_with_all_special_tokens_and_read_again(model, tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
-    assert folders.write(model, str(one))["model_type"] == "gpt2"
+    assert pretrained_io.write(model, str(one))["model_type"] == "gpt2"
     again = mlm.open(str(one))
     jax.tree.map(np.testing.assert_array_equal, again.params["model"], model.params["model"])
     assert again.tokenizer.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
     ours = again._replace(source=None)  # as a run of this shape is written
-    folders.write(ours, str(other))
+    pretrained_io.write(ours, str(other))
     same_tensors(one, other)
     settings = json.loads((other / "config.json").read_text())
     assert settings["architectures"] == ["GPT2LMHeadModel"] and settings["vocab_size"] == again.tokenizer.vocab_size
@@ -144,10 +145,10 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
 
     @jax.jit
     def found(params, ids_BxL):
-        given = made, {"model": params}, cloze.text(ids_BxL)
+        given = made, {"model": params}, masked_queries.text(ids_BxL)
         if not how:
-            return generate.greedy(*given, room=theirs.LENGTH).ids_BxT
-        return generate.beams(*given, room=theirs.LENGTH, width=how["num_beams"], stop=STOPS[how["early_stopping"]],
+            return decoding.greedy(*given, room=theirs.LENGTH).ids_BxT
+        return decoding.beams(*given, room=theirs.LENGTH, width=how["num_beams"], stop=STOPS[how["early_stopping"]],
                               normalise=NORMS[how["length_penalty"]]).ids_BxWxT[:, 0]
 
     for number, one in enumerate(read):

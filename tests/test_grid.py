@@ -3,8 +3,8 @@ import doctest
 
 import pytest
 
-from launch.sweep import grid
 from mlm.base.errors import ConfigError
+from mlm.experiment import grid
 
 WIDTHS = grid.axis("model.width", 8, 16, name="w{}")
 SEEDS = grid.axis("seed", 0, 1)

@@ -42,8 +42,8 @@ def model(h_BxLxD=None):
     def hidden(params, text, source, *, key_B):
         return (h_BxLxD.reshape(*text.ids_BxL.shape, WIDTH),)
 
-    return types.Model(("both",), WIDTH, init=dict, hidden=hidden, logits=None,
-                       layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
+    return types.Model(("both",), WIDTH, init=dict, encode=hidden, logits=None,
+                       encode_layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
 
 
 def params(objective):
@@ -76,7 +76,7 @@ def plain_row(head, read):
 
 @pytest.mark.parametrize("read", heads.READS["both"])
 def test_rows_are_told_from_what_is_asked_for(read):
-    objective, given = built("classify", "matthews,accuracy", tune__read=read), rows()
+    objective, given = built("classify", "matthews,accuracy", finetune__pooling=read), rows()
     of = params(objective)
     log_prob_BxC, label_B = log_softmax(plain_row(of["objective"], read), axis=-1), given.labels["label_B"]
     found, real = evaluated(objective, of, given), np.arange(ROWS) < ROWS - 1
@@ -89,7 +89,7 @@ def test_rows_are_told_from_what_is_asked_for(read):
         np.testing.assert_allclose(found.sums_B[name], value_B * real, rtol=1e-5, err_msg=name)
     if read != "mean":
         return
-    objective = built("regress", tune__read=read)
+    objective = built("regress", finetune__pooling=read)
     of = params(objective)
     found, value_B = evaluated(objective, of, given), given.labels["value_B"]
     guess_B = plain_row(of["objective"], read)[:, 0]
@@ -158,9 +158,10 @@ def refused(said, *args, **changes):
 
 
 def test_what_no_head_can_read_or_score_is_refused():
-    refused(r"^config.tune.read = 'first': expected last or mean, since config.model.sees is left$", "classify",
-            model__sees="left")
-    refused(r"^config.tune.read = 'fist': expected one of .*; did you mean 'first'\?$", "classify", tune__read="fist")
+    refused(r"^config.finetune.pooling = 'first': expected last or mean, since config.model.context is left$",
+            "classify", model__context="left")
+    refused(r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$", "classify",
+            finetune__pooling="fist")
     refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regress", "f1")
     refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classify", "mathews")
     refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classify", "f1")
@@ -170,7 +171,7 @@ def test_what_no_head_can_read_or_score_is_refused():
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
         OBJECTIVES["tag"].build(cfg, of_words)
     assert OBJECTIVES["tag"].build(made("tag"), of_words).scores[0].name == "accuracy"
-    assert resolve(made("tag")).model.sees == "both"
+    assert resolve(made("tag")).model.context == "both"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():

@@ -21,7 +21,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL
 from mlm.data.tokenizers import exported, kinds
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.judge import batches, folders
+from mlm.inference import batching, pretrained_io
 from mlm.train.run import directory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
@@ -57,7 +57,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
     order_V = vocabulary.order(words)
     assert tuple(words.pieces[:NUM_SPECIAL]) == SPECIAL and sorted(order_V) == list(range(words.vocab_size))
     for i, line in enumerate(theirs.LINES):
-        row, = batches.rows(words, [line], theirs.PLACES, hidden=True)
+        row, = batching.rows(words, [line], theirs.PLACES, hidden=True)
         if name == "xlm-roberta" and "</s>" in line:  # which theirs takes for the end, wherever it stands
             assert not {0, 2, 3, 4} & {*row[1:-1]}
             continue
@@ -83,7 +83,7 @@ def test_a_vocabulary_is_kept_and_read_again(models, name, tmp_path):
 
 @EVERY
 def test_what_was_read_is_written_again_to_the_bit(made, models, name, tmp_path):
-    folders.write(models[name], str(tmp_path / "out"))
+    pretrained_io.write(models[name], str(tmp_path / "out"))
     same_tensors(made[name], tmp_path / "out")
     again = mlm.open(tmp_path / "out")
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
@@ -111,7 +111,7 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
     line = theirs.LINES[1]
     found = mlm.open(folder)
     np.testing.assert_array_equal(found.logits(line), models["bert"].logits(line))
-    folders.write(found, str(tmp_path / "out"))
+    pretrained_io.write(found, str(tmp_path / "out"))
     assert load((tmp_path / "out/model.safetensors").read_bytes()).keys() == load(
         (made["bert"] / "model.safetensors").read_bytes()).keys()
 
@@ -119,7 +119,7 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
 def test_halves_are_widened(made, tmp_path):
     folder = changed(made, tmp_path, dtype=None, torch_dtype="float16")
     with_tensors(folder, lambda name, x: [(name, x.astype(np.float16))])
-    folders.write(mlm.open(folder), str(tmp_path / "out"))
+    pretrained_io.write(mlm.open(folder), str(tmp_path / "out"))
     had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
     assert "float16" not in (tmp_path / "out/config.json").read_text()
     for name, value in had.items():
@@ -139,7 +139,7 @@ def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):
     np.testing.assert_array_equal(found.embed(line), models["bert"].embed(line))
     with pytest.raises(errors.ConfigError, match=r"^logits = '.*changed': expected a folder whose tensors have"):
         found.logits(line)
-    folders.write(found, str(tmp_path / "out"))
+    pretrained_io.write(found, str(tmp_path / "out"))
     had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
     assert {f"bert.{name}" for name in had} == {*has}
     np.testing.assert_array_equal(has["bert.pooler.dense.weight"], had["pooler.dense.weight"])
@@ -169,7 +169,7 @@ def test_padding_and_truncation_of_a_tokenizer_are_switched_off(made, models, tm
 def ours(kind, **changes):
     """A small model of ours and a vocabulary of `small.VOCAB` entries."""
     words = ["the", "apple", "is", "red", "green", "."]
-    cfg = small_config(pack__length=24, **changes)
+    cfg = small_config(pack__seq_len=24, **changes)
     if kind in ("unigram", "bpe"):
         rng = np.random.default_rng(0)
         text = [" ".join(rng.choice([*words, "reddish", "apples", "greenish"], 8)) for _ in range(200)]
@@ -178,11 +178,11 @@ def ours(kind, **changes):
         model = "\n".join([*SPECIAL, *words, "##s", "Zürich"]).encode()
     tokenizer = kinds.KINDS[kind].restore(model)
     rng = np.random.default_rng(0)
-    blank = folders.joined(cfg, tokenizer, {}).model.init
+    blank = pretrained_io.joined(cfg, tokenizer, {}).model.init
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.2 * rng.normal(size=x.shape).astype(np.float32),
         jax.eval_shape(blank, jax.random.key(0)))
-    return folders.joined(cfg, tokenizer, params)
+    return pretrained_io.joined(cfg, tokenizer, params)
 
 
 SAID = ["the apple is red .", "the [MASK] is reds.", "[MASK]. the [MASK] unknown § is", " two  spaces\u3000red ", ""]
@@ -193,14 +193,14 @@ OUT = {"wordpiece": ("wordpiece", "post", 2, "bert"), "unigram": ("unigram", "pr
 @pytest.mark.parametrize("case", OUT)
 def test_ours_is_theirs(case, tmp_path):
     kind, norm, segments, called = OUT[case]
-    model, folder = ours(kind, model__norm=norm, model__segment_types=segments), tmp_path / "out"
-    assert folders.write(model, str(folder)) == {"written": str(folder), "model_type": called, "note": ""}
+    model, folder = ours(kind, model__norm_placement=norm, model__type_vocab_size=segments), tmp_path / "out"
+    assert pretrained_io.write(model, str(folder)) == {"written": str(folder), "model_type": called, "note": ""}
     again = mlm.open(folder)
     said = [line for line in SAID if kind != "words" or "[MASK]" not in line]  # a word of which is "[MASK]."
     for mine, its in zip(model.logits(said), again.logits(said), strict=True):
         np.testing.assert_allclose(its, mine, rtol=0, atol=1e-6)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [tool.encode(line).ids for line in said] == batches.rows(model.tokenizer, said, 24, hidden=True)
+    assert [tool.encode(line).ids for line in said] == batching.rows(model.tokenizer, said, 24, hidden=True)
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     there = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
@@ -218,7 +218,7 @@ def test_ours_is_theirs(case, tmp_path):
 ], ids=["gru", "rotary", "causal"])
 def test_what_no_class_of_theirs_is_keeps_our_config(changes, why, tmp_path):
     model, folder = ours("wordpiece", **changes), tmp_path / "out"
-    done = folders.write(model, str(folder))
+    done = pretrained_io.write(model, str(folder))
     assert done["model_type"] == "mlm" and done["note"].startswith(why) and "\n" not in done["note"]
     again = mlm.open(folder)
     assert again.cfg.model == model.cfg.model and again.cfg.objective == model.cfg.objective
@@ -232,9 +232,9 @@ def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):
     evaluation = {"rows": 80, "predictions": 400, "loss": 2.5, "loss_se": 0.125}
     start = {"commit": "0123abc", "changed_files": "", "time": "2026-01-01T00:00:00Z", "python": "3.12",
              "versions": {"jax": "0.11"}}
-    monkeypatch.setattr(directory, "result", lambda workdir: {"evaluation": evaluation, "steps": 1000})
-    monkeypatch.setattr(directory, "provenance", lambda workdir: [start, start])
-    folders.write(model, str(tmp_path / "out"))
+    monkeypatch.setattr(directory, "read_result", lambda workdir: {"evaluation": evaluation, "steps": 1000})
+    monkeypatch.setattr(directory, "read_provenance", lambda workdir: [start, start])
+    pretrained_io.write(model, str(tmp_path / "out"))
     card = (tmp_path / "out/README.md").read_text()
     for said in ("| loss | 2.5000 | 0.1250 |", "80 rows and 400 predictions", "after 1,000 updates", "commit 0123abc",
                  "2 starts", "jax 0.11", '"data.path": "texts.txt"', "AutoModelForMaskedLM"):
@@ -245,13 +245,13 @@ def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):
 def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(errors.ConfigError, match=r"^export = '.*': expected an empty folder, or none yet"):
-        folders.write(models["bert"], str(tmp_path))
+        pretrained_io.write(models["bert"], str(tmp_path))
 
 
 @pytest.mark.slow
 def test_the_command_writes_a_folder(made, models, tmp_path):
     def command(*arguments):
-        return subprocess.run([sys.executable, "-m", "launch.use", *arguments], cwd=Path(__file__).parents[1],
+        return subprocess.run([sys.executable, "-m", "mlm.cli.use", *arguments], cwd=Path(__file__).parents[1],
                               capture_output=True, text=True, check=False, env=environment())
 
     done = command("export", str(made["roberta"]), str(tmp_path / "out"), "--json")

@@ -127,7 +127,7 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "more than its bytes": (huge([2, 2], 12), "model.safetensors: cannot be read"),
     "cut off": (cut, "model.safetensors: cannot be read"),
     "empty": (write("model.safetensors", b""), "model.safetensors: cannot be read"),
-    "a pickle": (pickled, "pytorch_model.bin: expected model.safetensors, since .*launch.convert"),
+    "a pickle": (pickled, "pytorch_model.bin: expected model.safetensors, since .*mlm.cli.convert"),
     "shards": (sharded, "expected a folder with model.safetensors; it has shards"),
     "no tensors": (without("model.safetensors"), "expected a folder with model.safetensors"),
     "no tokenizer": (without("tokenizer.json"), "expected a folder with tokenizer.json, or vocab.txt"),

@@ -16,12 +16,12 @@ from small import small_config
 import mlm
 from mlm.base import errors
 from mlm.base.special import SPECIAL
-from mlm.data.rows.makers import MAKERS
+from mlm.data.rows.preprocessors import MAKERS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import kinds
-from mlm.judge import folders, predict
+from mlm.inference import prediction, pretrained_io
 from mlm.objectives import features, heads
-from mlm.train.run import folder as read
+from mlm.train.run import pretrained_folder as read
 
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 PAIRS = [("a red apple", "the sky is blue"), ("big", "un known")]
@@ -48,7 +48,7 @@ def asked(model) -> list:
 
 
 def rows(model, examples) -> list:
-    made = MAKERS[model.cfg.objective].rows([predict.example(model, one) for one in examples], model.tokenizer,
+    made = MAKERS[model.cfg.objective].rows([prediction.example(model, one) for one in examples], model.tokenizer,
                                             model.cfg, model.about.classes)
     return [row for row, in made]
 
@@ -60,7 +60,7 @@ def logits(model, examples) -> list[np.ndarray]:
     for row, ids_L in zip(made, ids_BxL, strict=True):
         ids_L[:len(row.ids)] = row.ids
     answer = jax.jit(functools.partial(told_by, model))
-    found_Bx = np.asarray(answer(model.params, predict.batch_of(model, ids_BxL, made)))
+    found_Bx = np.asarray(answer(model.params, prediction.batch_of(model, ids_BxL, made)))
     tag = model.cfg.objective == "tag"
     return [found_x[:len(row.ids)] if tag else found_x for row, found_x in zip(made, found_Bx, strict=True)]
 
@@ -108,7 +108,7 @@ def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
 
 @EVERY
 def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
-    folders.write(models[case], str(tmp_path / "out"))
+    pretrained_io.write(models[case], str(tmp_path / "out"))
     same_tensors(made[case], tmp_path / "out")
     pipeline = "token" if case.endswith("tag") else "text"
     assert f"pipeline_tag: {pipeline}-classification" in (tmp_path / "out/README.md").read_text()
@@ -160,11 +160,12 @@ def ours(objective, vocabulary_of=None, **changes):
     words = "\n".join([*SPECIAL, "the", "apple", "is", "red", "green", ".", "##s"]).encode()
     tokenizer = vocabulary.read(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].restore(words)
     scores = {"regress": "pearson"}.get(objective, "accuracy")
-    cfg = small_config(objective=objective, pack__length=hub.PLACES, model__norm=changes.pop("model__norm", "post"),
+    cfg = small_config(objective=objective, pack__seq_len=hub.PLACES,
+                       model__norm_placement=changes.pop("model__norm_placement", "post"),
                        data__labelled__scores=scores, **changes)
     classes = () if objective == "regress" else ("O", "B-X", "I-X")
     about = read.about_of(cfg, tokenizer, classes)
-    blank = folders.joined(cfg, tokenizer, {}, {}, about)
+    blank = pretrained_io.joined(cfg, tokenizer, {}, {}, about)
     draw = np.random.default_rng(0)
 
     def init(key):
@@ -173,12 +174,12 @@ def ours(objective, vocabulary_of=None, **changes):
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.2 * draw.normal(size=x.shape).astype(np.float32),
         jax.eval_shape(init, jax.random.key(0)))
-    return folders.joined(cfg, tokenizer, params["model"], params["objective"], about)
+    return pretrained_io.joined(cfg, tokenizer, params["model"], params["objective"], about)
 
 
-OUT = {"bert": ("classify", "bert", {}), "roberta": ("classify", "roberta", {"model__segment_types": 1}),
-       "roberta words": ("tag", "roberta", {"model__segment_types": 1}),
-       "pre-norm": ("regress", "", {"model__norm": "pre"}), "words": ("tag", "", {})}
+OUT = {"bert": ("classify", "bert", {}), "roberta": ("classify", "roberta", {"model__type_vocab_size": 1}),
+       "roberta words": ("tag", "roberta", {"model__type_vocab_size": 1}),
+       "pre-norm": ("regress", "", {"model__norm_placement": "pre"}), "words": ("tag", "", {})}
 CALLED = {"roberta": "roberta", "roberta words": "roberta", "pre-norm": "roberta-prelayernorm"}
 
 
@@ -187,7 +188,7 @@ def test_ours_is_theirs(plain, case, tmp_path):
     objective, words, changes = OUT[case]
     model, folder = ours(objective, plain[words] if words else None, **changes), tmp_path / "out"
     kind = CALLED.get(case, "bert")
-    assert folders.write(model, str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
+    assert pretrained_io.write(model, str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
     again = mlm.open(folder)
     assert again.about.classes == model.about.classes and again.cfg.objective == objective
     jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
@@ -211,16 +212,36 @@ def test_ours_is_theirs(plain, case, tmp_path):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("objective", "changes", "why"), [
-    ("classify", {"tune__read": "mean"}, "config.tune.read = 'mean': expected first, for a class of transformers"),
-    ("tag", {"tune__features": "mix"}, "config.tune.features = 'mix': expected last, for a class of"),
-    ("tag", {"tune__head": "bilstm", "tune__head_width": 4}, "config.tune.head = 'bilstm': expected linear, for a"),
-    ("regress", {"family": "rnn", "cell": "gru", "tune__read": "mean"}, "config.model.family = 'rnn': expected trans"),
-], ids=["mean", "mix", "bilstm", "gru"])
+@pytest.mark.parametrize(
+    ("objective", "changes", "why"),
+    [
+        (
+            "classify",
+            {"finetune__pooling": "mean"},
+            "config.finetune.pooling = 'mean': expected first, for a class of transformers",
+        ),
+        (
+            "tag",
+            {"finetune__layer_features": "mix"},
+            "config.finetune.layer_features = 'mix': expected last, for a class of",
+        ),
+        (
+            "tag",
+            {"finetune__head": "bilstm", "finetune__head_dim": 4},
+            "config.finetune.head = 'bilstm': expected linear, for a",
+        ),
+        (
+            "regress",
+            {"family": "rnn", "cell": "gru", "finetune__pooling": "mean"},
+            "config.model.family = 'rnn': expected trans",
+        ),
+    ],
+    ids=["mean", "mix", "bilstm", "gru"],
+)
 def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes, why, tmp_path):
-    changes = changes | ({"model__norm": "pre"} if "family" in changes else {})
+    changes = changes | ({"model__norm_placement": "pre"} if "family" in changes else {})
     model, folder = ours(objective, **changes), tmp_path / "out"
-    done = folders.write(model, str(folder))
+    done = pretrained_io.write(model, str(folder))
     assert done["model_type"] == "mlm" and done["note"].startswith(why) and "\n" not in done["note"]
     again = mlm.open(folder)
     given = theirs.WORDS if objective == "tag" else ["the apple is red .", "green apples"]
@@ -230,6 +251,6 @@ def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes,
 
 def test_a_choice_keeps_its_head(tmp_path):
     model, folder = ours("choice", data__labelled__choices="a,b,c", data__labelled__format="csv"), tmp_path / "out"
-    done = folders.write(model, str(folder))
+    done = pretrained_io.write(model, str(folder))
     assert done["note"].startswith("config.objective = 'choice': expected classify, regress or tag")
     jax.tree.map(np.testing.assert_array_equal, mlm.open(folder).params, model.params)

@@ -11,10 +11,10 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, SEP
 from mlm.data.tokenizers import kinds
-from mlm.judge import cloze, opened
+from mlm.inference import language_model, masked_queries
 from mlm.models import MODELS
 from mlm.objectives import hybrid
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, update
 
 KEYS = update.row_keys(np.uint32(0), 0, np.arange(4))
@@ -24,8 +24,8 @@ ROWS = batch(4, pad=0)
 
 @pytest.fixture(scope="module")
 def cfg():
-    return small_config("feedforward", "bag", objective="hybrid", mask__rate=0.3, eval__rate=0.3, model__layers=1,
-                        **PLAIN)
+    return small_config("feedforward", "bag", objective="hybrid", mask__rate=0.3, eval__mask_rate=0.3,
+                        model__num_layers=1, **PLAIN)
 
 
 @functools.cache
@@ -39,9 +39,9 @@ def compiled(cfg, train):
 
         def hidden(params, text, source=None, **more):
             shown.append((text.ids_BxL, more.get("left_B")))
-            return model.hidden(params, text, source, **more)
+            return model.encode(params, text, source, **more)
 
-        spy = model._replace(hidden=hidden)
+        spy = model._replace(encode=hidden)
         return objective.loss({"model": params}, spy, ROWS, KEYS, knobs, train=train), shown
 
     return told
@@ -57,7 +57,7 @@ def told(cfg, train=True, **changes):
 def said(cfg):
     """A function of (ids_BxL, left_B): log_prob_BxLxV by the state at each place, in one forward of the model."""
     model, params, _ = build(cfg)
-    return jax.jit(lambda ids_BxL, left_B: jax.nn.log_softmax(model.logits(params, model.hidden(
+    return jax.jit(lambda ids_BxL, left_B: jax.nn.log_softmax(model.logits(params, model.encode(
         params, ROWS.text._replace(ids_BxL=ids_BxL), left_B=left_B)[0])))
 
 
@@ -79,7 +79,7 @@ def test_a_share_of_the_slots_is_causal_whatever_device_has_them(share):
 
 @pytest.mark.parametrize(("rows", "share"), [(8, 1 / 16), (6, 0.1), (16, 0.3)])
 def test_the_share_holds_over_batches_of_any_size_and_terms_weigh_as_the_rows_of_each(rows, share):
-    knobs, count = program.knobs(small_config(objective="hybrid", hybrid__causal=share)), 0
+    knobs, count = program.knobs(small_config(objective="hybrid", hybrid__causal_fraction=share)), 0
     for step in range(40):
         said = hybrid.now(knobs, np.float32(step) / np.float32(40), steps=40, rows=rows)
         of = said.objective
@@ -106,8 +106,8 @@ def test_a_token_is_told_by_the_state_before_it_and_a_segments_first_by_its_own(
     model, params, _ = build(cfg)
     text = batch(4, pad=0).text
     place_BxL = np.broadcast_to(np.arange(16), (4, 16)).astype(np.float32)
-    marked = model._replace(hidden=lambda params, text, source=None, **more: (place_BxL[..., None],))
-    told_BxL = np.asarray(hybrid.telling(marked).hidden(params, text)[0])[..., 0]
+    marked = model._replace(encode=lambda params, text, source=None, **more: (place_BxL[..., None],))
+    told_BxL = np.asarray(hybrid.telling(marked).encode(params, text)[0])[..., 0]
     first_L = text.positions_BxL[0] == 0
     assert first_L.sum() == 2
     np.testing.assert_array_equal(told_BxL, np.where(first_L, place_BxL, place_BxL - 1))
@@ -137,8 +137,8 @@ def test_evaluation_asks_for_the_tokens_that_mlm_is_asked_for(cfg):
 
 
 def test_all_rows_are_causal_for_the_first_share_of_the_steps():
-    cfg = small_config(objective="hybrid", hybrid__first=0.25, hybrid__causal=0.125, mask__schedule="linear",
-                       mask__final_rate=0.05)
+    cfg = small_config(objective="hybrid", hybrid__causal_first_fraction=0.25, hybrid__causal_fraction=0.125,
+                       mask__schedule="linear", mask__final_rate=0.05)
     knobs = program.knobs(cfg)
     now = functools.partial(hybrid.now, steps=8, rows=8)
     shares = [float(now(knobs, step / np.float32(8)).objective["causal"]) for step in range(8)]
@@ -161,10 +161,11 @@ def test_terms_weigh_as_their_rows_are_many():
 def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
     model, params, _ = build(cfg)
     ids_BxL, places_B = ROWS.text.ids_BxL, np.array([1, 3, 9, 14], np.int32)
-    asked = cloze.Cloze(ids_BxL, places_B, places_B + 1)
-    found_BxV = jax.jit(functools.partial(cloze.log_probs, objectives.telling(cfg, model)))({"model": params}, asked)
+    asked = masked_queries.Cloze(ids_BxL, places_B, places_B + 1)
+    found_BxV = jax.jit(functools.partial(masked_queries.log_probs, objectives.telling(cfg, model)))({"model": params},
+                                                                                                     asked)
     hidden_BxL = np.where(np.arange(16) == places_B[:, None], MASK, ids_BxL)
-    h_BxLxD, = model.hidden(params, cloze.text(jnp.asarray(hidden_BxL)))
+    h_BxLxD, = model.encode(params, masked_queries.text(jnp.asarray(hidden_BxL)))
     log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), places_B - 1]))
     np.testing.assert_allclose(found_BxV, log_prob_BxV, rtol=1e-4, atol=1e-5)
     assert objectives.telling(small_config(objective="mlm"), model) is model
@@ -175,13 +176,13 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
     model = MODELS["feedforward"].build(cfg.model, words.vocab_size)
     params = {"model": jax.jit(model.init)(jax.random.key(0)), "objective": {}}
     told = about(cfg)._replace(vocab_size=words.vocab_size)
-    run = opened.Opened(cfg, words, model, None, params, told, 16, 4)
+    run = language_model.Opened(cfg, words, model, None, params, told, 16, 4)
     text = "w1 w2 [MASK] w4"
     ids_BxL = np.array([[CLS, *words.encode_batch(["w1 w2"])[0], MASK, *words.encode_batch(["w4"])[0], SEP]], np.int32)
-    h_BxLxD, = model.hidden(params["model"], cloze.text(jnp.asarray(ids_BxL)))
+    h_BxLxD, = model.encode(params["model"], masked_queries.text(jnp.asarray(ids_BxL)))
     plain_BxL = ids_BxL.copy()
     plain_BxL[0, 3], = words.encode_batch(["w3"])[0]
-    plain_BxLxD, = model.hidden(params["model"], cloze.text(jnp.asarray(plain_BxL)))
+    plain_BxLxD, = model.encode(params["model"], masked_queries.text(jnp.asarray(plain_BxL)))
     np.testing.assert_allclose(run.embed("w1 w2 w3 w4", pool=None), plain_BxLxD[0], rtol=1e-4, atol=1e-5)
     logits_LxV = np.asarray(model.logits(params["model"], h_BxLxD))[0]
     np.testing.assert_allclose(run.logits(text)[1:], logits_LxV[:-1], rtol=1e-4, atol=1e-5)
@@ -189,10 +190,17 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
     assert best.token == words.pieces[logits_LxV[2].argmax()]
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"hybrid__causal": 1.5}, r"^config.hybrid.causal = 1.5: expected"),
-    ({"mask__views": 2}, r"^config.mask.views = 2: expected 1, since config.objective is hybrid"),
-    ({"model__sees": "both"}, r"^config.model.sees = 'both': expected row, since config.objective is hybrid")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hybrid__causal_fraction": 1.5}, r"^config.hybrid.causal_fraction = 1.5: expected"),
+        (
+            {"mask__masks_per_example": 2},
+            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is hybrid",
+        ),
+        ({"model__context": "both"}, r"^config.model.context = 'both': expected row, since config.objective is hybrid"),
+    ],
+)
 def test_what_a_hybrid_run_cannot_be_is_refused(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
-        recipe.check(small_config(objective="hybrid", data__corpus="docstrings", **changes))
+        resolution.check(small_config(objective="hybrid", data__corpus="docstrings", **changes))

@@ -12,10 +12,11 @@ from small import environment, small_config
 from mlm.base import errors, fields, files
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
-from mlm.judge import cloze, pairs, pll, questions
-from mlm.judge.judged import Part
-from mlm.train import recipe
-from mlm.train.run import directory, loop, trained
+from mlm.evaluation import evaluation_tasks, minimal_pairs
+from mlm.evaluation.evaluations import Part
+from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.train import resolution
+from mlm.train.run import directory, loop, trained_run
 from mlm.train.step import evaluation
 
 ROOT = Path(__file__).parents[1]
@@ -30,8 +31,8 @@ def run(tmp_path_factory):
             " ".join(sorted("".join(draw.choices("abcdefgh", k=draw.randint(1, 4))) for _ in range(6))) + "."
             for _ in range(10)))
     cfg = small_config(data__path=str(folder / "*.txt"), data__cache=str(folder / "cache"), workdir=str(folder / "a"),
-                       tokenizer__kind="wordpiece", tokenizer__vocab_size=60, pack__length=32, train__steps=30,
-                       train__batch_size=16, eval__batch_size=8, eval__rates=(0.3,), optim__learning_rate=3e-3)
+                       tokenizer__kind="wordpiece", tokenizer__vocab_size=60, pack__seq_len=32, train__steps=30,
+                       train__batch_size=16, eval__batch_size=8, eval__mask_rates=(0.3,), optim__learning_rate=3e-3)
     return cfg, loop.train(cfg)
 
 
@@ -48,7 +49,7 @@ def suite(run):
 
 def test_a_run_is_loaded_as_it_was_trained(run):
     cfg, result = run
-    loaded = trained.load(cfg.workdir, {"eval.batch_size": 20})
+    loaded = trained_run.load(cfg.workdir, {"eval.batch_size": 20})
     assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
     assert loaded.step == 30
     columns = evaluation.collect(loaded.cfg, loaded.program, loaded.state, loaded.packed().validation)
@@ -59,39 +60,40 @@ def test_a_run_is_loaded_as_it_was_trained(run):
 def parts(texts, suite=None, count=None):
     """The sentences, and the first so many paradigms of the suite."""
     held_out = [Part("sentences", "all", texts)] if texts else []
-    return [*held_out, *(pairs.parts(suite)[:count] if suite else [])]
+    return [*held_out, *(minimal_pairs.parts(suite)[:count] if suite else [])]
 
 
 def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     cfg, _ = run
     (texts, order), path = suite, Path(cfg.workdir, "judged.json")
     path.unlink(missing_ok=True)
-    loaded = trained.load(cfg.workdir, {})
-    first = questions.ask(loaded, parts(texts, order, 1))
-    assert directory.judged(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
+    loaded = trained_run.load(cfg.workdir, {})
+    first = evaluation_tasks.ask(loaded, parts(texts, order, 1))
+    assert directory.read_evaluations(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
         30, fields.fingerprint(cfg))
-    score = cloze.scorer(loaded.program.model, loaded.program.run, loaded.state)
-    by_hand = pll.scores(score, pll.clozes(loaded.tokenizer, order.paradigms[0].sentences, 32), 8)
-    assert pairs.accuracy(by_hand).items() <= first["answers"]["pairs"]["order-ababab/order_1"].items()
+    score = masked_queries.scorer(loaded.program.model, loaded.program.run, loaded.state)
+    by_hand = pseudo_likelihood.scores(score, pseudo_likelihood.clozes(loaded.tokenizer, order.paradigms[0].sentences,
+                                                                       32), 8)
+    assert minimal_pairs.accuracy(by_hand).items() <= first["answers"]["pairs"]["order-ababab/order_1"].items()
     assert first["answers"]["sentences"]["all"]["sentences"] == len(texts)
     assert first["summary"]["pairs"]["order-ababab"]["overall"]["pairs"] == 20
     before = path.stat().st_mtime_ns
-    assert questions.ask(loaded, parts(texts, order, 1)) == first and path.stat().st_mtime_ns == before
+    assert evaluation_tasks.ask(loaded, parts(texts, order, 1)) == first and path.stat().st_mtime_ns == before
 
     first["answers"]["sentences"]["all"]["mark"] = 1
     directory.keep_judged(cfg.workdir, first)  # kept: not done again
-    more = questions.ask(loaded, parts(texts, order))
+    more = evaluation_tasks.ask(loaded, parts(texts, order))
     assert more["answers"]["sentences"]["all"]["mark"] == 1
     assert more["answers"]["pairs"].keys() == {"order-ababab/order_1", "order-ababab/order_2"}
     overall = more["summary"]["pairs"]["order-ababab"]["overall"]
     assert more["summary"]["pairs"]["order-ababab"]["phenomena"]["order"] == overall and overall["pairs"] == 60
-    two = questions.ask(loaded, parts([], order._replace(sha256="cd" * 32), 1))["summary"]["pairs"]
+    two = evaluation_tasks.ask(loaded, parts([], order._replace(sha256="cd" * 32), 1))["summary"]["pairs"]
     assert two["order-ababab"]["overall"] == overall and two["order-cdcdcd"]["overall"]["pairs"] == 20
-    more = directory.judged(cfg.workdir)
-    fewer = questions.ask(loaded, parts(texts[:5]))["answers"]
+    more = directory.read_evaluations(cfg.workdir)
+    fewer = evaluation_tasks.ask(loaded, parts(texts[:5]))["answers"]
     assert fewer["sentences"]["all"]["sentences"] == 5 and fewer["pairs"] == more["answers"]["pairs"]
 
-    later = questions.ask(loaded._replace(step=31), parts(texts[:5]))  # of another state nothing is kept
+    later = evaluation_tasks.ask(loaded._replace(step=31), parts(texts[:5]))  # of another state nothing is kept
     assert later["step"] == 31 and later["answers"].keys() == {"sentences"} and later["summary"] == {}
 
 
@@ -99,53 +101,55 @@ def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     """Its further masking rates: the evaluation's own rate gives the evaluation again."""
     cfg, result = run
     Path(cfg.workdir, "judged.json").unlink(missing_ok=True)
-    assert [part.name for part in questions.missing(cfg)] == ["0.3"]
-    answers = questions.finish(cfg)["answers"]
-    assert questions.missing(cfg) == [] and answers.keys() == {"rates"}
+    assert [part.name for part in evaluation_tasks.missing(cfg)] == ["0.3"]
+    answers = evaluation_tasks.finish(cfg)["answers"]
+    assert evaluation_tasks.missing(cfg) == [] and answers.keys() == {"rates"}
     assert answers["rates"]["0.3"]["predictions"] > 1.5 * result["evaluation"]["predictions"]
     before = Path(cfg.workdir, "judged.json").stat().st_mtime_ns
-    assert questions.finish(cfg)["answers"] == answers
+    assert evaluation_tasks.finish(cfg)["answers"] == answers
     assert Path(cfg.workdir, "judged.json").stat().st_mtime_ns == before
 
 
 def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
     cfg, _ = run
-    causal = fields.override(cfg, {"objective": "causal", "model.sees": "left"})
-    loaded = trained.load(cfg.workdir, {})._replace(cfg=causal)
+    causal = fields.override(cfg, {"objective": "causal", "model.context": "left"})
+    loaded = trained_run.load(cfg.workdir, {})._replace(cfg=causal)
     with pytest.raises(errors.ConfigError, match=r"cannot be asked for sentences: config.objective is causal"):
-        questions.ask(loaded, parts(["a b."]))
-    with pytest.raises(errors.ConfigError, match=r"config.eval.rates = .*nothing reads it, since config.objective"):
-        recipe.resolve(causal)
+        evaluation_tasks.ask(loaded, parts(["a b."]))
+    with pytest.raises(
+        errors.ConfigError, match=r"config.eval.mask_rates = .*nothing reads it, since config.objective"
+    ):
+        resolution.resolve(causal)
 
 
 def test_what_cannot_be_judged_is_told(run, tmp_path):
     cfg, _ = run
     with pytest.raises(errors.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
-        trained.load(str(Path(cfg.workdir).parent / "b"), {})
+        trained_run.load(str(Path(cfg.workdir).parent / "b"), {})
     with pytest.raises(errors.ConfigError, match=r"^config.mask.rate = 0.4: expected what the run was trained with"):
-        trained.load(cfg.workdir, {"mask.rate": 0.4})
+        trained_run.load(cfg.workdir, {"mask.rate": 0.4})
     with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
-        trained.load(cfg.workdir, {"eval.batch_size": 6})
+        trained_run.load(cfg.workdir, {"eval.batch_size": 6})
     with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = -4: expected at least 1"):
-        trained.load(cfg.workdir, {"eval.batch_size": -4})
+        trained_run.load(cfg.workdir, {"eval.batch_size": -4})
     with directory.claim(cfg), pytest.raises(errors.ConfigError, match="another process"):
-        trained.load(cfg.workdir, {})
+        trained_run.load(cfg.workdir, {})
     shutil.copy(Path(cfg.workdir, "config.json"), tmp_path)
     shutil.copytree(Path(cfg.workdir, "tokenizer"), tmp_path / "tokenizer")
     with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
-        trained.load(str(tmp_path), {})
-    saved = directory.origin(tmp_path)
+        trained_run.load(str(tmp_path), {})
+    saved = directory.read_identity(tmp_path)
     of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
     files.write_sealed(tmp_path / "config.json", of_another)
     with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
-        trained.load(str(tmp_path), {})
+        trained_run.load(str(tmp_path), {})
     files.write_sealed(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
     with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what the run wrote$"):
-        trained.load(str(tmp_path), {})
+        trained_run.load(str(tmp_path), {})
 
 
 def command(*words):
-    return subprocess.run([sys.executable, "-m", "launch.judge", *map(str, words)], cwd=ROOT, capture_output=True,
+    return subprocess.run([sys.executable, "-m", "mlm.cli.evaluate", *map(str, words)], cwd=ROOT, capture_output=True,
                           text=True, check=False, env=environment())
 
 
@@ -164,7 +168,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
                    "--max_sentences=7", "--max_pairs=30")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}") == 2
-    kept = directory.judged(cfg.workdir)
+    kept = directory.read_evaluations(cfg.workdir)
     (held,) = kept["answers"]["sentences"].values()
     overall = next(one["overall"] for one in kept["summary"]["pairs"].values() if one["suite"] == "words")
     assert held["sentences"] == 7 and overall["pairs"] == 30
@@ -182,21 +186,21 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
 
 
 def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
-    from launch.judge import show
+    from mlm.cli.evaluate import show
 
     one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
-        f"{metric}_accuracy": 0.5 for metric in pll.METRICS}
+        f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS}
     values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
     for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
         found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
-        show({"answers": {"pairs": found}, "summary": {"pairs": pairs.summary(found)}})
+        show({"answers": {"pairs": found}, "summary": {"pairs": minimal_pairs.summary(found)}})
         cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
         assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
         assert cells[1] == [f"{name}-1"]
 
 
 def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
-    from launch.judge import sift
+    from mlm.cli.evaluate import sift
 
     cfg, _ = run
     (tmp_path / "logs").mkdir()
@@ -206,7 +210,7 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
     shutil.copytree(cfg.workdir, tmp_path / "half")
-    saved = directory.origin(tmp_path / "half")
+    saved = directory.read_identity(tmp_path / "half")
     saved["config"]["train.steps"] = 1000
     files.write_sealed(tmp_path / "half" / "config.json", saved)
     every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
@@ -225,7 +229,7 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
 def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
     cfg, _ = run
     shutil.copytree(cfg.workdir, tmp_path / "old")
-    saved = directory.origin(tmp_path / "old")
+    saved = directory.read_identity(tmp_path / "old")
     saved["config"]["model.bidirectional"] = True
     files.write_sealed(tmp_path / "old" / "config.json", saved)
     (tmp_path / "logs").mkdir()

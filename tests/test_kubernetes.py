@@ -13,11 +13,11 @@ import pytest
 import yaml
 from test_submit import go, sweep  # noqa: F401
 
-from launch.cluster import job as jobs
-from launch.cluster import kinds, kubernetes
-from launch.cluster.job import Job, options
-from launch.sweep import submitted
 from mlm.base.errors import ConfigError
+from mlm.launch.cluster import accelerators, kubernetes
+from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster.job import Job, options
+from mlm.launch.sweep import job_registry
 
 
 def record(needed: str = "", **fields) -> dict:
@@ -83,7 +83,7 @@ JOBS = {
 
 def job(folder=Path("/mnt/lab"), asked=(), count=5, **changes) -> Job:
     said = options(kubernetes.OPTIONS, ["image=registry/mlm:1", *asked])
-    run = (sys.executable, "-m", "launch.run", f"--config={folder}/code/a.py", "--distributed")
+    run = (sys.executable, "-m", "mlm.cli.train", f"--config={folder}/code/a.py", "--distributed")
     commands = tuple((*run, str(number), "a 'b") for number in range(count))
     return Job("mlm-2", commands, folder / "jobs" / "mlm-2", folder / "code", folder,
                **{"kind": "", "running": 2, "runs": "gs://lab/runs", "options": said} | changes)
@@ -109,7 +109,7 @@ def test_a_manifest_is_one_that_the_documentation_would_accept(name):
 @pytest.mark.parametrize("name", JOBS)
 def test_it_asks_for_all_hosts_and_their_devices(name):
     asked = job(**JOBS[name])
-    kind = kinds.KINDS.get(asked.kind)
+    kind = accelerators.KINDS.get(asked.kind)
     for each in documents(asked):
         part, = each["spec"]["replicatedJobs"]
         work = part["template"]["spec"]
@@ -162,7 +162,7 @@ def test_a_pod_does_its_commands_and_ends_as_they_do(tmp_path, monkeypatch):
     assert pod.wait(20) == 1  # command 2, the second of three, fails
     lines = (tmp_path / "said").read_text().splitlines()
     name = "mlm-2-0-hosts-0-0.mlm-2-0"
-    assert lines == [f"-m launch.run --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
+    assert lines == [f"-m mlm.cli.train --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
                      f"--process=3 {number} a 'b" for number in (0, 2, 4)]
     assert jobs.log(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
 
@@ -213,12 +213,12 @@ def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch,
     calls = (cloud / "calls").read_text().count("apply")
     submit(running=4, **asked)
     assert (cloud / "calls").read_text().count("apply") == calls
-    name = Path(submitted.read(root)[0].file).parent.name
+    name = Path(job_registry.read(root)[0].file).parent.name
     jobset(cloud, f"{name}-2", terminalState="Failed")
     submit(running=4, **asked)
-    train = submitted.read(root)[2]
+    train = job_registry.read(root)[2]
     assert [point.rpartition("-")[0] for names in train.members for point in names] == ["width16-seed0"]
-    kubernetes.cancel([Path(sent.file) for sent in submitted.read(root)])  # which ends those who wait to resume
+    kubernetes.cancel([Path(sent.file) for sent in job_registry.read(root)])  # which ends those who wait to resume
 
 
 def jobset(cloud, name, **status) -> dict:

@@ -20,7 +20,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 def asked(folder, tokenizer, **changes):
     base = {"data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-            "tokenizer.path": tokenizer, "pack.length": 16, "data.labelled.train": "train", "data.labelled.dev": "dev"}
+            "tokenizer.path": tokenizer, "pack.seq_len": 16, "data.labelled.train": "train", "data.labelled.dev": "dev"}
     named = {f"data.labelled.{name}": value for name, value in changes.items() if "__" not in name}
     other = {name.strip("_").replace("__", "."): value for name, value in changes.items() if "__" in name}
     cfg = pack.resolve(fields.override(config.Config(), base | named | other))
@@ -167,7 +167,7 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         start = len("  ".join(words[:first])) + 2 * (first > 0)
         passages.append((passage, [(text(draw), [(answer, start)]), (" ".join(WORDS * 2), []), (text(draw), [])]))
     squad(tmp_path, passages)
-    cfg = asked(tmp_path, tokenizer, format="squad", pack__length=96, **{"stride": 20})
+    cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"stride": 20})
     packed = pack.load(cfg)
     rows, kept = packed.train, labelled.examples(packed, "train")
     assert packed.about.labels == ("start_B", "end_B", "example_B", "passage_B", "first_B")
@@ -207,7 +207,7 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     pieces.mkdir()
     kinds.train(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
-    packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__length=96, stride=20))
+    packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, stride=20))
     for row, one in enumerate(labelled.examples(packed, "train")):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
         said = packed.tokenizer.decode(packed.train["ids"][row, start:end + 1]).replace(" ", "").replace("##", "")
@@ -219,7 +219,7 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
         write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
     caplog.set_level("INFO")
     pack.load(asked(tmp_path, tokenizer, format="tsv", text="0", label="1"))
-    assert "train: 1 of 2 examples (50.0%) are longer than config.pack.length = 16 tokens and were cut, 6 tokens" in (
+    assert "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were cut, 6 tokens" in (
         caplog.text)
     assert "6.25% of the words and pieces are unknown" in caplog.text
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
@@ -228,9 +228,11 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
 def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
     write(tmp_path, "text", "w3 w4")
     write(tmp_path, "held", "w1 w2 other")
-    cfg = pack.resolve(fields.override(config.Config(), {
-        "data.path": str(tmp_path / "text"), "data.boundary": "line", "data.validation_path": str(tmp_path / "held"),
-        "data.cache": str(tmp_path / "cache"), "tokenizer.path": tokenizer}))
+    cfg = pack.resolve(fields.override(config.Config(), {"data.path": str(tmp_path / "text"),
+                                                         "data.document_boundary": "line",
+                                                         "data.validation_path": str(tmp_path / "held"),
+                                                         "data.cache": str(tmp_path / "cache"),
+                                                         "tokenizer.path": tokenizer}))
     pack.check(cfg)
     packed = pack.load(cfg)
     assert packed.tokenizer.model == kinds.given("", tokenizer).model and UNK in packed.validation["ids"]
@@ -261,7 +263,7 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
 def test_a_row_of_tasks_is_whole(name):
     row = tasks.TASKS[name]
     cfg = pack.resolve(fields.override(config.Config(), {
-        "data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.length": 384}))
+        "data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 384}))
     pack.check(cfg)
     assert row.source and cfg.objective == row.objective and cfg.data.labelled.scores == row.labelled["scores"]
     other = fields.override(config.Config(), {"data.task": name, "data.labelled.dev": "mine"})

@@ -19,7 +19,7 @@ def take(knobs, seed, count, start=0):
 
 
 def test_documents_depend_on_seed_and_number_alone():
-    knobs = Language(words=40)
+    knobs = Language(max_words=40)
     texts = take(knobs, 3, 600)
     assert texts == take(knobs, 3, 600)
     assert texts[500:] == take(knobs, 3, 100, start=500)
@@ -31,7 +31,7 @@ def test_documents_depend_on_seed_and_number_alone():
 
 def test_documents_are_whole_sentences_that_fit_and_rarely_leave_much_room():
     lengths = []
-    for text in take(Language(words=60), 0, 500):
+    for text in take(Language(max_words=60), 0, 500):
         words = text.split(" ")
         assert words[-1] == "." and words[0] != "." and ". ." not in text
         lengths.append(len(words))
@@ -41,7 +41,7 @@ def test_documents_are_whole_sentences_that_fit_and_rarely_leave_much_room():
 def test_documents_stream(monkeypatch):
     """No memory is held for documents that have passed."""
     monkeypatch.setattr(grammars, "BLOCK", 16)
-    stream = documents(Language(words=40))
+    stream = documents(Language(max_words=40))
     next(stream)
     tracemalloc.start()
     held = []
@@ -54,7 +54,7 @@ def test_documents_stream(monkeypatch):
 
 
 def test_probabilities_are_probabilities():
-    hmm = build(Language(order=0.8, agreement=0.9)).hmm
+    hmm = build(Language(word_order=0.8, agreement_prob=0.9)).hmm
     np.testing.assert_allclose(hmm.trans_SxS.sum(1), 1)
     np.testing.assert_allclose(hmm.class_SxC.sum(1), 1)
     for one_class in np.unique(hmm.class_W):
@@ -67,7 +67,7 @@ def test_probabilities_are_probabilities():
 
 
 def test_word_frequencies_are_the_computed_ones():
-    grammar = build(Language(words=30))
+    grammar = build(Language(max_words=30))
     words_DxL = draw(grammar.hmm, 30, 0, 0, 5000)
     share_W = unigram(grammar.hmm, 30)
     count_D = (words_DxL >= 0).sum(1)
@@ -93,7 +93,7 @@ def shares(knobs, count=300):
 def test_strengths_of_agreement_and_recall():
     agree, recalled = shares(Language())
     assert agree == 1 and recalled > 0.85
-    agree, recalled = shares(Language(agreement=0.7, recall=0.1))
+    agree, recalled = shares(Language(agreement_prob=0.7, recall_prob=0.1))
     assert agree == pytest.approx(0.7, abs=0.03) and recalled < 0.6
 
 
@@ -110,7 +110,7 @@ def test_strength_of_topic():
         return ((own_N - share * all_N) ** 2).mean() / (share * (1 - share) * all_N).mean()
 
     assert spread(Language()) > 5
-    assert spread(Language(topic=0.0)) == pytest.approx(1, abs=0.25)
+    assert spread(Language(topic_strength=0.0)) == pytest.approx(1, abs=0.25)
 
 
 def test_strengths_of_modifiers_and_attractors():
@@ -126,7 +126,7 @@ def test_strengths_of_modifiers_and_attractors():
 
 
 def test_without_order_neighbours_tell_nothing_of_class():
-    grammar = build(Language(order=0.0))
+    grammar = build(Language(word_order=0.0))
     words_NxL = draw(grammar.hmm, 126, 0, 0, 300)
     class_NxL = np.where(words_NxL >= 0, grammar.hmm.class_W[words_NxL], -1)
     noun, determiner = (grammar.hmm.class_W[grammar.words.index(word)] for word in ("horse", "the"))

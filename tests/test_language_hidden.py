@@ -141,12 +141,12 @@ def test_a_question_has_one_answer_and_says_no_more():
 
 
 def test_sentences_of_no_one_reading_have_no_subject():
-    with pytest.raises(errors.ConfigError, match=r"config.data.language.order = 0.9: expected 1, since"):
-        TASKS["subject"].examples(Language(order=0.9), "train", 1)
+    with pytest.raises(errors.ConfigError, match=r"config.data.language.word_order = 0.9: expected 1, since"):
+        TASKS["subject"].examples(Language(word_order=0.9), "train", 1)
 
 
 def test_a_language_that_leaves_nothing_to_ask_is_refused(monkeypatch):
     monkeypatch.setattr(subjects, "PATIENCE", 512)
-    one_noun = Language(modifiers=0.0, protagonist=0.999, names=1, zipf=100.0)
+    one_noun = Language(modifier_prob=0.0, protagonist_prob=0.999, num_names=1, zipf_exponent=100.0)
     with pytest.raises(errors.ConfigError, match=r"'language/subject': expected .* 768 documents in a row have"):
         next(TASKS["subject"].examples(one_noun, "train", 1))

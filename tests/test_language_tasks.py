@@ -41,7 +41,7 @@ def test_an_example_depends_on_its_number_alone(made):
     _, task, given, _ = made
     assert list(task.examples(LANGUAGE, "train", 30)) == given[:30]
     assert len(list(task.examples(LANGUAGE, "dev", None))) == 1000
-    other = Language(words=20, train_documents=7)  # what changes pretraining's documents alone
+    other = Language(max_words=20, train_documents=7)  # what changes pretraining's documents alone
     assert list(task.examples(other, "train", 30)) == given[:30]
 
 
@@ -144,7 +144,7 @@ def test_pair_posterior_is_the_enumerated_one(by_topic):
 
 def test_a_pair_s_topics_are_drawn_as_its_posterior_has_them():
     """Three topics, so clear that passages tell them: equal in half of the pairs, all others equally often."""
-    clear = Language(topics=3, topic=9.0)
+    clear = Language(num_topics=3, topic_strength=9.0)
     given = list(TASKS["pair"].examples(clear, "train", 2000))
     grammar = build(clear)
     topic_2xN = np.array([topics.topic_posterior(grammar.hmm, labelled.read(grammar, texts, pairs.WORDS)[0]).argmax(1)
@@ -173,7 +173,7 @@ def test_latents_are_those_of_the_documents():
 @pytest.mark.parametrize("name", ["topic", "pair"])
 def test_one_topic_is_no_question(name):
     with pytest.raises(errors.ConfigError, match=rf"topics = 1: expected at least 2, .* is {name}"):
-        next(TASKS[name].examples(Language(topics=1), "train", 1))
+        next(TASKS[name].examples(Language(num_topics=1), "train", 1))
 
 
 def test_a_passage_of_other_words_is_named():

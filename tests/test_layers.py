@@ -18,9 +18,9 @@ def test_layers_are_the_states_between_layers_and_the_last_are_the_model_s(famil
     """One compiled program a member: a second layer of zeros adds nothing, so the last states are the first layer's."""
     cfg, rows = small_config(family, cell), batch()
     model, params, _ = build(cfg)
-    both = jax.jit(lambda params, text: (model.layers(params, text), model.hidden(params, text)[0]))
+    both = jax.jit(lambda params, text: (model.encode_layers(params, text), model.encode(params, text)[0]))
     h_KxBxLxD, last_BxLxD = jax.device_get(both(params, rows.text))
-    assert h_KxBxLxD.shape == (1 + cfg.model.layers, *rows.text.ids_BxL.shape, model.width)
+    assert h_KxBxLxD.shape == (1 + cfg.model.num_layers, *rows.text.ids_BxL.shape, model.width)
     np.testing.assert_allclose(h_KxBxLxD[-1], last_BxLxD, rtol=1e-6, atol=1e-6)
 
     text = rows.text

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 # An easy language, so that some hundred steps bring a model near the floor, where a small leak shows.
 EASY = {"data__language__topics": 1, "data__language__names": 2, "data__language__zipf": 2.5,
         "data__language__train_documents": 4000, "data__language__validation_documents": 400}
-QUICK = {"model__layers": 1, "model__width": 32, "model__hidden": 64, "model__init_std": 0.08, "model__dropout": 0.0,
-         "model__attention_dropout": 0.0, "model__positions": "sinusoidal", "mask__rate": 0.3, "mask__mask_share": 1.0,
-         "mask__random_share": 0.0, "eval__rate": 0.3, "optim__learning_rate": 1e-2, "train__steps": 300,
-         "train__batch_size": 16, "eval__batch_size": 80}
+QUICK = {"model__num_layers": 1, "model__width": 32, "model__mlp_dim": 64, "model__init_std": 0.08,
+         "model__dropout": 0.0, "model__attention_dropout": 0.0, "model__positions": "sinusoidal", "mask__rate": 0.3,
+         "mask__mask_token_prob": 1.0, "mask__random_token_prob": 0.0, "eval__mask_rate": 0.3,
+         "optim__learning_rate": 1e-2, "train__steps": 300, "train__batch_size": 16, "eval__batch_size": 80}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_no_member_beats_the_floor(cache, objective, family, cell):
 
 
 def test_a_model_that_sees_both_sides_apart_does_not_beat_the_floor(cache):
-    result = trained(cache, "rnn", "gru", objective="causal", model__sees="apart")
+    result = trained(cache, "rnn", "gru", objective="causal", model__context="apart")
     assert not leaks(result) and result["loss"] < result["unigram_loss"] - 0.05, result
 
 
@@ -70,8 +70,8 @@ def test_a_model_that_sees_the_words_is_caught(cache):
     def sees(model):
         def hidden(params, text, source=None, *, key_B=None):
             true = text._replace(ids_BxL=text.types_BxL, types_BxL=jnp.zeros_like(text.types_BxL))
-            return model.hidden(params, true, source, key_B=key_B)
-        return model._replace(hidden=hidden)
+            return model.encode(params, true, source, key_B=key_B)
+        return model._replace(encode=hidden)
 
     result = trained(cache, change=sees, prepare=lambda batch: with_text(batch, types_BxL=batch.text.ids_BxL))
     assert leaks(result), result
@@ -81,8 +81,8 @@ def test_a_causal_model_that_sees_the_next_word_is_caught(cache):
     """The rows reach the planted model one place to the left: each token's state has seen the one it predicts."""
     def sees(model):
         def hidden(params, text, source=None, *, key_B=None):
-            return model.hidden(params, text._replace(ids_BxL=jnp.roll(text.ids_BxL, -1, 1)), source, key_B=key_B)
-        return model._replace(hidden=hidden)
+            return model.encode(params, text._replace(ids_BxL=jnp.roll(text.ids_BxL, -1, 1)), source, key_B=key_B)
+        return model._replace(encode=hidden)
 
     result = trained(cache, change=sees, objective="causal")
     assert leaks(result), result

@@ -86,7 +86,7 @@ def test_closed_form_gradient_descent_and_numerical_gradients_find_the_same_weig
     y_B = x_BxD @ [0.5, -1.0, 2.0] + 0.3 + 0.1 * normal(12)
     first_BxL = np.arange(16) == np.zeros((12, 1))
     rows = with_text(rows, segments_BxL=1 * first_BxL)._replace(labels={"value_B": y_B.astype(np.float32)})
-    cfg = small_config(objective="regress", tune__read="mean", **PLAIN)
+    cfg = small_config(objective="regress", finetune__pooling="mean", **PLAIN)
     objective = OBJECTIVES["regress"].build(cfg, about(cfg))
     model = types.Model(("both",), 3, dict, lambda *_, **__: (x_BxD[:, None] * first_BxL[..., None],), None)
 
@@ -149,7 +149,8 @@ def test_attention_is_the_listing_s_with_the_scale_that_it_forgets():
 
 def test_heads_are_attentions_of_their_own_side_by_side():
     """concat(head_1, ..., head_H) W_O, each head with its part of what Q, K and V are projected to."""
-    model = config.Model(width=12, heads=3, attention_dropout=0.0, positions="learned", sees="both", init_std=0.1)
+    model = config.Model(width=12, num_heads=3, attention_dropout=0.0, positions="learned", context="both",
+                         init_std=0.1)
     module, x_LxD = attention.Attention(model), normal(4, 12)
     params = jax.tree.map(lambda x: normal(*x.shape), jax.eval_shape(
         module.init, jax.random.key(0), x_LxD[None], np.ones((1, 1, 4, 4), bool), None)["params"])

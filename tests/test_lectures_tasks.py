@@ -13,7 +13,7 @@ from small import CLASSES, PLAIN, about, batch, small_config, with_text
 from mlm.base import types
 from mlm.base.special import MASK, NUM_SPECIAL, SEP
 from mlm.data.rows import pairs
-from mlm.judge import beam
+from mlm.inference import beam_search
 from mlm.objectives import OBJECTIVES, heads
 from mlm.train.step import program
 
@@ -37,7 +37,7 @@ def likeliest(tree, width, normalise="none", steps=3):
         place_N = jnp.where(place_1xN[0] < 0, 0, jnp.asarray(next_PxV)[place_1xN[0], word_N])
         return jnp.asarray(log_prob_PxV)[place_N], place_N[None]
 
-    found = beam.search(following, jnp.full((1, 1), -1), jnp.array([SEP]), width=width, steps=steps,
+    found = beam_search.search(following, jnp.full((1, 1), -1), jnp.array([SEP]), width=width, steps=steps,
                         normalise=normalise)
     length = int(found.length_BxW[0, 0])
     return tuple(found.ids_BxWxT[0, 0, :length].tolist()), float(jnp.exp(found.log_prob_BxW[0, 0]))
@@ -65,7 +65,7 @@ def test_a_score_is_the_mean_log_probability_of_a_text_s_tokens():
     assert likeliest(tree, 3) == ((SEP,), pytest.approx(0.4))
     assert likeliest(tree, 3, "mean") == ((OK, OK, SEP), pytest.approx(0.35 * 0.95 * 0.95))
     for t in (1, 2, 7):
-        assert float(beam.divisor("mean", t)) == t and float(beam.divisor("none", t)) == 1
+        assert float(beam_search.divisor("mean", t)) == t and float(beam_search.divisor("none", t)) == 1
 
 
 WORDS = ["so", "long", "and", "thanks", "for", "all", "the", "fish", "apricot"]
@@ -76,7 +76,7 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
     """So [MASK] and [MASK] for all apricot fish: long, thanks and the are asked for, apricot in the place of `the`."""
     ids_L, copies = np.arange(NUM_SPECIAL, NUM_SPECIAL + 8), 2**13
     unigram_V = np.where(np.arange(NUM_SPECIAL + 9) == APRICOT, 1000, 1)
-    cfg = small_config(pack__length=8, mask__rate=0.375, mask__max_rate=0.5, **PLAIN)  # room for four
+    cfg = small_config(pack__seq_len=8, mask__rate=0.375, mask__max_rate=0.5, **PLAIN)  # room for four
     objective = OBJECTIVES["mlm"].build(cfg, types.About(len(unigram_V), 8, (), unigram_V.astype(np.int64).tobytes()))
     log_prob_LxV = np.log(np.random.default_rng(0).dirichlet(np.ones(len(unigram_V)), 8)).astype(np.float32)
     shown = []
@@ -118,7 +118,7 @@ def softmax(x):
 
 def labelled(objective, label, h_BxLxD, head):
     """-log P of the labels by an objective of three classes; head: its parameters."""
-    cfg = small_config(objective=objective, tune__read="mean", **PLAIN)
+    cfg = small_config(objective=objective, finetune__pooling="mean", **PLAIN)
     rows = batch(3, pad=0)._replace(labels=label)
     model = types.Model(("both",), h_BxLxD.shape[-1], dict, lambda *_, **__: (h_BxLxD,), None)
     made = OBJECTIVES[objective].build(cfg, about(cfg))

@@ -7,7 +7,7 @@ import tiny
 
 from mlm.base.config import Language
 from mlm.base.estimates import ratio
-from mlm.data.language import floor, left, posterior
+from mlm.data.language import causal_posterior, floor, posterior
 from mlm.data.language.grammar import build
 from mlm.data.language.hmm import draw, fitting
 
@@ -48,7 +48,7 @@ def brute(tables, seen, written):
 
 
 def assert_enumerated(tables, words_NxL, known, window):
-    log_prob_KxW = posterior.log_probs(left.ended(TINY), known)
+    log_prob_KxW = posterior.log_probs(causal_posterior.ended(TINY), known)
     cache = {}
     for row, column, log_prob_W in zip(known.row_K, known.column_K, log_prob_KxW, strict=True):
         seen = tuple(words_NxL[row, max(1, column - window):column].tolist())
@@ -61,13 +61,14 @@ def assert_enumerated(tables, words_NxL, known, window):
 
 def test_every_next_token_is_the_enumerated_one(tables, every):
     words_NxL, _ = every
-    assert_enumerated(tables, words_NxL, left.left_posterior(TINY, words_NxL, LENGTH), LENGTH)
+    assert_enumerated(tables, words_NxL, causal_posterior.left_posterior(TINY, words_NxL, LENGTH), LENGTH)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3])
 def test_every_next_token_given_a_window_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
-    assert_enumerated(tables, words_NxL, left.left_window_posterior(TINY, words_NxL, LENGTH, window), window)
+    assert_enumerated(tables, words_NxL, causal_posterior.left_window_posterior(TINY, words_NxL, LENGTH, window),
+                      window)
 
 
 def test_a_documents_losses_add_up_to_its_probability(every):
@@ -107,7 +108,7 @@ def test_samples_reach_the_enumerated_entropy_and_a_wrong_floor_does_not(every, 
     assert errors_above_0(floor.left_loss(TINY, sampled_DxL, LENGTH + 1).nats_N - nats_D) > 3
     wrong = TINY._replace(trans_SxS=np.array([[0.3, 0.2, 0.5], [0.5, 0.0, 0.5], [0.45, 0.35, 0.2]]))
     assert errors_above_0(floor.left_loss(wrong, sampled_DxL, LENGTH).nats_N - nats_D) > 3
-    monkeypatch.setattr(left, "_weights", without_fits)
+    monkeypatch.setattr(causal_posterior, "_weights", without_fits)
     assert errors_above_0(floor.left_loss(TINY, sampled_DxL, LENGTH).nats_N - nats_D) > 3
 
 
@@ -134,8 +135,9 @@ def test_float32_is_enough_for_whole_rows(default):
         ahead_ZxS = ahead_ZxS @ hmm.trans_SxS * by_ZxW[:, word, None] * hmm.class_SxC[:, hmm.class_W[word]]
         prefix.append((ahead_ZxS * np.where(np.arange(len(stays_SxS)) == hmm.end, 1, 1 - unfit_S(126 - count))).sum())
     prefix.append(ahead_ZxS[:, hmm.end].sum() * unfit_S(126 - len(words_L))[hmm.end])
-    tokens_NxP = left.with_end(hmm, words_NxL[[row]])
-    log_prob_K, _ = posterior.guess(left.ended(hmm), left.left_posterior(hmm, words_NxL[[row]], 126), tokens_NxP)
+    tokens_NxP = causal_posterior.with_end(hmm, words_NxL[[row]])
+    log_prob_K, _ = posterior.guess(causal_posterior.ended(hmm), causal_posterior.left_posterior(hmm, words_NxL[[row]],
+                                                                                                 126), tokens_NxP)
     np.testing.assert_allclose(log_prob_K, np.diff(np.log(prefix)), atol=1e-5)
 
 
@@ -154,8 +156,8 @@ def test_where_a_row_lies_and_its_batch_change_nothing(default, monkeypatch):
     hmm, words_NxL = default
     few_NxL = words_NxL[:10]
     whole, near = floor.left_loss(hmm, few_NxL, 126), floor.left_window_loss(hmm, few_NxL, 126, 3)
-    monkeypatch.setattr(left, "ROWS", 7)
-    monkeypatch.setattr(left, "WINDOWS", 100)
+    monkeypatch.setattr(causal_posterior, "ROWS", 7)
+    monkeypatch.setattr(causal_posterior, "WINDOWS", 100)
     np.testing.assert_allclose(floor.left_loss(hmm, few_NxL[:, 1:-1], 126).nats_N, whole.nats_N, rtol=1e-6)
     np.testing.assert_allclose(floor.left_window_loss(hmm, few_NxL[:, 1:-1], 126, 3).nats_N, near.nats_N, rtol=1e-6)
 
@@ -187,14 +189,14 @@ def test_a_row_that_the_language_cannot_write_is_named(default, broken, loss):
 
 
 def test_a_name_that_contradicts_another_is_impossible():
-    hmm = build(Language(recall=1.0)).hmm
+    hmm = build(Language(recall_prob=1.0)).hmm
     words_NxL = draw(hmm, 126, 0, 0, 4)
     assert np.isfinite(floor.left_loss(hmm, words_NxL, 126).nats_N).all()
     names = np.flatnonzero((hmm.by_name_MxW != 1).any(0))
     row, column = np.argwhere(np.isin(words_NxL, names).cumsum(1) == 2)[0]  # the second mention of a protagonist
     words_NxL[row, column] = names[names != words_NxL[row, column]][0]
     with pytest.raises(ValueError, match=f"row {row}"):  # because of what is seen
-        left.left_posterior(hmm, words_NxL, 126)
+        causal_posterior.left_posterior(hmm, words_NxL, 126)
     words_NxL[row, column + 1:] = -1
     with pytest.raises(ValueError, match=f"row {row}"):  # because of what comes next
         floor.left_loss(hmm, words_NxL, 126)

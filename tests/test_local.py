@@ -1,6 +1,6 @@
 """Processes of one run on this host: who dies, hangs or is refused, and what becomes of the others.
 
-All but the last test watch a stand-in for launch.run, which makes steps without JAX.
+All but the last test watch a stand-in for mlm.cli.train, which makes steps without JAX.
 """
 import functools
 import json
@@ -18,10 +18,10 @@ import jax
 import pytest
 from small import environment
 
-from launch import child, local
 from mlm.base import config, fields
-from mlm.train import recipe
-from mlm.train.run import checkpoint, loop, stop
+from mlm.launch import child_process, local_processes
+from mlm.train import resolution
+from mlm.train.run import checkpoint, loop, shutdown
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
@@ -68,13 +68,13 @@ for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").
 @pytest.fixture
 def watched(tmp_path, monkeypatch, capfd):
     """Watches two stand-ins that do what a plan says: by process, for each start a step and what happens there."""
-    monkeypatch.setattr(local, "SETTLE", 1)
+    monkeypatch.setattr(local_processes, "SETTLE", 1)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "stand_in.py").write_text(STAND_IN)
 
     def watch(restarts=3, **plan):
         words = [str(tmp_path / "stand_in.py"), str(tmp_path / "run"), json.dumps({k[1:]: v for k, v in plan.items()})]
-        code = local.run(local.Asked(2, restarts, 4, str(tmp_path / "run")), words)
+        code = local_processes.run(local_processes.Asked(2, restarts, 4, str(tmp_path / "run")), words)
         return code, capfd.readouterr().err.splitlines(), starts(tmp_path)
 
     return watch
@@ -163,15 +163,17 @@ def lives(pid):
 
 
 def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
-    assert [child.part([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
-    monkeypatch.setattr(child, "on_gpus", lambda: True)
+    assert [child_process.part([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
+    monkeypatch.setattr(child_process, "on_gpus", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5,7")
-    assert [child.own_gpus(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
-    with pytest.raises(local.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"):
-        local.check(local.Asked(3, 3, 60, "run"))
+    assert [child_process.own_gpus(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
+    with pytest.raises(
+        local_processes.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"
+    ):
+        local_processes.check(local_processes.Asked(3, 3, 60, "run"))
     monkeypatch.undo()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert child.gpus() == [] and child.own_gpus(0, 2) == {}
+    assert child_process.gpus() == [] and child_process.own_gpus(0, 2) == {}
 
 
 def test_each_has_its_part_of_the_cores(watched, tmp_path):
@@ -186,13 +188,13 @@ def test_each_has_its_part_of_the_cores(watched, tmp_path):
 def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if_not(tmp_path, monkeypatch):
     rng = random.Random(0)
     (tmp_path / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    changes = {"data.path": str(tmp_path / "text.txt"), "data.boundary": "line", "data.cache": str(tmp_path / "cache"),
-               "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "model.layers": 1, "model.width": 16,
-               "model.heads": 2, "model.hidden": 16, "pack.length": 16, "train.steps": 4000, "train.batch_size": 4,
-               "train.checkpoint_every": 10, "train.log_every": 1, "eval.batch_size": 4, "eval.max_rows": 8,
-               "workdir": str(tmp_path / "run")}
+    changes = {"data.path": str(tmp_path / "text.txt"), "data.document_boundary": "line",
+               "data.cache": str(tmp_path / "cache"), "tokenizer.kind": "words", "tokenizer.vocab_size": 12,
+               "model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "model.mlp_dim": 16, "pack.seq_len": 16,
+               "train.steps": 4000, "train.batch_size": 4, "train.checkpoint_every": 10, "train.log_every": 1,
+               "eval.batch_size": 4, "eval.max_examples": 8, "workdir": str(tmp_path / "run")}
     words = [f"--config.{name}={value}" for name, value in changes.items()]
-    run = subprocess.Popen([sys.executable, "-m", "launch.run", *words, "--local_processes=2", "--expect_devices=2"],
+    run = subprocess.Popen([sys.executable, "-m", "mlm.cli.train", *words, "--local_processes=2", "--expect_devices=2"],
                            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     said, killed, told = [], False, False
     for line in run.stdout:
@@ -211,11 +213,11 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
                      said, re.MULTILINE), said
     step = int(re.search(r"^stopped at step ([\d,]+) of 4,000, saved in", said, re.MULTILINE)[1].replace(",", ""))
     monkeypatch.setattr(loop.programs, "build", functools.partial(loop.programs.build, devices=jax.devices()[:2]))
-    monkeypatch.setattr(stop.Asked, "now", lambda asked, checkpoints, number: number == step + 5)
+    monkeypatch.setattr(shutdown.Asked, "now", lambda asked, checkpoints, number: number == step + 5)
     digests = []
     for name in ("run", "undisturbed"):
-        cfg = recipe.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
-        with pytest.raises(stop.Stopped):
+        cfg = resolution.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
+        with pytest.raises(shutdown.Stopped):
             loop.train(cfg)
         with checkpoint.manager(cfg.workdir) as checkpoints:
             digests.append(checkpoint.newest_digest(cfg.workdir))

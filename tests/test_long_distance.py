@@ -10,9 +10,9 @@ from experiments import long_distance
 from mlm.base import errors, fields, types
 from mlm.data.language import grammar
 from mlm.data.rows import pack
-from mlm.judge import distance, questions
-from mlm.train import recipe
-from mlm.train.run import trained
+from mlm.evaluation import context_range, evaluation_tasks
+from mlm.train import resolution
+from mlm.train.run import trained_run
 from mlm.train.step import program
 
 
@@ -22,7 +22,7 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
     cfg = small_config(family, cell, objective="causal", **PLAIN)
     model, params, _ = build(cfg)
     rows = batch(4)._replace(index_B=np.array([0, 1, 2, 3], np.int32))
-    norm_BxL, apart_BxL = jax.jit(functools.partial(distance.reach, model))({"model": params}, rows, None)
+    norm_BxL, apart_BxL = jax.jit(functools.partial(context_range.reach, model))({"model": params}, rows, None)
     place_B = 13 - 1 - np.arange(4) - 1  # of 13 tokens, the state before the last, before that, ...
     expected_BxL = place_B[:, None] - np.arange(16)
     expected_BxL[(expected_BxL < 0) | (rows.text.segments_BxL != 2)] = -1
@@ -31,7 +31,7 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
 
     @jax.jit
     def nats(shift_BxLxD):
-        h_BxLxD, = model.hidden(params, rows.text, shift_BxLxD=shift_BxLxD)
+        h_BxLxD, = model.encode(params, rows.text, shift_BxLxD=shift_BxLxD)
         log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), place_B]))
         return -log_prob_BxV[np.arange(4), rows.text.ids_BxL[np.arange(4), place_B + 1]]
 
@@ -50,9 +50,9 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
 def run(tmp_path_factory):
     """One whose states tell the last name that stood before, or else the language's first."""
     cfg = drawn_config(tmp_path_factory.mktemp("run"), "rnn", "elman", objective="causal", eval__batch_size=64,
-                       pack__length=64, data__language__recall=0.6)
+                       pack__seq_len=64, data__language__recall=0.6)
     packed, language = pack.load(cfg), grammar.build(cfg.data.language)
-    name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in distance.names(language)])
+    name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in context_range.names(language)])
 
     def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
         place_BxL = jax.numpy.where(jax.numpy.asarray(name_V)[text.ids_BxL], jax.numpy.arange(64), 0)
@@ -61,22 +61,23 @@ def run(tmp_path_factory):
 
     made = program.build(cfg, packed.about, jax.devices()[:1])
     model = types.Model(("left",), 1, dict, hidden, lambda params, h: jax.nn.one_hot(h[..., 0], len(name_V)))
-    return trained.Trained(cfg, 0, packed.tokenizer, made._replace(model=model), types.TrainState(0, {"model": {}}, {}),
-                           "", packed.about, packed)
+    return trained_run.Trained(cfg, 0, packed.tokenizer, made._replace(model=model), types.TrainState(0, {"model": {}},
+                                                                                                      {}), "",
+                               packed.about, packed)
 
 
 def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
-    found = distance.recall(run, lambda: None)
+    found = context_range.recall(run, lambda: None)
     language = grammar.build(run.cfg.data.language)
     right, by_hand = [], {}
     for ids in run.packed().validation["ids"]:
         words, last, sentence = [run.packed().tokenizer.pieces[i] for i in ids], {}, 0
         newest = None
         for word in words:
-            if word in [language.words[name] for name in distance.names(language)]:
+            if word in [language.words[name] for name in context_range.names(language)]:
                 if word in last:
                     right.append(newest == word)
-                    low = max(low for low, _ in distance.SENTENCES if low <= sentence - last[word])
+                    low = max(low for low, _ in context_range.SENTENCES if low <= sentence - last[word])
                     by_hand.setdefault(low, []).append(newest == word)
                 last[word], newest = sentence, word
             sentence += word == "."
@@ -87,20 +88,20 @@ def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
 
 
 def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
-    cfg = recipe.resolve(fields.override(small_config(objective="causal"), {"eval.distance": True}))
-    asked = {part.name for part in questions.due(cfg) if part.question == "distance"}
+    cfg = resolution.resolve(fields.override(small_config(objective="causal"), {"eval.context_range": True}))
+    asked = {part.name for part in evaluation_tasks.due(cfg) if part.question == "distance"}
     assert asked == {"gradient", "time", "recall"}
-    assert not distance.can(cfg)
+    assert not context_range.can(cfg)
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config"):
-        recipe.resolve(fields.override(small_config(), {"eval.distance": True}))
-    assert distance.can(small_config()) == "config.model.sees is both, not left"
-    masked = {"objective": "mlm", "model.sees": "left"}
-    assert distance.can(small_config(objective="mlm", model__sees="left")).startswith("config.objective is mlm")
+        resolution.resolve(fields.override(small_config(), {"eval.context_range": True}))
+    assert context_range.can(small_config()) == "config.model.context is both, not left"
+    masked = {"objective": "mlm", "model.context": "left"}
+    assert context_range.can(small_config(objective="mlm", model__context="left")).startswith("config.objective is mlm")
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.o"):
-        recipe.resolve(fields.override(small_config(), masked | {"eval.distance": True}))
+        resolution.resolve(fields.override(small_config(), masked | {"eval.context_range": True}))
     beside = small_config("encoder_decoder", objective="causal", data__corpus="aligned", data__language__words=9)
     with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.m"):
-        recipe.resolve(fields.override(beside, {"eval.distance": True}))
+        resolution.resolve(fields.override(beside, {"eval.context_range": True}))
 
 
 def test_the_table_s_columns_are_the_answers():

@@ -12,7 +12,7 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.train.run import directory, longer, loop, stop, trained
+from mlm.train.run import directory, extension, loop, shutdown, trained_run
 from mlm.train.step import optim
 
 SHORT, LONG = 8, 12
@@ -27,9 +27,9 @@ def made(tmp_path_factory):
     def cfg(name, schedule, **changes):
         base = {"train__steps": SHORT, "train__batch_size": 8, "train__checkpoint_every": 3, "train__log_every": 4,
                 "eval__batch_size": 8, "optim__schedule": schedule, "optim__warmup_fraction": 0.3,
-                "model__dropout": 0.1, "model__layers": 1}
+                "model__dropout": 0.1, "model__num_layers": 1}
         if schedule == "wsd":
-            base |= {"optim__decay_fraction": 0.5, "optim__final_fraction": 0.1}
+            base |= {"optim__decay_fraction": 0.5, "optim__final_lr_fraction": 0.1}
         return drawn_config(folder / "cache", workdir=str(folder / name), **base | changes)
 
     def copy(name, schedule, **changes):
@@ -44,7 +44,7 @@ def made(tmp_path_factory):
 
 def ended(cfg) -> dict:
     """What a finished run is: its parameters, its optimiser's state and all it says that no clock does."""
-    run = trained.load(cfg.workdir, {})
+    run = trained_run.load(cfg.workdir, {})
     found = directory.reported(cfg.workdir)
     return {"step": run.step, "params": jax.tree.map(np.asarray, run.state.params),
             **{name: found[name] for name in ("fingerprint", "steps", "evaluation", "tokens", "predictions", "flops",
@@ -59,26 +59,26 @@ def assert_from_scratch(further):
 
 def stopped_at(cfg, step):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stop.Asked, "now", lambda self, checkpoints, number: number == step)
-        with pytest.raises(stop.Stopped):
+        patch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == step)
+        with pytest.raises(shutdown.Stopped):
             loop.train(cfg)
 
 
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])
 def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, schedule, start):
     cfg = made(f"{schedule}-more", schedule, train__steps=LONG)
-    old, workdir = directory.result(cfg.workdir), Path(cfg.workdir)
+    old, workdir = directory.read_result(cfg.workdir), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
     directory.keep_judged(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "answers": {}})
     further = loop.lengthen(cfg, pack.load(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.warmup(further.optim, LONG) == 2
     loop.train(further)
-    assert directory.provenance(workdir)[-1]["step"] == start
+    assert directory.read_provenance(workdir)[-1]["step"] == start
     assert_from_scratch(further)
     for name, content in (("held_out-8.npz", columns), ("result-8.json", None), ("judged-8.json", None)):
         assert (workdir / name).is_file() and content in (None, (workdir / name).read_bytes())
     assert directory.files.read_sealed(workdir / "result-8.json") == old
-    assert max(record["step"] for record in directory.history(workdir, directory.result(workdir))) == LONG
+    assert max(record["step"] for record in directory.read_history(workdir, directory.read_result(workdir))) == LONG
     assert loop.lengthen(cfg, pack.load(cfg)) == further  # the same command once more
 
 
@@ -91,7 +91,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(made):
     last = loop.lengthen(fields.override(cfg, {"train.steps": 16}), pack.load(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
-    assert [start["step"] for start in directory.provenance(cfg.workdir)] == [0, 4, 6]
+    assert [start["step"] for start in directory.read_provenance(cfg.workdir)] == [0, 4, 6]
     assert_from_scratch(last)
 
 
@@ -99,7 +99,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(made):
 def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
     cfg = made(f"killed-{where}", "wsd", train__steps=LONG)
     directory.keep_judged(cfg.workdir, {"fingerprint": "", "step": SHORT, "answers": {}})
-    packed, old = pack.load(cfg), directory.result(cfg.workdir)
+    packed, old = pack.load(cfg), directory.read_result(cfg.workdir)
 
     def killed(*_, **__):
         raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
         killed() if where == "after" else loop.train(further, packed)
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
-        assert loop.train(short, packed) == old and trained.load(cfg.workdir, {}).step == SHORT
+        assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
         further = loop.lengthen(cfg, packed)
     loop.train(further, packed)  # without being asked to make it longer again
     assert directory.files.read_sealed(Path(cfg.workdir, "result-8.json")) == old
@@ -143,17 +143,25 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes,
     assert snapshot(cfg.workdir) == before and not loop.can_lengthen(cfg, pack.load(cfg))
 
 
-@pytest.mark.parametrize(("schedule", "changes", "said"), [
-    ("linear", {}, "optim.schedule = 'linear': expected wsd or constant"),
-    ("cosine", {}, "optim.schedule = 'cosine': expected wsd or constant"),
-    ("wsd", {"mask__schedule": "linear", "mask__final_rate": 0.1}, "mask.schedule = 'linear': expected constant"),
-    ("constant", {"objective": "hybrid", "hybrid__first": 0.5}, "hybrid.first = 0.5: expected 0.0 or 1.0"),
-], ids=["linear", "cosine", "masking rate", "causal first"])
+@pytest.mark.parametrize(
+    ("schedule", "changes", "said"),
+    [
+        ("linear", {}, "optim.schedule = 'linear': expected wsd or constant"),
+        ("cosine", {}, "optim.schedule = 'cosine': expected wsd or constant"),
+        ("wsd", {"mask__schedule": "linear", "mask__final_rate": 0.1}, "mask.schedule = 'linear': expected constant"),
+        (
+            "constant",
+            {"objective": "hybrid", "hybrid__causal_first_fraction": 0.5},
+            "hybrid.causal_first_fraction = 0.5: expected 0.0 or 1.0",
+        ),
+    ],
+    ids=["linear", "cosine", "masking rate", "causal first"],
+)
 def test_what_spreads_over_all_steps_is_refused(made, schedule, changes, said):
     cfg = made.cfg("spread", schedule, **changes)
     saved = json.loads(json.dumps(fields.identity(cfg, {})))
     with pytest.raises(errors.ConfigError, match=rf"{said} .*spreads over all steps.*: choose another config.workdir"):
-        longer.resolve(fields.override(cfg, {"train.steps": LONG}), {}, saved)
+        extension.resolve(fields.override(cfg, {"train.steps": LONG}), {}, saved)
 
 
 def test_without_a_checkpoint_on_its_way_it_is_refused(made):
@@ -199,7 +207,7 @@ def test_the_command_offers_it_and_does_it(made):
             if value != fields.flatten(config.Config())[name]]
 
     def run(*more):
-        return subprocess.run([sys.executable, "-m", "launch.run", *said, *more], cwd=ROOT, capture_output=True,
+        return subprocess.run([sys.executable, "-m", "mlm.cli.train", *said, *more], cwd=ROOT, capture_output=True,
                               text=True, timeout=300)
 
     refused = run()

@@ -19,8 +19,8 @@ STEPS, ROWS = 4, 8
 @functools.cache
 def compiled(views):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
-    cfg = small_config(mask__max_rate=0.8 / views, mask__views=views, train__steps=STEPS, train__batch_size=ROWS,
-                       optim__clip=0.0, model__layers=1, **PLAIN)
+    cfg = small_config(mask__max_rate=0.8 / views, mask__masks_per_example=views, train__steps=STEPS,
+                       train__batch_size=ROWS, optim__clip_norm=0.0, model__num_layers=1, **PLAIN)
     made, traces = small_program(cfg), []
 
     def train_step(state, batch, knobs):
@@ -61,11 +61,11 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
 @pytest.mark.parametrize(("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6),
                                                         (2, 0.3, 0.0)])
 def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
-    for one in sums(views, mask__rate=rate, mask__predict=predict):
+    for one in sums(views, mask__rate=rate, mask__predict_rate=predict):
         eligible = one.sums_B["eligible"]
         assert eligible == 13 * ROWS  # of the rows, once, however many views they have
         assert one.sums_B["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
-        share = masking.predicted(config.Mask(rate=rate, predict=predict, views=views))
+        share = masking.predicted(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
         assert share == pytest.approx(predict or views * rate)
         assert one.weight_B["mlm"] / eligible == pytest.approx(share, abs=views / 13)
     assert len(compiled(views)[-1]) == 1
@@ -92,7 +92,7 @@ def test_a_step_of_two_views_is_one_update_from_both():
 @pytest.mark.parametrize("views", [1, 2])
 def test_static_masks_return_with_their_epoch(views):
     """The state is the same at each of these steps, and there is no dropout: what is lost tells the masks."""
-    lost = {copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__copies=copies)]
+    lost = {copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__static_masks=copies)]
             for copies in (0, 1, 2, STEPS)}
     assert len(set(lost[1])) == 1
     assert lost[2][:2] == lost[2][2:] == lost[STEPS][:2] and lost[2][0] == lost[1][0]
@@ -101,7 +101,7 @@ def test_static_masks_return_with_their_epoch(views):
 
 
 def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():
-    knobs = program.knobs(small_config(mask__rate=0.3, mask__copies=10))
+    knobs = program.knobs(small_config(mask__rate=0.3, mask__static_masks=10))
     rows = batch(ROWS, pad=0)
     rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, 3, np.int32))
     later = jax.tree.map(lambda x: x[::-1], rows)._replace(index_B=rows.index_B, epoch_B=rows.epoch_B + 10)
@@ -130,9 +130,9 @@ def test_a_constant_rate_is_not_touched_at_all():
 
 @pytest.mark.slow
 def test_the_log_says_the_rates_that_were(tmp_path):
-    cfg = drawn_config(tmp_path / "cache", model__layers=1, train__steps=12, train__batch_size=8, train__log_every=4,
-                       eval__batch_size=8, eval__max_rows=8, mask__rate=0.7, mask__schedule="linear",
-                       mask__final_rate=0.1, workdir=str(tmp_path / "run"))
+    cfg = drawn_config(tmp_path / "cache", model__num_layers=1, train__steps=12, train__batch_size=8,
+                       train__log_every=4, eval__batch_size=8, eval__max_examples=8, mask__rate=0.7,
+                       mask__schedule="linear", mask__final_rate=0.1, workdir=str(tmp_path / "run"))
     result = loop.train(cfg)
     assert cfg.mask.max_rate == 0.7
     records = [record["realised_rate"] for record in files.read_lines(tmp_path / "run" / "metrics.jsonl")

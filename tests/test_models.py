@@ -12,7 +12,7 @@ from mlm.base import config, fields, types
 from mlm.base.special import MASK
 from mlm.models import MODELS, layers, lm, rnn
 from mlm.models.sizes import SIZES
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, update
 
 members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
@@ -31,7 +31,7 @@ def replaced(rows, where_BxL, seed=9):
 
 @members
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
-    cfg = small_config(family, cell, eval__rate=0.3)
+    cfg = small_config(family, cell, eval__mask_rate=0.3)
     model, params, _ = build(cfg)
     _, objective = program.parts(cfg, about(cfg))
     knobs = program.frozen(cfg)
@@ -45,13 +45,13 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
 
         def hidden(params, text, source=None, *, key_B=None):
             views["ids"] = text.ids_BxL
-            return model.hidden(params, text, source, key_B=key_B)
+            return model.encode(params, text, source, key_B=key_B)
 
         def logits(params, h):
             views["logits"] = model.logits(params, h)
             return views["logits"]
 
-        spy = types.Model(model.ways, model.width, model.init, hidden, logits)
+        spy = types.Model(model.directions, model.width, model.init, hidden, logits)
         return objective.loss({"model": params}, spy, rows, keys, knobs, train=False), views
 
     losses, before = seen(rows)
@@ -97,7 +97,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
     keys = update.row_keys(np.uint32(3), 7, rows.index_B)
-    encode = jax.jit(lambda rows, keys: model.hidden(params, rows.text, key_B=keys)[0])
+    encode = jax.jit(lambda rows, keys: model.encode(params, rows.text, key_B=keys)[0])
     together = encode(rows, keys)
     turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
     np.testing.assert_allclose(together, turned[::-1], rtol=1e-5, atol=1e-5)
@@ -107,7 +107,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
 @members
 def test_rolled_and_unrolled_layers_agree(family, cell):
     rows = batch()
-    values = [logits(small_config(family, cell, model__unroll=unroll), rows) for unroll in (0, 1)]
+    values = [logits(small_config(family, cell, model__scan_unroll=unroll), rows) for unroll in (0, 1)]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
 
 
@@ -182,12 +182,12 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_gates_start_with_the_timescales_asked_for(cell):
-    cfg, longest = small_config("rnn", cell, model__timescale=100, model__hidden=64), 100
+    cfg, longest = small_config("rnn", cell, model__chrono_init=100, model__rnn_dim=64), 100
     params = MODELS["rnn"].build(cfg.model, VOCAB).init(jax.random.key(0))
     (bias,) = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
                if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)]
     spec, decays = rnn.STEPS[cell], []
-    for layer in range(cfg.model.layers):
+    for layer in range(cfg.model.num_layers):
         after = spec.step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)
         decays.append(1 - np.asarray(after[-1][0]))  # of a unit's content, where nothing new comes
     tokens = 1 / np.stack(decays)
@@ -200,7 +200,7 @@ def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
     values = {}
     for norm in ("pre", "post"):
         for positions in ("learned", "sinusoidal"):
-            cfg = small_config(model__norm=norm, model__positions=positions)
+            cfg = small_config(model__norm_placement=norm, model__positions=positions)
             values[norm, positions] = logits(cfg, rows)
             turned = with_text(rows, positions_BxL=rows.text.positions_BxL[:, ::-1])
             assert np.abs(logits(cfg, turned) - values[norm, positions]).max() > 1e-3
@@ -220,14 +220,15 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
 @functools.cache
 def counts(vocab_size, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    cfg = recipe.resolve(fields.override(config.Config(), changes))
+    cfg = resolution.resolve(fields.override(config.Config(), changes))
     return lm.count(jax.eval_shape(MODELS[cfg.model.family].build(cfg.model, vocab_size).init, jax.random.key(0)))
 
 
 def test_bert_base_and_xlm_r_large_have_their_published_size():
     # BertForMaskedLM, bert-base-uncased: 109,514,298. XLM-RoBERTa large (514 positions, one segment type): 560,142,482.
-    bert = counts(30_522, model__size="base", model__norm="post")
-    xlm_r = counts(250_002, model__size="large", model__norm="post", model__max_positions=514, model__segment_types=1)
+    bert = counts(30_522, model__size="base", model__norm_placement="post")
+    xlm_r = counts(250_002, model__size="large", model__norm_placement="post", model__max_positions=514,
+                   model__type_vocab_size=1)
     assert bert["parameters"] == 109_514_298
     assert xlm_r["parameters"] == 560_142_482
 

@@ -101,9 +101,9 @@ def test_large_inputs_saturate():
 
 def is_called():
     """Whether a recurrent model asks for it."""
-    model = MODELS["rnn"].build(small_config("rnn", "gru", model__layers=1).model, VOCAB)
+    model = MODELS["rnn"].build(small_config("rnn", "gru", model__num_layers=1).model, VOCAB)
     params = jax.eval_shape(model.init, jax.random.key(0))
-    return "ffi_call" in str(jax.make_jaxpr(model.hidden)(params, batch(2, length=5).text))
+    return "ffi_call" in str(jax.make_jaxpr(model.encode)(params, batch(2, length=5).text))
 
 
 @compiler

@@ -9,10 +9,10 @@ from hub_folders import folders_of
 from small import small_config
 
 import mlm
-from launch import use
 from mlm.base import config, errors
+from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.judge import folders, neighbours
+from mlm.inference import neighbors, pretrained_io
 
 FORMS = ["The", "bank", "river", "the river", "don't", "banks", "money.", "(bank)", "re-read", "of", "x7"]
 MEMBERS = {"unigram": ("transformer", "", 38), "wordpiece": ("rnn", "lstm", 69), "words": ("feedforward", "bag", 0),
@@ -42,7 +42,7 @@ def models(texts, tmp_path_factory):
 
 def drawn(cfg, tokenizer):
     """A model of a config with parameters that nothing has trained."""
-    model, rng = folders.joined(cfg, tokenizer, {}), np.random.default_rng(0)
+    model, rng = pretrained_io.joined(cfg, tokenizer, {}), np.random.default_rng(0)
     params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32),
                           jax.eval_shape(model.model.init, jax.random.key(0)))
     return model._replace(params={"model": params, "objective": {}})
@@ -55,30 +55,30 @@ def letters(text) -> str:
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "roberta"])  # words' has no entry for "(the"
 def test_words_are_those_of_the_text_whatever_the_vocabulary(models, kind):
     tokenizer, text = models[kind].tokenizer, "(the bank) don't  re-read money."
-    found = neighbours.words(tokenizer, text, 100)
+    found = neighbors.words(tokenizer, text, 100)
     assert [text[one.first:one.end] for one in found] == ["the", "bank", "don't", "re", "read", "money"]
     for one in found:
         pieces = "".join(tokenizer.pieces[i] for i in tokenizer.encode(text)[one.piece:one.stop])
         assert letters(text[one.first:one.end]) in letters(pieces)
-    assert neighbours.words(tokenizer, text, found[2].stop - 1) == found[:2]
-    assert neighbours.words(tokenizer, "", 100) == []
+    assert neighbors.words(tokenizer, text, found[2].stop - 1) == found[:2]
+    assert neighbors.words(tokenizer, "", 100) == []
 
 
 def test_a_word_has_all_its_pieces_or_is_none(models):
     """Also the mark of the space before it, where that is a piece of its own."""
     tokenizer, text = models["unigram"].tokenizer, "of 7x river"
-    ids, found = tokenizer.encode(text), neighbours.words(tokenizer, text, 100)
+    ids, found = tokenizer.encode(text), neighbors.words(tokenizer, text, 100)
     assert "\u2581" in [tokenizer.pieces[i] for i in ids]
     assert [i for one in found for i in range(one.piece, one.stop)] == [*range(len(ids))]
     for name in ("words", "wordpiece"):
         text = "bank \u03b1\u03b2 river"
-        there = neighbours.words(models[name].tokenizer, text, 100)
+        there = neighbors.words(models[name].tokenizer, text, 100)
         assert [text[one.first:one.end] for one in there] == ["bank", "river"]
 
 
 def test_a_word_ends_where_the_vocabulary_begins_another():
     tokenizer = kinds.train(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
-    found = neighbours.words(tokenizer, "ab\u4e2d\u6587", 100)
+    found = neighbors.words(tokenizer, "ab\u4e2d\u6587", 100)
     assert [(one.first, one.end) for one in found] == [(0, 2), (2, 3), (3, 4)]
 
 
@@ -86,18 +86,18 @@ def test_a_word_ends_where_the_vocabulary_begins_another():
 def test_the_nearest_are_those_by_brute_force(models, texts, kind, layer, monkeypatch):
     """Read in parts of few texts, too."""
     model, text = models[kind], "the river bank of the river"
-    asked = neighbours.at(model, text, "bank")
+    asked = neighbors.at(model, text, "bank")
 
     def unit(text, word):
         h_D = model.embed(text, layer, pool=None)[word.piece + 1:word.stop + 1].astype(np.float64).mean(0)
         return h_D / np.linalg.norm(h_D)
 
     every = [(round(float(unit(text, asked) @ unit(other, word)), 6), line, other[word.first:word.end])
-             for line, other in enumerate(texts) for word in neighbours.words(model.tokenizer, other, 14)]
+             for line, other in enumerate(texts) for word in neighbors.words(model.tokenizer, other, 14)]
     best = sorted((cosine for cosine, *_ in every), reverse=True)[:20]
-    for numbers in (neighbours.NUMBERS, 1):
-        monkeypatch.setattr(neighbours, "NUMBERS", numbers)
-        found = neighbours.nearest(model, text, "bank", iter(texts), top=20, layer=layer)
+    for numbers in (neighbors.NUMBERS, 1):
+        monkeypatch.setattr(neighbors, "NUMBERS", numbers)
+        found = neighbors.nearest(model, text, "bank", iter(texts), top=20, layer=layer)
         np.testing.assert_allclose([one.cosine for one in found], best, atol=2e-5)
         for one in found:
             assert texts[one.line] == one.text
@@ -109,20 +109,20 @@ def test_the_nearest_are_those_by_brute_force(models, texts, kind, layer, monkey
 def test_the_same_word_in_the_same_text_is_nearest(models, texts, kind):
     text = "the river bank of money."
     for word in ("river", "bank", "of"):
-        first, second, *_ = neighbours.nearest(models[kind], text, word, [*texts, text])
+        first, second, *_ = neighbors.nearest(models[kind], text, word, [*texts, text])
         assert (first.word, first.line, first.cosine) == (word, len(texts), pytest.approx(1, abs=1e-5))
         assert second.cosine <= first.cosine
-    assert neighbours.nearest(models[kind], text, "bank", []) == []
+    assert neighbors.nearest(models[kind], text, "bank", []) == []
 
 
 def test_a_word_is_named_by_itself_several_of_them_or_a_number(models):
     model, text = models["unigram"], "of the river The bank of 3"
-    there = neighbours.words(model.tokenizer, text, 14)
-    assert neighbours.at(model, text, "the") == neighbours.at(model, text, "2") == there[1]
-    assert neighbours.at(model, text, "The") == there[3] and neighbours.at(model, text, "RIVER") == there[2]
-    both = neighbours.at(model, text, "river The bank")
+    there = neighbors.words(model.tokenizer, text, 14)
+    assert neighbors.at(model, text, "the") == neighbors.at(model, text, "2") == there[1]
+    assert neighbors.at(model, text, "The") == there[3] and neighbors.at(model, text, "RIVER") == there[2]
+    both = neighbors.at(model, text, "river The bank")
     assert (both.first, both.end, both.piece, both.stop) == (7, 21, there[2].piece, there[4].stop)
-    assert neighbours.at(model, text, "of", which=2) == there[5]
+    assert neighbors.at(model, text, "of", which=2) == there[5]
 
 
 BAD = {
@@ -140,13 +140,13 @@ BAD = {
 def test_what_is_no_word_there_is_refused_in_one_line(models, case):
     word, said = BAD[case]
     with pytest.raises(errors.ConfigError, match=r"^word = ") as refused:
-        neighbours.nearest(models["unigram"], "of the of the", word, ["of"])
+        neighbors.nearest(models["unigram"], "of the of the", word, ["of"])
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_word_behind_the_longest_row_is_none(models):
     with pytest.raises(errors.ConfigError, match="among the first 14 tokens"):
-        neighbours.at(models["unigram"], "of " * 30 + "bank", "bank")
+        neighbors.at(models["unigram"], "of " * 30 + "bank", "bank")
 
 
 def test_the_command_gives_them_with_the_lines_of_the_file(models, texts, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_the_command_gives_them_with_the_lines_of_the_file(models, texts, tmp_pa
     text, model = "the river bank", models["unigram"]
     found = list(use.similar(model, [text]))
     assert [(one["word"], one["cosine"], one["line"]) for one in found] == [
-        (one.word, one.cosine, 2 * one.line + 1) for one in neighbours.nearest(model, text, "bank", texts, 3)]
+        (one.word, one.cosine, 2 * one.line + 1) for one in neighbors.nearest(model, text, "bank", texts, 3)]
     assert [one["rank"] for one in found] == [1, 2, 3] and {one["asked"] for one in found} == {text}
     (tmp_path / "texts.txt").write_text("...")
     with pytest.raises(errors.ConfigError, match=r"^--file = .*: expected a text with a word"):

@@ -11,7 +11,7 @@ from mlm.base import config, errors, fields
 from mlm.base.estimates import measure
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, references
 
 V = 9
@@ -149,7 +149,8 @@ def test_sentences_have_kenlm_s_probabilities(order):
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
-    return drawn_config(tmp_path_factory.mktemp("cache"), objective="causal", eval__ngrams=3, eval__max_rows=50)
+    return drawn_config(tmp_path_factory.mktemp("cache"), objective="causal", eval__ngram_order=3,
+                        eval__max_examples=50)
 
 
 def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg):
@@ -173,9 +174,9 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     texts = [f"{a}{b} {b}{a} {a}." for a in ("ping", "pong", "kling") for b in ("song", "king", "ling", "thing")]
     (tmp_path / "a.txt").write_text("\n".join(texts * 9))
     (tmp_path / "b.txt").write_text("\n".join(" ".join(reversed(text[:-1].split())) + "." for text in texts[:5]))
-    cfg = small_config(objective="causal", eval__ngrams=2, data__corpus="text", data__path=f"{tmp_path}/a.txt",
-                       data__validation_path=f"{tmp_path}/b.txt", data__boundary="line", tokenizer__vocab_size=264,
-                       tokenizer__kind="bpe", pack__mode="doc_sentences", pack__length=32,
+    cfg = small_config(objective="causal", eval__ngram_order=2, data__corpus="text", data__path=f"{tmp_path}/a.txt",
+                       data__validation_path=f"{tmp_path}/b.txt", data__document_boundary="line",
+                       tokenizer__vocab_size=264, tokenizer__kind="bpe", pack__mode="doc_sentences", pack__seq_len=32,
                        data__cache=str(tmp_path / "cache"))
     packed = pack.load(cfg)
     made = program.build(cfg, packed.about)
@@ -194,4 +195,5 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     ("mlm", 5, "nothing reads it"), ("causal", 1, "0, or an order from 2"), ("causal", 10, "an order from 2 to 9")])
 def test_what_cannot_be_asked_is_refused(objective, order, words):
     with pytest.raises(errors.ConfigError, match=rf"^config\.eval\.ngrams = .*{words}"):
-        recipe.check(recipe.resolve(fields.override(config.Config(), {"objective": objective, "eval.ngrams": order})))
+        resolution.check(resolution.resolve(fields.override(config.Config(), {"objective": objective,
+                                                                              "eval.ngram_order": order})))

@@ -24,7 +24,7 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     nbformat = pytest.importorskip("nbformat")
     cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), train__steps=3, train__batch_size=8,
-                       eval__batch_size=8, eval__max_rows=8)
+                       eval__batch_size=8, eval__max_examples=8)
     loop.train(cfg)
     monkeypatch.setenv("MLM_RUN", cfg.workdir)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

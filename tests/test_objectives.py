@@ -32,13 +32,13 @@ from small import (
 
 from mlm.base import errors, estimates, types
 from mlm.base.special import CLS, NUM_SPECIAL
-from mlm.judge import questions
+from mlm.evaluation import evaluation_tasks
 from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.train import recipe
-from mlm.train.run import directory, loop, stop
+from mlm.train import resolution
+from mlm.train.run import directory, loop, shutdown
 from mlm.train.step import evaluation, program, update
 
 ROWS = 8
@@ -63,8 +63,17 @@ class Judged:
     """An objective on a member with parameters of no special values, its evaluation compiled for any parameters."""
 
     def __init__(self, objective, family, cell):
-        self.cfg = small_config(family, cell, objective=objective, model__layers=1, mask__rate=0.3, eval__rate=0.3,
-                                train__batch_size=ROWS, tune__read="mean", **PLAIN)  # the first token is every row's
+        self.cfg = small_config(
+            family,
+            cell,
+            objective=objective,
+            model__num_layers=1,
+            mask__rate=0.3,
+            eval__mask_rate=0.3,
+            train__batch_size=ROWS,
+            finetune__pooling="mean",
+            **PLAIN,
+        )  # the first token is every row's
         self.made = program.build(self.cfg, about(self.cfg), jax.devices()[:1])
         self.words = self.made.objective.words
         self.params = params_of(self.made.initial.eval_shape(program.knobs(self.cfg)).params, 0.15)
@@ -177,16 +186,21 @@ def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
 def test_what_it_cannot_use_is_refused(objective):
     sees = OBJECTIVES[objective].sees
     for way in {"both", "left", "apart", "row"} - {*sees}:
-        cfg = small_config(objective=objective, model__sees=way, data__corpus="docstrings")
-        with pytest.raises(errors.ConfigError, match=rf"config.model.sees = '{way}': expected {sees[0]}"):
-            recipe.check(cfg)
-    assert small_config(objective=objective).model.sees == sees[0]
+        cfg = small_config(objective=objective, model__context=way, data__corpus="docstrings")
+        with pytest.raises(errors.ConfigError, match=rf"config.model.context = '{way}': expected {sees[0]}"):
+            resolution.check(cfg)
+    assert small_config(objective=objective).model.context == sees[0]
 
 
 def short(cache, workdir, objective, family, cell, **changes):
-    return drawn_config(cache, family, cell, objective=objective, workdir=str(workdir), **{
-        "model__layers": 1, "train__steps": 6, "train__batch_size": 8, "train__log_every": 1, "eval__batch_size": 16,
-        "data__language__train_documents": 60, "data__language__validation_documents": 16} | changes)
+    return drawn_config(cache, family, cell, objective=objective, workdir=str(workdir), **{"model__num_layers": 1,
+                                                                                           "train__steps": 6,
+                                                                                           "train__batch_size": 8,
+                                                                                           "train__log_every": 1,
+                                                                                           "eval__batch_size": 16,
+                                                                                           "data__language__train_documents": 60,
+                                                                                           "data__language__validation_documents": 16} |
+                        changes)
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +222,15 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(cache, 
     expected = loop.train(whole)
 
     def at(step, end):
-        now = stop.Asked.now
+        now = shutdown.Asked.now
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
     def kill():
         raise Killed
 
-    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), stop.Stopped, 4)):
+    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), shutdown.Stopped, 4)):
         with monkeypatch.context() as patch, pytest.raises(seen):
-            patch.setattr(stop.Asked, "now", at(step, end))
+            patch.setattr(shutdown.Asked, "now", at(step, end))
             loop.train(parted)
     found = loop.train(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):
@@ -225,8 +239,8 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(cache, 
                    if "loss" in record} for cfg in (whole, parted))
     assert one == other and list(one) == [1, 2, 3, 4, 5, 6]
 
-    questions.finish(whole)
-    assert questions.missing(whole) == []
+    evaluation_tasks.finish(whole)
+    assert evaluation_tasks.missing(whole) == []
     experiment = SimpleNamespace(__doc__="What?", table=lambda results: summary.table(
         results, [Column("run", "run")], lambda seeds: {"run": objective}))
     page = sweep.write(tmp_path, experiment, [directory.reported(whole.workdir)], 1).read_text()

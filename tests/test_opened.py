@@ -13,13 +13,14 @@ from absl import flags
 from small import environment, small_config
 
 import mlm
-from launch import use
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.cli import use
 from mlm.data.rows import loader
-from mlm.judge import batches, cloze, predictions
-from mlm.train import tuning
-from mlm.train.run import loop, start, trained
+from mlm.evaluation import predictions
+from mlm.inference import batching, masked_queries
+from mlm.train import finetuning_recipe
+from mlm.train.run import initialization, loop, trained_run
 from mlm.train.step import evaluation
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
@@ -49,10 +50,10 @@ def runs(texts):
     """A run of each kind of vocabulary and family, by the kind."""
     made = {}
     for kind, (family, cell, size) in MEMBERS.items():
-        cfg = small_config(
-            family, cell, data__path=str(texts / "texts.txt"), data__boundary="line", data__cache=str(texts / "cache"),
-            tokenizer__kind=kind, tokenizer__vocab_size=size, workdir=str(texts / kind),
-            train__steps=2, train__batch_size=8, eval__batch_size=8, eval__max_rows=8, pack__length=24)
+        cfg = small_config(family, cell, data__path=str(texts / "texts.txt"), data__document_boundary="line",
+                           data__cache=str(texts / "cache"), tokenizer__kind=kind, tokenizer__vocab_size=size,
+                           workdir=str(texts / kind), train__steps=2, train__batch_size=8, eval__batch_size=8,
+                           eval__max_examples=8, pack__seq_len=24)
         loop.train(cfg)
         made[kind] = cfg
     return made
@@ -78,27 +79,27 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
 
 
 def test_a_start_is_known_before_processes_join(runs, monkeypatch):
-    wanted = trained.load(runs["words"].workdir, {}).digest
+    wanted = trained_run.load(runs["words"].workdir, {}).digest
     monkeypatch.setattr("orbax.checkpoint.CheckpointManager", None)  # it asks for devices, and then none can join
-    assert start.of_run(runs["words"].workdir)["start.state"] == wanted
+    assert initialization.of_run(runs["words"].workdir)["init.run_sha256"] == wanted
 
 
 @KINDS
 def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
     words = models[kind].tokenizer
-    whole = batches.encode(words, "the apple is red .", hidden=True)
+    whole = batching.encode(words, "the apple is red .", hidden=True)
     assert whole == [CLS, *words.encode("the apple is red ."), SEP]
     for word in ("the", "apple", "is", "red"):
-        row = batches.encode(words, "the apple is red .".replace(word, "[MASK]"), hidden=True)
+        row = batching.encode(words, "the apple is red .".replace(word, "[MASK]"), hidden=True)
         before, _, after = "the apple is red .".partition(word)
         assert row == [CLS, *words.encode(before.rstrip()), MASK, *words.encode(after), SEP]
-        assert UNK not in row and batches.encode(words, f"{word} [MASK]").count(MASK) == 0
-    assert batches.encode(words, "the [MASK] [MASK] .", hidden=True).count(MASK) == 2
+        assert UNK not in row and batching.encode(words, f"{word} [MASK]").count(MASK) == 0
+    assert batching.encode(words, "the [MASK] [MASK] .", hidden=True).count(MASK) == 2
 
 
 def test_part_of_a_word_may_be_hidden(models):
     words = models["wordpiece"].tokenizer
-    row = batches.encode(words, "the [MASK][MASK]. red", hidden=True)
+    row = batching.encode(words, "the [MASK][MASK]. red", hidden=True)
     assert row == [CLS, *words.encode("the"), MASK, MASK, *words.encode(". red"), SEP]
 
 
@@ -112,7 +113,7 @@ def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
     for text, masks in zip(texts, found, strict=True):
         logits_TxV = model.logits(text)
         share_TxV = np.asarray(jax.nn.softmax(logits_TxV))
-        places = [i for i, token in enumerate(batches.encode(model.tokenizer, text, hidden=True)) if token == MASK]
+        places = [i for i, token in enumerate(batching.encode(model.tokenizer, text, hidden=True)) if token == MASK]
         for place, fillings in zip(places, masks, strict=True):
             best = np.argsort(-share_TxV[place])[:4]
             assert [one.token for one in fillings] == [model.tokenizer.pieces[i] for i in best]
@@ -127,7 +128,7 @@ def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
 def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(models, kind):
     model, draw = models[kind], random.Random(1)
     texts = [sentence(draw) for _ in range(11)]
-    layers = model.cfg.model.layers
+    layers = model.cfg.model.num_layers
     for layer in (0, 1, -1):
         states = model.embed(texts, layer=layer, pool=None)
         for pool, read in (("mean", lambda h_TxD: h_TxD.mean(0)), ("first", lambda h_TxD: h_TxD[0])):
@@ -161,25 +162,26 @@ def test_attention_is_what_makes_each_state_of_those_before_it(models):
 
 def test_few_shapes_are_compiled_and_every_text_is_in_one():
     lengths = random.Random(2).choices(range(2, 128), k=500)
-    made = list(batches.batched([[1] * length for length in lengths], 128, 8))
+    made = list(batching.batched([[1] * length for length in lengths], 128, 8))
     assert sorted(np.concatenate([mine for mine, _ in made])) == list(range(500))
     assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(loader.lengths(128))
     there, rows = sum(lengths), sum(ids_BxL.size for _, ids_BxL in made)
     assert rows < 1.5 * there + 128 * 8  # little of it is padding
     for whole, count in ((False, 4), (True, 40)):
-        assert [ids_BxL.shape for _, ids_BxL in batches.batched([[1] * 20] * 3, 128, 8, whole=whole)] == [(count, 24)]
+        assert [ids_BxL.shape for _, ids_BxL in batching.batched([[1] * 20] * 3, 128, 8, whole=whole)] == [(count, 24)]
     for mine, ids_BxL in made:
         np.testing.assert_array_equal((ids_BxL[:len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
 
 
 def test_scores_hide_each_token_alone(models):
     model, text = models["wordpiece"], "the apple is red ."
-    ids = batches.encode(model.tokenizer, text)
+    ids = batching.encode(model.tokenizer, text)
     plain = 0.0
     for place in range(1, len(ids) - 1):
         row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1:]]])
-        logits_V = model.model.logits(model.params["model"], model.model.hidden(model.params["model"], cloze.text(row)
-                                                                                )[0])[0, place]
+        logits_V = model.model.logits(
+            model.params["model"], model.model.encode(model.params["model"], masked_queries.text(row))[0]
+        )[0, place]
         plain += float(jax.nn.log_softmax(logits_V)[ids[place]])
     assert model.score(text) == pytest.approx(plain, rel=1e-4)
     assert model.score([text, "the sky ."]).shape == (2,)
@@ -193,12 +195,12 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
                     "scheme": "bio"}
     run = runs["unigram"].workdir
     given = {"data.task": "own", "data.task_path": str(texts), "objective": objective, "train.steps": 3,
-             "train.batch_size": 8, "eval.batch_size": 8, "data.cache": str(texts / "cache"), "pack.length": 24,
+             "train.batch_size": 8, "eval.batch_size": 8, "data.cache": str(texts / "cache"), "pack.seq_len": 24,
              "workdir": str(texts / objective)} | {f"data.labelled.{name}": value for name, value in labelled.items()}
-    cfg, packed = tuning.resolve(config.Config(), run, given)
+    cfg, packed = finetuning_recipe.resolve(config.Config(), run, given)
     loop.train(cfg, packed)
     model = mlm.open(cfg.workdir)
-    run = trained.load(cfg.workdir, {})
+    run = trained_run.load(cfg.workdir, {})
     columns = evaluation.judge(run.cfg, run.program, run.state, packed)
     told = list(predictions.lines(run.cfg, packed, "validation", columns))
     if objective == "classify":
@@ -247,7 +249,7 @@ def test_there_is_a_line_for_a_folder_that_is_no_run(tmp_path):
 
 
 def command(*arguments, given=""):
-    return subprocess.run([sys.executable, "-m", "launch.use", *arguments], input=given, cwd=ROOT, capture_output=True,
+    return subprocess.run([sys.executable, "-m", "mlm.cli.use", *arguments], input=given, cwd=ROOT, capture_output=True,
                           text=True, check=False, env=environment())
 
 

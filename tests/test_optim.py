@@ -46,7 +46,7 @@ def test_weights_decay_and_biases_and_norms_do_not(family):
 
 
 def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
-    cfg = small_config(optim__clip=0.5, optim__weight_decay=0.1, optim__learning_rate=3e-3)
+    cfg = small_config(optim__clip_norm=0.5, optim__weight_decay=0.1, optim__learning_rate=3e-3)
     knobs = program.knobs(cfg)
     params = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
     gradient = {"kernel": jnp.array([1.0, -2.0, 3.0, 0.1]), "bias": jnp.array([0.2, 0.0, -1.0])}

@@ -10,11 +10,11 @@ import pytest
 
 from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import columns, fetch, fill, pack, pairs
+from mlm.data.rows import columns, fetch, pack, packing, pairs
 from mlm.data.text import corpus
 
 LENGTH = 16
-MODES = [mode for mode in fill.MODES if mode != "stream"]  # in which [CLS] and [SEP] stand around
+MODES = [mode for mode in packing.MODES if mode != "stream"]  # in which [CLS] and [SEP] stand around
 
 
 def texts(count=60, longest=9):
@@ -48,7 +48,7 @@ def knobs(folder, size, tmp_path):
     return config.Config(
         data=config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache=str(tmp_path / "cache")),
         tokenizer=config.Tokenizer(kind="words", vocab_size=size),
-        pack=config.Pack(mode="full_sentences", length=LENGTH))
+        pack=config.Pack(mode="full_sentences", seq_len=LENGTH))
 
 
 def with_pack(knobs, **changes):
@@ -202,7 +202,7 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
         data=config.Data(corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt",
                          cache=str(tmp_path)),
         tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
-        pack=config.Pack(mode="full_sentences", length=64)))
+        pack=config.Pack(mode="full_sentences", seq_len=64)))
     assert rows.train["ids"].dtype == np.uint32 and rows.train["ids"].max() == count + 4
     assert sorted(real(rows.train["ids"].ravel())) == list(range(5, count + 5))
 

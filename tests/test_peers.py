@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from launch import local
+from mlm.launch import local_processes
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"data.path": "PLACE/text/*.txt", "data.validation_fraction": 0.3, "data.cache": "PLACE/cache",
-         "tokenizer.kind": "words", "tokenizer.vocab_size": 13, "pack.length": 16, "model.layers": 1, "model.width": 8,
-         "model.hidden": 8, "model.heads": 2, "train.batch_size": 8, "train.steps": 1_000_000, "train.log_every": 1,
-         "eval.batch_size": 8, "workdir": "PLACE/run"}
+         "tokenizer.kind": "words", "tokenizer.vocab_size": 13, "pack.seq_len": 16, "model.num_layers": 1,
+         "model.width": 8, "model.mlp_dim": 8, "model.num_heads": 2, "train.batch_size": 8, "train.steps": 1_000_000,
+         "train.log_every": 1, "eval.batch_size": 8, "workdir": "PLACE/run"}
 FASTER = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 SECONDS = 30  # after which the other has ended
 
@@ -31,10 +31,10 @@ class Pair:
             (place / name).mkdir(exist_ok=True)
             for number in range(20):
                 (place / name / f"{number}.txt").write_text(f"{name[:1]} {'b c ' * number}d e f g a.\n" * 9)
-        port = local.free_port()
+        port = local_processes.free_port()
         self.place = place
         fields = [f"--config.{name}={str(value).replace('PLACE', str(place))}" for name, value in SMALL.items()]
-        both = [sys.executable, "-m", "launch.run", *fields, f"--coordinator=localhost:{port}", "--processes=2"]
+        both = [sys.executable, "-m", "mlm.cli.train", *fields, f"--coordinator=localhost:{port}", "--processes=2"]
         self.processes = []
         for number, more, variables, folder in ((0, (), {}, ROOT), (1, other, environment or {}, root)):
             words = [*both, f"--process={number}", *(word.replace("PLACE", str(place)) for word in more)]

@@ -12,11 +12,11 @@ import pytest
 from jax._src import xla_bridge
 from small import small_config
 
-from launch.cluster import kinds
-from launch.sweep import elsewhere, here, plan
 from mlm.base import config, fields
+from mlm.launch.cluster import accelerators
+from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.objectives import masking
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import cost, program
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def member(**changes):
 
 
 def point(cfg, kind="H200", number=1, exact=False) -> dict:
-    return plan.point("a", cfg, plan.Plan(kinds.KINDS[kind], number, 0.5, exact))
+    return plan.point("a", cfg, plan.Plan(accelerators.KINDS[kind], number, 0.5, exact))
 
 
 def allocated() -> int:
@@ -35,7 +35,7 @@ def allocated() -> int:
 
 @pytest.mark.parametrize("rate", [0.15, 0.8])
 def test_flops_of_base_are_six_n_d_and_attention(rate):
-    cfg = recipe.resolve(fields.override(config.Config(), {
+    cfg = resolution.resolve(fields.override(config.Config(), {
         "model.size": "base", "mask.rate": rate, "data.path": "text.txt", "tokenizer.vocab_size": 30_522,
         "train.steps": 1000, "train.batch_size": 16}))
     row = point(cfg)
@@ -49,7 +49,7 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
 
 def test_flops_are_counted_where_a_plugin_counts_none(monkeypatch):
     """As GPUs' and TPUs' plugins do, which JAX asks by this function; what is lowered for the CPU is counted."""
-    cfg = small_config(pack__length=16)
+    cfg = small_config(pack__seq_len=16)
     expected = cost.per_step(cfg, 50)
     monkeypatch.setattr(xla_bridge, "using_pjrt_c_api", lambda backend=None: jax.config.jax_default_device is None)
     cost._lowered.cache_clear()
@@ -70,13 +70,13 @@ def test_more_devices_take_less_time_and_memory_each():
 
 
 @pytest.mark.parametrize("member_of", [
-    {}, {"train__accumulate": 4}, {"mask__rate": 0.8}, {"family": "feedforward", "cell": "bag"},
+    {}, {"train__grad_accum_steps": 4}, {"mask__rate": 0.8}, {"family": "feedforward", "cell": "bag"},
     {"family": "rnn", "cell": "lstm"}], ids=["transformer", "parts", "rate", "bag", "lstm"])
 def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
     """Of a step whose rows take more than its state, and whose vocabulary is large."""
     cfg = small_config(**{"tokenizer__vocab_size": 8000, "data__path": "text.txt", "train__batch_size": 64,
-                          "pack__length": 128, "model__max_positions": 128, "model__width": 64, "model__hidden": 256,
-                          "model__layers": 4} | member_of)
+                          "pack__seq_len": 128, "model__max_positions": 128, "model__width": 64, "model__mlp_dim": 256,
+                          "model__num_layers": 4} | member_of)
     ours, theirs = point(cfg)["memory"], point(cfg, exact=True)["memory"]
     assert theirs / plan.ERROR <= ours <= theirs * plan.ERROR
 
@@ -84,7 +84,7 @@ def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
 def test_near_the_edge_only_the_compiler_tells(monkeypatch):
     needs = 1e9 * point(member())["memory"] / plan.USABLE
     for share, fits in ((1.3, "yes"), (1.1, "perhaps: --exact compiles it to know"), (0.9, "perhaps")):
-        monkeypatch.setitem(kinds.KINDS, "near", kinds.Kind(1e12, share * needs, 1, ""))
+        monkeypatch.setitem(accelerators.KINDS, "near", accelerators.Kind(1e12, share * needs, 1, ""))
         assert point(member(), "near")["fits"].startswith(fits)
         assert point(member(), "near", exact=True)["fits"].split(":")[0] in ("yes", "no")
 
@@ -93,7 +93,7 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     monkeypatch.setattr(cost, "memory", None)
     points = {"a": member(seed=1), "bad": member(), "b": member(train__steps=7)}
     monkeypatch.setattr(plan, "vocab_size", lambda cfg: plan.errors.expect(cfg != points["bad"], "x", 1, "2") or 500)
-    lines = plan.lines(points, plan.Plan(kinds.KINDS["H200"]))
+    lines = plan.lines(points, plan.Plan(accelerators.KINDS["H200"]))
     assert next(lines).split()[1] == "point" and set(next(lines)) == set("|-")
     said = list(lines)
     assert [line.split()[1] for line in said] == ["a", "bad", "b", "3"]
@@ -104,19 +104,19 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
     point = functools.partial(globals()["point"], exact=exact)
     whole = 1e9 * point(member(), "H200", 1)["memory"]
-    monkeypatch.setitem(kinds.KINDS, "small", kinds.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
+    monkeypatch.setitem(accelerators.KINDS, "small", accelerators.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
     said = point(member(), "small", 1)["fits"]
-    told = re.match(r"no: train.accumulate = (\d+) would .*, or --devices=(\d+)$", said)
+    told = re.match(r"no: train.grad_accum_steps = (\d+) would .*, or --devices=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
-    assert point(member(train__accumulate=accumulate), "small", 1)["fits"] == "yes"
-    assert point(member(train__accumulate=accumulate // 2), "small", 1)["fits"] != "yes"
+    assert point(member(train__grad_accum_steps=accumulate), "small", 1)["fits"] == "yes"
+    assert point(member(train__grad_accum_steps=accumulate // 2), "small", 1)["fits"] != "yes"
     assert point(member(), "small", devices)["fits"] == "yes"
     if exact:
         return  # the rest is told by the same lines, a minute of compiling later
-    monkeypatch.setitem(kinds.KINDS, "tiny", kinds.Kind(1e12, 1e4, 1, ""))
+    monkeypatch.setitem(accelerators.KINDS, "tiny", accelerators.Kind(1e12, 1e4, 1, ""))
     for devices in (1, 64):  # 64: a row each from the first
         assert "nor with one row at a time" in point(member(), "tiny", devices)["fits"]
-    monkeypatch.setitem(kinds.KINDS, "four", kinds.Kind(1e12, 0.15 * whole / plan.USABLE, 4, ""))
+    monkeypatch.setitem(accelerators.KINDS, "four", accelerators.Kind(1e12, 0.15 * whole / plan.USABLE, 4, ""))
     devices = int(re.search(r"--devices=(\d+)$", point(member(), "four", 1)["fits"])[1])
     assert point(member(), "four", devices)["fits"] == "yes"
 
@@ -126,62 +126,65 @@ def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monke
     monkeypatch.setattr(cost, "memory", lambda cfg, entries: compiled.append(cfg) or 1)
     points = {str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
               for seed in range(3)}
-    rows = list(plan.rows(points, plan.Plan(kinds.KINDS["H200"], exact=True)))
+    rows = list(plan.rows(points, plan.Plan(accelerators.KINDS["H200"], exact=True)))
     assert len(set(compiled)) == 2 and program.blank(compiled[0]) == compiled[0]  # with and without model.remat
     assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
 
 
 def test_this_machine_is_measured_by_steps_of_each_program_and_of_large_batches_by_some_rows(monkeypatch):
     """In this process: what is measured is what another would."""
-    measured, real = [], here.elsewhere.Process
+    measured, real = [], local_timing.subprocess_worker.Process
 
     class Process:
         def ask(self, function, item, seconds=None):
-            if function is here.machine:
-                return here.Machine("a machine", 2, 1e9, {"float32": 1e9})
+            if function is local_timing.machine:
+                return local_timing.Machine("a machine", 2, 1e9, {"float32": 1e9})
             measured.append(item)
             return 0.25
 
-    monkeypatch.setattr(here.elsewhere, "Process", Process)
-    found = here.Here({"float32"}, 0.5)
-    small, large = member(train__batch_size=8), member(train__batch_size=4096, train__accumulate=2)
+    monkeypatch.setattr(local_timing.subprocess_worker, "Process", Process)
+    found = local_timing.Here({"float32"}, 0.5)
+    small, large = member(train__batch_size=8), member(train__batch_size=4096, train__grad_accum_steps=2)
     entries = 500
     assert found.step(small, entries, 1e8) == (0.25, "0.25 s")  # it would take 0.1 s
     again = fields.override(small, {"seed": 5, "train.steps": 77, "workdir": "elsewhere"})
     assert found.step(again, entries, 1e8) == (0.25, "0.25 s") and len(measured) == 1
     assert found.step(large, entries, 1e11) == (64, "64 s, by 16 of 4096 rows")  # else 250 s
-    monkeypatch.setattr(here.elsewhere, "Process", real)
-    monkeypatch.setattr(here, "PROGRAM", 0)
+    monkeypatch.setattr(local_timing.subprocess_worker, "Process", real)
+    monkeypatch.setattr(local_timing, "PROGRAM", 0)
     found.process = real()
     with contextlib.closing(found):
-        assert found.step(member(model__layers=3), entries, 1e8)[1] == "0.1 s by its FLOPs: it took longer than 0 s"
-    assert here.step_seconds((program.blank(member(train__batch_size=8)), entries, 4)) > 0
-    assert here.peak("float32") > 1e8
+        assert found.step(member(model__num_layers=3), entries, 1e8)[1] == "0.1 s by its FLOPs: it took longer than 0 s"
+    assert local_timing.step_seconds((program.blank(member(train__batch_size=8)), entries, 4)) > 0
+    assert local_timing.peak("float32") > 1e8
 
 
 def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():
-    answers = elsewhere.each(math.sqrt, [4, 9, -1])
+    answers = subprocess_worker.each(math.sqrt, [4, 9, -1])
     assert [next(answers), next(answers)] == [2, 3]
-    with pytest.raises(elsewhere.Ended, match="ValueError"):
+    with pytest.raises(subprocess_worker.Ended, match="ValueError"):
         next(answers)
-    answers = elsewhere.each(time.sleep, [0, 600])
+    answers = subprocess_worker.each(time.sleep, [0, 600])
     next(answers)
     child, = multiprocessing.active_children()
     answers.close()
     assert not child.is_alive() and multiprocessing.active_children() == []
-    with contextlib.closing(elsewhere.Process()) as process, pytest.raises(elsewhere.Ended, match="longer than 1 s"):
+    with (
+        contextlib.closing(subprocess_worker.Process()) as process,
+        pytest.raises(subprocess_worker.Ended, match="longer than 1 s"),
+    ):
         process.ask(time.sleep, 600, seconds=1)
-    with pytest.raises(elsewhere.Ended, match="was ended by SIGKILL"):
-        list(elsewhere.each(signal.raise_signal, [signal.SIGKILL]))
+    with pytest.raises(subprocess_worker.Ended, match="was ended by SIGKILL"):
+        list(subprocess_worker.each(signal.raise_signal, [signal.SIGKILL]))
 
 
 def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(monkeypatch):
-    cfg = member(model__layers=8, model__width=64, model__hidden=256)
+    cfg = member(model__num_layers=8, model__width=64, model__mlp_dim=256)
     row = point(cfg, "H200", 4)
     assert row["both"] < min(row["split"], row["remat"]) <= max(row["split"], row["remat"]) < row["whole"]
     assert row["memory"] == row["whole"] and "split" not in point(cfg, "H200", 1)
     room = 1.01 * plan.ERROR * 1e9 * row["both"] / plan.USABLE
-    monkeypatch.setitem(kinds.KINDS, "between", kinds.Kind(1e12, room, 1, ""))
+    monkeypatch.setitem(accelerators.KINDS, "between", accelerators.Kind(1e12, room, 1, ""))
     alone = point(cfg, "between", 4)
     assert re.match(r"no: parallel\.mode=sharded and model\.remat would \([\d.]+ GB\)", alone["fits"])
     both = point(fields.override(cfg, {"parallel.mode": "sharded", "model.remat": True}), "between", 4)
@@ -206,9 +209,9 @@ def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monke
         def close(self):
             asked.append("closed")
 
-    monkeypatch.setattr(plan.elsewhere, "Process", Process)
+    monkeypatch.setattr(plan.subprocess_worker, "Process", Process)
     lines = list(plan.lines({"a": member(parallel__mode="sharded"), "b": member(parallel__mode="sharded", seed=3)},
-                            plan.Plan(kinds.KINDS["v5e-8"], 2, exact=True)))
+                            plan.Plan(accelerators.KINDS["v5e-8"], 2, exact=True)))
     assert asked[0] == (plan.simulate, 16) and asked[-1] == "closed" and len(asked) == 2 + 4
     assert re.search(r"\| +5\.0 \| +2\.5 \| +2\.0 \| +1\.0 \|.*\| all-gather 0\.3 +\| yes", lines[2])
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from launch.sweep import worker
 from mlm.base import errors, fields, files
-from mlm.train.run import directory, log, loop, population, stop
+from mlm.launch.sweep import worker
+from mlm.train.run import directory, log, loop, shutdown, vmapped_runs
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +28,11 @@ def folder(tmp_path_factory):
 
 def member(folder, way, name, **changes):
     changes = {field.replace("__", "."): value for field, value in changes.items()}
-    cfg = small_config(data__corpus="text", data__path=str(folder / "text.txt"), data__boundary="blank_line",
+    cfg = small_config(data__corpus="text", data__path=str(folder / "text.txt"), data__document_boundary="blank_line",
                        data__cache=str(folder / "cache"), tokenizer__kind="words", tokenizer__vocab_size=12,
-                       model__layers=1, mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8,
+                       model__num_layers=1, mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8,
                        train__log_every=1, train__checkpoint_every=10, train__eval_every=20, eval__batch_size=20,
-                       eval__max_rows=20)
+                       eval__max_examples=20)
     return fields.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
 
 
@@ -60,7 +60,7 @@ def assert_same(ours: Path, theirs: Path):
 
 
 def test_each_member_is_its_single_run(folder, alone):
-    outcomes = population.train([member(folder, "together", name) for name in MEMBERS])
+    outcomes = vmapped_runs.train([member(folder, "together", name) for name in MEMBERS])
     for name in MEMBERS:
         assert outcomes[str(folder / "together" / name)]["steps"] == STEPS
         assert_same(folder / "together" / name, alone / name)
@@ -68,36 +68,36 @@ def test_each_member_is_its_single_run(folder, alone):
 
 def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
-    asked = stop.Asked.now
+    asked = shutdown.Asked.now
 
     def at(step):
         def now(self, checkpoints, number):
             if number == step:
                 os.kill(os.getpid(), signal.SIGTERM)
             return asked(self, checkpoints, number)
-        monkeypatch.setattr(stop.Asked, "now", now)
+        monkeypatch.setattr(shutdown.Asked, "now", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
-    for step, way in ((17, lambda: population.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
+    for step, way in ((17, lambda: vmapped_runs.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
         at(step)
-        with pytest.raises(stop.Stopped):
+        with pytest.raises(shutdown.Stopped):
             way()
     saved = {name: max(int(path.name) for path in (folder / "stopped" / name / "checkpoints").iterdir())
              for name in MEMBERS}
     assert saved == {"a": 17, "b": 24, "c": 17}
     monkeypatch.undo()
-    population.train(list(configs.values()))
+    vmapped_runs.train(list(configs.values()))
     for name in MEMBERS:
         assert_same(folder / "stopped" / name, alone / name)
 
 
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
-    monkeypatch.setattr(stop.Asked, "now", lambda self, checkpoints, number: number == 20)
-    with pytest.raises(stop.Stopped):
+    monkeypatch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == 20)
+    with pytest.raises(shutdown.Stopped):
         loop.train(ahead)
     monkeypatch.undo()
-    assert isinstance(population.train([ahead, bad])[bad.workdir], log.Diverged)
+    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], log.Diverged)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
@@ -105,7 +105,7 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed", "c")
     with directory.claim(elsewhere):
-        outcomes = population.train([member(folder, "mixed", "a"), bad, elsewhere])
+        outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
     assert isinstance(outcomes.pop(bad.workdir), log.Diverged)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
     assert_same(folder / "mixed" / "a", alone / "a")
@@ -114,7 +114,7 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
 
 def test_what_shares_no_program_is_refused(folder):
     with pytest.raises(errors.ConfigError, match=r"shares its program"):
-        population.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
+        vmapped_runs.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
 
 
 def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):

@@ -9,7 +9,8 @@ from mlm.base.errors import ConfigError
 from mlm.data.language import probability
 from mlm.data.language.grammar import build, documents
 
-FEW = Language(words=8, topics=1, names=1, zipf=3.0, modifiers=0.0, protagonist=0.9, recall=0.5)
+FEW = Language(max_words=8, num_topics=1, num_names=1, zipf_exponent=3.0, modifier_prob=0.0, protagonist_prob=0.9,
+               recall_prob=0.5)
 
 
 def test_a_document_is_as_likely_as_it_is_often_drawn():
@@ -26,7 +27,7 @@ def test_the_next_word_is_the_ratio_of_what_documents_begin_with(monkeypatch):
     """P(w | prefix) = P(documents that begin with prefix w) / P(documents that begin with prefix), all summed up."""
     grammar = tiny_grammar()
     monkeypatch.setattr(probability, "build", lambda language: grammar)
-    language = Language(words=5)
+    language = Language(max_words=5)
     every = [" ".join(words) for count in range(1, 6) for words in itertools.product(grammar.words, repeat=count)]
     share = dict(zip(every, np.exp(probability.log_prob(language, every)), strict=True))
     assert sum(share.values()) == pytest.approx(1, abs=1e-9)

@@ -75,7 +75,7 @@ def test_a_sample_has_the_accuracy_of_all_items_though_it_is_spread_over_distanc
 
 
 def test_where_verbs_agree_by_chance_so_does_the_optimum():
-    grammar = build(Language(agreement=0.8))
+    grammar = build(Language(agreement_prob=0.8))
     words_NxL = draw(grammar.hmm, 126, 0, 0, 48)
     items = probes.agreement(grammar, words_NxL)
     written_I = words_NxL[items.row_I, items.column_I] == items.right_I
@@ -87,6 +87,6 @@ def test_a_row_that_cannot_be_parsed_is_named():
     grammar = build(Language())
     with pytest.raises(ValueError, match="row 1, place 3: 0 readings"):
         probes.parse(grammar, rows(grammar, "Anna trots .", "Anna trot ."))
-    loose = build(Language(order=0.9))
+    loose = build(Language(word_order=0.9))
     with pytest.raises(ValueError, match=r"language\.order = 1"):
         probes.parse(loose, draw(loose.hmm, 126, 0, 0, 4))

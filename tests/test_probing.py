@@ -5,7 +5,7 @@ from test_experiments import result
 
 from experiments import features, probing
 from mlm.base.estimates import Range, Score
-from mlm.judge import finetuned
+from mlm.evaluation import finetuned_tasks
 from mlm.report import table
 
 F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
@@ -15,15 +15,15 @@ GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))
 def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths=None):
     """A run of as many layers as probes, the embeddings' beside, each of several seeds."""
     run = result(name, seed, 3.0)
-    run["config"] |= {"model.cell": "lstm", "model.size": size, "model.layers": len(score_KxS) - 1}
+    run["config"] |= {"model.cell": "lstm", "model.size": size, "model.num_layers": len(score_KxS) - 1}
     tasks = run["summary"]["tasks"] = {}
     for depth, score_S in list(enumerate(score_KxS))[:depths]:
         each = []
         for probe, value in enumerate(score_S):
-            one = tuned(1e-3, probe, value, F1, task) | {"variant": f"{probing.PROBE} tune.depth={depth}"}
+            one = tuned(1e-3, probe, value, F1, task) | {"variant": f"{probing.PROBE} finetune.max_layer={depth}"}
             one["evaluation"]["gravity"] = gravity_S[probe]
             each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
-        tasks |= finetuned.summary(answers(*each, name=f"{task}-{depth}"))
+        tasks |= finetuned_tasks.summary(answers(*each, name=f"{task}-{depth}"))
     return run
 
 
@@ -73,7 +73,7 @@ def test_features_have_a_row_each_in_the_order_of_the_paper_s_table():
     tasks = run["summary"]["tasks"] = {}
     for number, variant in enumerate(point["downstream.variants"].split(",")):
         one = tuned(1e-3, 0, 0.5 + number / 20, F1, "conll2003") | {"variant": variant}
-        tasks |= finetuned.summary(answers(one, name=f"conll2003-{number}"))
+        tasks |= finetuned_tasks.summary(answers(one, name=f"conll2003-{number}"))
     made, columns = features.table([run])
     own = [(row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"]) for row in made
            if row.get("features")]

@@ -5,45 +5,46 @@ import threading
 
 import pytest
 
-from launch import join, peers, supervise
 from mlm.base import errors
+from mlm.launch import consistency, rendezvous, supervisor
 
 
 def test_a_process_knows_which_it_is_however_its_flags_are_written():
     want = {"coordinator": "a:1", "processes": 2, "process": 1, "distributed": False}
-    assert peers.given(["--coordinator=a:1", "--processes=2", "-process=1", "--config.data.path=x=y"]) == want
-    assert peers.given(["--coordinator", "a:1", "--config", "b.py", "--processes", "2", "--process", "1"]) == want
-    assert peers.given(["--distributed", "--config=b.py"]) == {
+    assert consistency.given(["--coordinator=a:1", "--processes=2", "-process=1", "--config.data.path=x=y"]) == want
+    assert consistency.given(["--coordinator", "a:1", "--config", "b.py", "--processes", "2", "--process", "1"]) == want
+    assert consistency.given(["--distributed", "--config=b.py"]) == {
         "coordinator": "", "processes": 1, "process": 0, "distributed": True}
 
 
 def test_hosts_have_paths_of_their_own_and_all_else_in_common():
-    hosts = [peers.shared({"data.path": at, "data.aligned_path": at, "data.cache": at, "seed": 3}) for at in "ab"]
+    hosts = [consistency.shared({"data.path": at, "data.parallel_path": at, "data.cache": at,
+                                 "seed": 3}) for at in "ab"]
     assert hosts == [{"config.seed": 3}] * 2
 
 
 def test_bad_input_is_never_taken_for_the_end_of_another_process(monkeypatch):
-    monkeypatch.setattr(peers, "joined", lambda: True)
-    monkeypatch.setattr(peers, "how", lambda: None)
-    assert peers.lost(errors.ConfigError("config.data.path = 'connections/*.txt': no file matches")) is None
-    assert peers.lost(RuntimeError("Gloo AllReduce failed: connection reset by peer"))
+    monkeypatch.setattr(consistency, "joined", lambda: True)
+    monkeypatch.setattr(consistency, "how", lambda: None)
+    assert consistency.lost(errors.ConfigError("config.data.path = 'connections/*.txt': no file matches")) is None
+    assert consistency.lost(RuntimeError("Gloo AllReduce failed: connection reset by peer"))
 
 
 def test_a_process_that_is_started_again_takes_its_place(monkeypatch):
-    asked, there = join.Asked("a:1", 3, 0, False, 5), {}
+    asked, there = rendezvous.Asked("a:1", 3, 0, False, 5), {}
 
     def call():
         ours, theirs = socket.socketpair()
-        theirs.sendall(f"{join.HELLO} 1 3\n".encode())
+        theirs.sendall(f"{rendezvous.HELLO} 1 3\n".encode())
         return ours, theirs
 
     first, gone = call()
-    assert join.greet(first, asked, there) == ""
+    assert rendezvous.greet(first, asked, there) == ""
     gone.close()
     again, lives = call()
-    assert join.greet(again, asked, there) == "" and there == {1: again}
+    assert rendezvous.greet(again, asked, there) == "" and there == {1: again}
     other, _ = call()
-    assert join.greet(other, asked, there) == "two processes have --process=1"
+    assert rendezvous.greet(other, asked, there) == "two processes have --process=1"
     lives.close()
 
 
@@ -53,8 +54,8 @@ def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypa
         root = tmp_path / str(len(known))
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
-        monkeypatch.setattr(peers, "__file__", str(root / "launch" / "peers.py"))
-        known.append(peers.program()["the code of mlm (SHA-256)"])
+        monkeypatch.setattr(consistency, "__file__", str(root / "launch" / "peers.py"))
+        known.append(consistency.program()["the code of mlm (SHA-256)"])
     assert len(set(known)) == 4
 
 
@@ -63,28 +64,28 @@ def test_what_native_code_logs_is_told_from_what_we_say():
 Additional GRPC error information from remote target coordination_service while calling /xla.Poll:
 :{"created":"@1","grpc_status":14}
 :UNKNOWN:Error received from peer""".splitlines()
-    assert all(supervise.NATIVE.match(line) for line in told)
+    assert all(supervisor.NATIVE.match(line) for line in told)
     for line in ("error: process 0 of this run ended", "I1122 08:49:46.2 12 pack.py:9] packed", "run: step 3/9"):
-        assert not supervise.NATIVE.match(line)
+        assert not supervisor.NATIVE.match(line)
 
 
 def test_one_that_waited_in_vain_does_not_wait_again_to_say_so(monkeypatch):
-    monkeypatch.setattr(join, "tried", threading.Event())
+    monkeypatch.setattr(rendezvous, "tried", threading.Event())
     monkeypatch.setattr(sys, "argv", ["run", "--coordinator=localhost:9", "--processes=2", "--process=1"])
     joined = []
-    monkeypatch.setattr(join, "meet", lambda asked, until: joined.append(asked.process) or exec("raise OSError"))
-    peers.tell(2, "a field is wrong")
+    monkeypatch.setattr(rendezvous, "meet", lambda asked, until: joined.append(asked.process) or exec("raise OSError"))
+    consistency.tell(2, "a field is wrong")
     assert joined == [1]  # to tell the others
-    peers.tell(2, "nobody came")
+    consistency.tell(2, "nobody came")
     assert joined == [1]
 
 
 def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(capsys):
-    peers.count(0, 0)
+    consistency.count(0, 0)
     assert capsys.readouterr().out == ""  # one process says nothing of itself, unless something is expected
-    peers.count(1, 4)
+    consistency.count(1, 4)
     assert capsys.readouterr().out == "1 process, 4 devices here, 4 in all (cpu)\n"
     for expected, said in (((0, 16), "--expect_devices = 16, and there are 4"),
                            ((16, 4), "--expect_processes = 16, and there are 1")):
         with pytest.raises(errors.ConfigError, match=f"^{said}: 1 process, 4 devices here, 4 in all .cpu.$"):
-            peers.count(*expected)
+            consistency.count(*expected)

@@ -14,7 +14,7 @@ from mlm.train.step import cost, program, references
 
 pytestmark = pytest.mark.slow
 
-OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_share": 0.5, "optim__learning_rate": 3e-3,
+OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_token_prob": 0.5, "optim__learning_rate": 3e-3,
          "optim__weight_decay": 0.1}
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -22,7 +22,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
-    return drawn_config(folder / "cache", model__layers=1, train__steps=8, train__batch_size=8, train__log_every=1,
+    return drawn_config(folder / "cache", model__num_layers=1, train__steps=8, train__batch_size=8, train__log_every=1,
                         eval__batch_size=20, data__language__validation_documents=20, mask__max_rate=0.5,
                         workdir=str(folder))
 
@@ -58,7 +58,7 @@ def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
 
 def test_what_is_asked_of_held_out_rows_is_one_program(cfg):
     """Its operations one by one would each be compiled at every start: seconds of it."""
-    few = fields.override(cfg, {"eval.max_rows": 7})  # as many as no other run here has
+    few = fields.override(cfg, {"eval.max_examples": 7})  # as many as no other run here has
     packed = pack.load(few)
     made = program.build(few, packed.about)
     with compilations() as compiled:

@@ -10,10 +10,11 @@ from small import build, small_config
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
 from mlm.data.tokenizers import kinds, words
-from mlm.judge import cloze, few_shot, prompts, questions
-from mlm.judge.prompts import PROMPTS, Prompt
-from mlm.report import answers, asked
-from mlm.train.run.trained import Trained
+from mlm.evaluation import evaluation_tasks, few_shot, prompts
+from mlm.evaluation.prompts import PROMPTS, Prompt
+from mlm.inference import masked_queries
+from mlm.report import evaluation_columns, evaluation_tables
+from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel
 
 SAID = ["was", "It", ".", ",", "?", "This", "is", "great", "terrible", "Yes", "No", *(f"w{n}" for n in range(34))]
@@ -23,7 +24,7 @@ SAID = ["was", "It", ".", ",", "?", "This", "is", "great", "terrible", "Yes", "N
 def run(tmp_path_factory):
     """A small model that was never trained, and a vocabulary of words."""
     folder = tmp_path_factory.mktemp("words")
-    cfg = small_config(eval__batch_size=8, model__layers=1, model__dropout=0.0, model__attention_dropout=0.0,
+    cfg = small_config(eval__batch_size=8, model__num_layers=1, model__dropout=0.0, model__attention_dropout=0.0,
                        workdir=str(folder))
     model, params, _ = build(cfg)
     made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
@@ -45,15 +46,15 @@ def folder(tmp_path):
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
     task = prompts.read("sst2", folder)
     part = prompts.zero_shot(task)
-    found = questions.QUESTIONS["zero_shot"].ask(run, part, lambda: None)
-    score, right, predicted = cloze.scorer(run.program.model, run.program.run, run.state), 0, []
+    found = evaluation_tasks.QUESTIONS["zero_shot"].ask(run, part, lambda: None)
+    score, right, predicted = masked_queries.scorer(run.program.model, run.program.run, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
         rows = [[CLS, *ids, *run.tokenizer.encode(word), *run.tokenizer.encode("."), SEP]
                 for word in ("terrible", "great")]
         ids_BxL = np.array([row + [PAD] * (16 - len(row)) for row in rows * 4], np.int32)
         place_B = np.full(8, len(ids) + 1, np.int32)
-        log_prob_B = score(cloze.Cloze(ids_BxL, place_B, place_B + 1))
+        log_prob_B = score(masked_queries.Cloze(ids_BxL, place_B, place_B + 1))
         predicted.append(int(log_prob_B[1] > log_prob_B[0]))
         right += predicted[-1] == label
     assert found["accuracy"] == right / 37 and found["examples"] == 37 and found["cut"] == 0
@@ -79,11 +80,12 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
         shapes.append(asked.ids_BxL.shape)
         return answer(run.state, run.program.run.put_batch(asked), None)
 
-    asked = cloze.Cloze(ids_NxL, place_N, place_N + 1)
+    asked = masked_queries.Cloze(ids_NxL, place_N, place_N + 1)
     found_NxC = prompts.answered(ask, asked, 8, lambda: told.append(1))
     assert len(told) == len(shapes) and all(rows % 8 == 0 for rows, _ in shapes)
     assert sum(rows * columns for rows, columns in shapes) < 0.8 * 56 * length
-    alone_NxC = np.concatenate([ask(cloze.Cloze(*(np.repeat(x[n:n + 1], 8, 0) for x in asked)))[:1] for n in range(50)])
+    alone_NxC = np.concatenate([ask(masked_queries.Cloze(*(np.repeat(x[n : n + 1], 8,
+                                                                     0) for x in asked)))[:1] for n in range(50)])
     np.testing.assert_allclose(found_NxC, alone_NxC, atol=1e-5)
 
 
@@ -179,7 +181,7 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
     assert len(parts[0].asked["train"]) == len(parts[0].asked["choose"]) == 32
     told = []
-    found = questions.QUESTIONS["few_shot"].ask(run, parts[0], lambda: told.append(1))
+    found = evaluation_tasks.QUESTIONS["few_shot"].ask(run, parts[0], lambda: told.append(1))
     assert len(told) == few_shot.work(run, parts[0]) == 6 and found["trials"] == 2
     zero = prompts.ask(run, prompts.zero_shot(task), lambda: None)
     assert found["chosen"]["rate"] == 1e-2 and found["chosen"]["accuracy"] > 0.9
@@ -195,20 +197,20 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     judged = {"answers": {"zero_shot": {prompts.key(task): zero | {"task": "sst2", "sha256": "ab", **{
         "pattern": task.prompt.pattern, "verbalisers": task.prompt.verbalisers}}}},
         "summary": {"few_shot": {prompts.key(task): of_all}}}
-    (row,), _ = answers.prompts(judged)
+    (row,), _ = evaluation_tables.prompts(judged)
     assert row["few_shot"].mean == pytest.approx(0.7) and row["zero_shot"].mean == zero["accuracy"]
-    columns = {text.column for text, _ in asked.answers(judged)}
+    columns = {text.column for text, _ in evaluation_columns.answers(judged)}
     assert columns == {"zero_shot_sst2", "few_shot_sst2"}
 
 
 def test_the_doors_ask_for_what_they_name(folder):
-    from launch import judge
+    from mlm.cli import evaluate
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["judge"])
     with flagsaver.flagsaver(prompt="sst2", task_path=folder, verbalisers=["Yes", "No"], few_shot=True,
                              few_batches=["4"], few_rates=["1e-3"], few_steps=30):
-        zero, *few = judge.asked()
+        zero, *few = evaluate.asked()
     assert (zero.question, len(few), few[0].question) == ("zero_shot", 5, "few_shot")
     assert few[0].asked["grid"] == [(4,), (1e-3,), 30, 30] and zero.asked["verbalisers"] == {"0": "Yes", "1": "No"}
     for given, message in (({"few_shot": True}, r"^--few_shot = True: expected --prompt=TASK beside it$"),
@@ -217,4 +219,4 @@ def test_the_doors_ask_for_what_they_name(folder):
                            ({"prompt": "sst2", "task_path": folder, "few_shot": True, "few_rates": ["x"]},
                             r"^--few_rates = 'x': expected numbers separated by commas$")):
         with flagsaver.flagsaver(**given), pytest.raises(errors.ConfigError, match=message):
-            judge.asked()
+            evaluate.asked()

@@ -40,7 +40,7 @@ def test_the_quickstart_ends_with_the_path_of_its_report(project):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "written: runs/report.html")
     flags = "experiments/architectures.py --scale=quick --workers=2 --config.seed=a b"
     assert (project / "calls").read_text().splitlines() == [
-        f"-m launch.sweep run {flags}", f"-m launch.sweep report {flags}"]
+        f"-m mlm.launch.sweep run {flags}", f"-m mlm.launch.sweep report {flags}"]
 
 
 @pytest.mark.parametrize(("code", "calls"), [("1", 2), ("2", 1), ("130", 1)], ids=["a point", "the flags", "Ctrl-C"])

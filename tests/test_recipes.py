@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, about, batch, small_config, with_text
 
-from configs import recipes
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.rows import pack
 from mlm.data.rows import pairs as next_segments
-from mlm.models import MODELS, fast, layers
+from mlm.experiment import recipes
+from mlm.models import MODELS, cpu_kernels, layers
 from mlm.objectives import masking
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program
 
 ROOT = Path(__file__).parents[1]
@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("name", ["BERT", "WETTIG", "LAPTOP", "QUICK"])
 def test_a_recipe_is_a_run(name):
-    cfg = recipe.resolve(fields.override(config.Config(), getattr(recipes, name)))
-    recipe.check(cfg)
-    assert cfg.mask.random_from == ("uniform" if name in ("BERT", "WETTIG") else "unigram")
+    cfg = resolution.resolve(fields.override(config.Config(), getattr(recipes, name)))
+    resolution.check(cfg)
+    assert cfg.mask.random_token_from == ("uniform" if name in ("BERT", "WETTIG") else "unigram")
     if name == "BERT":
-        assert (cfg.model.norm_eps, cfg.mask.unknown, cfg.pack.short_share) == (1e-12, True, 0.1)
+        assert (cfg.model.norm_eps, cfg.mask.mask_unk, cfg.pack.short_seq_prob) == (1e-12, True, 0.1)
 
 
 def test_runs_of_any_batch_take_in_the_same_rows():
@@ -48,12 +48,12 @@ def test_the_layer_norm_adds_its_epsilon_to_the_variance(eps):
 @pytest.mark.parametrize("quick", [True, False], ids=["fast", "plain"])
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick, monkeypatch):
-    monkeypatch.setitem(fast.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
-    model = small_config(family, cell, model__norm_eps=0.34375, model__fast=quick, model__layers=1).model
+    monkeypatch.setitem(cpu_kernels.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
+    model = small_config(family, cell, model__norm_eps=0.34375, model__fused_kernels=quick, model__num_layers=1).model
     made, text = MODELS[family].build(model, VOCAB), batch().text
 
     def loss(params):
-        return made.logits(params, made.hidden(params, text)[0]).sum()
+        return made.logits(params, made.encode(params, text)[0]).sum()
 
     code = str(jax.make_jaxpr(jax.value_and_grad(loss))(jax.eval_shape(made.init, jax.random.key(0))))
     norms = len(re.findall(r"= rsqrt", code))
@@ -85,7 +85,7 @@ def test_training_alone_masks_unknown_tokens():
     rows = batch(8, pad=0)
     rows = with_text(rows, ids_BxL=np.where(rows.text.ids_BxL >= 5, UNK, rows.text.ids_BxL))
     for unknown in (False, True):
-        cfg = small_config(mask__unknown=unknown, mask__rate=0.5, model__layers=1)
+        cfg = small_config(mask__mask_unk=unknown, mask__rate=0.5, model__num_layers=1)
         model, objective = program.parts(cfg, about(cfg))
         params = {"model": model.init(jax.random.key(0))}
         keys = jax.random.split(jax.random.key(1), 8)
@@ -121,14 +121,16 @@ def test_a_share_of_documents_gives_shorter_pairs():
 
 def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(" ".join(f"w{n}x{i} is said." for i in range(30)) for n in range(60)))
-    cfg = small_config(data__path=str(tmp_path / "a.txt"), data__boundary="blank_line", pack__mode="segment_pair",
-                       data__cache=str(tmp_path / "cache"), tokenizer__kind="wordpiece", tokenizer__vocab_size=60,
-                       pack__length=32)
+    cfg = small_config(data__path=str(tmp_path / "a.txt"), data__document_boundary="blank_line",
+                       pack__mode="segment_pair", data__cache=str(tmp_path / "cache"), tokenizer__kind="wordpiece",
+                       tokenizer__vocab_size=60, pack__seq_len=32)
     plain = pack.load(cfg)
-    short = pack.load(fields.override(cfg, {"pack.short_share": 1.0}))
+    short = pack.load(fields.override(cfg, {"pack.short_seq_prob": 1.0}))
     assert "short_share" not in plain.manifest["inputs"] and short.manifest["inputs"]["short_share"] == 1.0
     tokens = [np.mean((rows.train["ids"] != 0).sum(1)) for rows in (plain, short)]
     assert tokens[1] < 0.9 * tokens[0]
-    alone = fields.override(config.Config(), {"data.path": "a.txt", "pack.short_share": 0.1})
-    with pytest.raises(errors.ConfigError, match=r"config.pack.short_share = 0.1: nothing reads it, since config.pack"):
-        recipe.resolve(alone)
+    alone = fields.override(config.Config(), {"data.path": "a.txt", "pack.short_seq_prob": 0.1})
+    with pytest.raises(
+        errors.ConfigError, match=r"config.pack.short_seq_prob = 0.1: nothing reads it, since config.pack"
+    ):
+        resolution.resolve(alone)

@@ -10,9 +10,9 @@ from small import PLAIN, VOCAB, about, batch, drawn_config, small_config
 from mlm import objectives
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.judge import opened
+from mlm.inference import language_model
 from mlm.objectives import masking, replaced
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.run import loop
 from mlm.train.step import program, update
 
@@ -22,8 +22,8 @@ KEYS = update.row_keys(np.uint32(0), 0, ROWS.index_B)
 
 @pytest.fixture(scope="module")
 def cfg():
-    return small_config("feedforward", "bag", objective="replaced", mask__rate=0.4, eval__rate=0.4, model__layers=1,
-                        mask__mask_share=1.0, mask__random_share=0.0, **PLAIN)
+    return small_config("feedforward", "bag", objective="replaced", mask__rate=0.4, eval__mask_rate=0.4,
+                        model__num_layers=1, mask__mask_token_prob=1.0, mask__random_token_prob=0.0, **PLAIN)
 
 
 @functools.cache
@@ -39,8 +39,8 @@ def told(cfg):
         def watched(of):
             def hidden(params, text, source=None, **more):
                 shown.append(text.ids_BxL)
-                return of.hidden(params, text, source, **more)
-            return of._replace(hidden=hidden)
+                return of.encode(params, text, source, **more)
+            return of._replace(encode=hidden)
 
         made = objectives.OBJECTIVES["replaced"].build(cfg, about(cfg), watched(small))
         return made.loss(params, watched(model), rows, KEYS, knobs, train=False), shown
@@ -50,9 +50,10 @@ def told(cfg):
 
 
 def test_a_share_of_its_size_makes_the_generator():
-    cfg = small_config(objective="replaced", model__size="small", model__width=512, model__hidden=2048, model__heads=8)
+    cfg = small_config(objective="replaced", model__size="small", model__width=512, model__mlp_dim=2048,
+                       model__num_heads=8)
     found = replaced.generator(cfg)
-    assert (found.width, found.heads, found.hidden, found.layers) == (128, 2, 512, cfg.model.layers)
+    assert (found.width, found.num_heads, found.mlp_dim, found.num_layers) == (128, 2, 512, cfg.model.num_layers)
     model, objective = program.parts(cfg, about(cfg))
     shapes = jax.eval_shape(lambda key: objective.init(key, model), jax.random.key(0))
     assert shapes["generator"]["token"]["embedding"].shape == (VOCAB, 128)
@@ -115,7 +116,7 @@ def test_draws_follow_the_logits_of_the_places_that_were_corrupted():
 def test_the_terms_of_the_loss_are_weighed(cfg):
     _, objective = program.parts(cfg, about(cfg))
     assert float(objective.factors(program.knobs(cfg))["replaced"]) == 50
-    other = small_config("feedforward", "bag", objective="replaced", replaced__weight=7.0)
+    other = small_config("feedforward", "bag", objective="replaced", replaced_token_detection__discriminator_weight=7.0)
     assert float(objective.factors(program.knobs(other))["replaced"]) == 7
     assert program.blank(other) == program.blank(small_config("feedforward", "bag", objective="replaced"))
 
@@ -123,25 +124,41 @@ def test_the_terms_of_the_loss_are_weighed(cfg):
 @pytest.mark.slow
 def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
     cfg = drawn_config(tmp_path / "cache", "feedforward", "window", objective="replaced", workdir=str(tmp_path / "run"),
-                       train__steps=150, train__batch_size=16, optim__learning_rate=1e-2, model__layers=1,
-                       mask__mask_share=1.0, mask__random_share=0.0, mask__rate=0.3, eval__rate=0.3,
+                       train__steps=150, train__batch_size=16, optim__learning_rate=1e-2, model__num_layers=1,
+                       mask__mask_token_prob=1.0, mask__random_token_prob=0.0, mask__rate=0.3, eval__mask_rate=0.3,
                        eval__batch_size=16, data__language__train_documents=300, **PLAIN)
     found = loop.train(cfg)["evaluation"]
     assert found["loss"] < found["original_loss"] - 4 * found["loss_se"]
     assert found["generator_loss"] < 6
-    model = opened.load(cfg.workdir)
+    model = language_model.load(cfg.workdir)
     for ask, text in (("fill", "the [MASK] ."), ("score", "the horse .")):
         with pytest.raises(errors.ConfigError, match=rf"^{ask} = 'replaced': expected a run that was trained to tell"):
             getattr(model, ask)(text)
     assert model.embed("the horse .").shape == (16,)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"replaced__generator": 0.0}, r"^config.replaced.generator = 0.0: expected"),
-    ({"mask__views": 2}, r"^config.mask.views = 2: expected 1, since config.objective is replaced"),
-    ({"model__sees": "left"}, r"^config.model.sees = 'left': expected row or both, since config.objective is replaced"),
-    ({"model__family": "feedforward", "model__sees": "both"}, r"^config.model.sees = 'both': expected row, since a")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"replaced_token_detection__generator_size": 0.0},
+            r"^config.replaced_token_detection.generator_size = 0.0: expected",
+        ),
+        (
+            {"mask__masks_per_example": 2},
+            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced",
+        ),
+        (
+            {"model__context": "left"},
+            r"^config.model.context = 'left': expected row or both, since config.objective is replaced",
+        ),
+        (
+            {"model__family": "feedforward", "model__context": "both"},
+            r"^config.model.context = 'both': expected row, since a",
+        ),
+    ],
+)
 def test_what_such_a_run_cannot_be_is_refused(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
-        recipe.check(small_config(**{"family": changes.pop("model__family", "transformer"), "objective": "replaced",
+        resolution.check(small_config(**{"family": changes.pop("model__family", "transformer"), "objective": "replaced",
                                      "data__corpus": "docstrings"} | changes))

@@ -167,7 +167,7 @@ def count(**changes):
 
 
 def test_flops_of_a_transformer_are_six_n_d_and_attention():
-    arguments = count(model__layers=4, model__width=128, model__hidden=512, model__heads=2, pack__length=32,
+    arguments = count(model__num_layers=4, model__width=128, model__mlp_dim=512, model__num_heads=2, pack__seq_len=32,
                          model__dropout=0.0, model__attention_dropout=0.0)
     tokens, width, predicted = 4 * 32, 128, 4 * masking.slots(0.15, 32)
     by_hand = 6 * tokens * 4 * (12 * width**2 + 2 * 32 * width) + 6 * predicted * (width**2 + width * VOCAB)
@@ -175,12 +175,12 @@ def test_flops_of_a_transformer_are_six_n_d_and_attention():
 
 
 def test_flops_of_a_second_view_of_the_rows_are_counted():
-    one, two = (cost.per_step(*count(mask__views=views)) for views in (1, 2))
+    one, two = (cost.per_step(*count(mask__masks_per_example=views)) for views in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.02)
 
 
 @pytest.mark.parametrize("length", [16, 17])
 def test_flops_of_a_loop_along_the_row_are_all_counted(length):
-    arguments = count(family="rnn", cell="lstm", pack__length=length, model__layers=1)
+    arguments = count(family="rnn", cell="lstm", pack__seq_len=length, model__num_layers=1)
     assert cost.per_step(*arguments) == pytest.approx(cost.lowered(*arguments, time_unroll=length), rel=0.01)
     assert cost.per_step(*arguments) > 1.4 * cost.lowered(*arguments, time_unroll=1)

@@ -4,7 +4,7 @@ import pytest
 from test_left_floor import LENGTH, TINY, WORDS, default, every, tables  # noqa: F401  fixtures among them
 
 from mlm.base.estimates import ratio
-from mlm.data.language import floor, left, posterior, right
+from mlm.data.language import backward_posterior, causal_posterior, floor, posterior
 
 
 def brute(tables, seen, read):  # noqa: F811
@@ -22,9 +22,10 @@ def brute(tables, seen, read):  # noqa: F811
 @pytest.mark.parametrize("window", [0, 2, LENGTH])
 def test_every_word_before_is_the_enumerated_one(tables, every, window):  # noqa: F811
     words_NxL, _ = every
-    known = (right.right_posterior(TINY, words_NxL, LENGTH) if window == LENGTH else
-             right.right_window_posterior(TINY, words_NxL, LENGTH, window))
-    log_prob_KxW, tokens_NxP = posterior.log_probs(left.ended(TINY), known), right.turned(TINY, words_NxL)
+    known = (backward_posterior.right_posterior(TINY, words_NxL, LENGTH) if window == LENGTH else
+             backward_posterior.right_window_posterior(TINY, words_NxL, LENGTH, window))
+    log_prob_KxW, tokens_NxP = (posterior.log_probs(causal_posterior.ended(TINY), known),
+                                backward_posterior.turned(TINY, words_NxL))
     cache = {}
     for row, column, log_prob_W in zip(known.row_K, known.column_K, log_prob_KxW, strict=True):
         word_n = words_NxL[row][words_NxL[row] >= 0]

@@ -3,35 +3,35 @@ import pytest
 
 from mlm.base import config, errors, fields
 from mlm.models import MEMBERS, lm
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import cost, parallel, program
 
 
 def resolved(**changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return recipe.resolve(fields.override(config.Config(), {"data.corpus": "docstrings"} | changes))
+    return resolution.resolve(fields.override(config.Config(), {"data.corpus": "docstrings"} | changes))
 
 
 @pytest.mark.parametrize(("family", "cell"), MEMBERS)
 def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family, cell):
-    cfg = resolved(model__family=family, model__cell=cell, model__layers=3, tokenizer__vocab_size=3000)
+    cfg = resolved(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
     parameters = lm.count(cost.abstract(program.blank(cfg), 3000).params["model"])["parameters"]
     assert cost.least(cfg) - cost.rows(cfg) == 16 * parameters
     assert cost.at_most(cfg) > cost.least(cfg)
 
 
 @pytest.mark.parametrize("changes", [
-    {"model__layers": 2**31 - 1}, {"model__hidden": 2**31 - 1}, {"model__width": 2**31 - 2, "model__heads": 2},
-    {"model__family": "rnn", "model__hidden": 2**31 - 1}, {"model__max_positions": 2**31 - 1},
-    {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__length": 65_535},
+    {"model__num_layers": 2**31 - 1}, {"model__mlp_dim": 2**31 - 1}, {"model__width": 2**31 - 2, "model__num_heads": 2},
+    {"model__family": "rnn", "model__rnn_dim": 2**31 - 1}, {"model__max_positions": 2**31 - 1},
+    {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__seq_len": 65_535},
     {"tokenizer__vocab_size": 2**31 - 1}, {"train__batch_size": 2**31 - 8}, {"eval__batch_size": 2**31 - 4}])
 def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
     monkeypatch.setattr(parallel, "room", lambda: 25 * 10**9)
     cfg = resolved(**changes)
-    recipe.check(cfg)
+    resolution.check(cfg)
     with pytest.raises(errors.ConfigError, match=r"[\d,]+ GB are needed at least, and a device here has 25") as error:
         cost.check_room(cfg)
-    assert "\n" not in str(error.value) and "launch.sweep plan" in str(error.value)
+    assert "\n" not in str(error.value) and "mlm.launch.sweep plan" in str(error.value)
 
 
 def test_a_small_run_is_not_traced_for_it(monkeypatch):

@@ -13,9 +13,9 @@ import orbax.checkpoint as ocp
 import pytest
 from small import environment
 
-from launch import local
 from mlm.base import config, errors, fields, files
-from mlm.train import recipe
+from mlm.launch import local_processes
+from mlm.train import resolution
 from mlm.train.run import checkpoint, directory, log, loop
 
 pytestmark = pytest.mark.slow
@@ -35,13 +35,14 @@ def base(tmp_path_factory):
         (folder / f"{number}.txt").write_text("\n".join(
             " ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(20)))
     return {"data.path": str(folder / "*.txt"), "data.cache": str(folder / "cache"), "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 150, "pack.length": 16, "model.layers": 1, "model.width": 16, "model.hidden": 16,
-            "model.heads": 2, "train.steps": STEPS, "train.batch_size": 8, "train.checkpoint_every": 20,
-            "train.log_every": 10, "train.eval_every": 40, "eval.batch_size": 8, "eval.max_rows": 32}
+            "tokenizer.vocab_size": 150, "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16,
+            "model.mlp_dim": 16, "model.num_heads": 2, "train.steps": STEPS, "train.batch_size": 8,
+            "train.checkpoint_every": 20, "train.log_every": 10, "train.eval_every": 40, "eval.batch_size": 8,
+            "eval.max_examples": 32}
 
 
 def start(base, workdir, *more, devices=1):
-    command = [sys.executable, "-m", "launch.run", f"--config.workdir={workdir}", *more,
+    command = [sys.executable, "-m", "mlm.cli.train", f"--config.workdir={workdir}", *more,
                *(f"--config.{name}={value}" for name, value in base.items())]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             env=environment(devices))
@@ -128,7 +129,7 @@ def alone(base, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ["jit", "pmap"])
 def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
-    port = local.free_port()
+    port = local_processes.free_port()
     pair = [start(base | SHORT | {"parallel.mode": mode}, tmp_path / "pair", f"--coordinator=127.0.0.1:{port}",
                   "--processes=2", f"--process={number}", devices=2) for number in range(2)]
     for process in pair:
@@ -144,7 +145,7 @@ def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
 def resolved(base, workdir, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | {"workdir": str(workdir)} | changes)
-    return recipe.resolve(cfg)
+    return resolution.resolve(cfg)
 
 
 def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base, tmp_path):
@@ -175,7 +176,7 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
-    cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip=0.0, train__checkpoint_every=1)
+    cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
     with pytest.raises(log.Diverged, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
@@ -195,8 +196,8 @@ def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch)
 def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
-    ours = base | {"data.path": str(text), "data.boundary": "blank_line", "data.cache": str(tmp_path / "cache"),
-                     "tokenizer.vocab_size": 100, "train.steps": 4}
+    ours = base | {"data.path": str(text), "data.document_boundary": "blank_line",
+                   "data.cache": str(tmp_path / "cache"), "tokenizer.vocab_size": 100, "train.steps": 4}
     loop.train(resolved(ours, tmp_path / "e"))
     text.write_text(text.read_text().replace("cats", "dogs"))
     with pytest.raises(errors.ConfigError, match=r"trained on other rows: .*corpus"):
@@ -212,7 +213,7 @@ def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
 
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
-    (provenance,) = directory.provenance(tmp_path / "c")
+    (provenance,) = directory.read_provenance(tmp_path / "c")
     assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
     assert provenance["versions"]["jax"] == jax.__version__ and provenance["time"] <= provenance["ended"]
     assert directory.reported(tmp_path / "c")["provenance"] == [provenance]

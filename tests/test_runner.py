@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from launch.sweep import runner
 from mlm.base import config, fields, files
+from mlm.launch.sweep import runner
 from mlm.train.run import directory
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 STEPS = 120
 EXPERIMENT = '''
-from launch.sweep.grid import axis, named, product
+from mlm.experiment.grid import axis, named, product
 from mlm.report.table import Column
 
 SCALES = {"quick": {}}
@@ -48,12 +48,12 @@ def folder(tmp_path_factory):
 
 
 def start(folder, root, *more):
-    fields = {"data.path": folder / "text.txt", "data.boundary": "blank_line", "data.cache": folder / "cache",
-              "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.length": 16, "model.layers": 1,
-              "model.hidden": 8, "model.heads": 1, "train.steps": STEPS, "train.batch_size": 8,
-              "train.checkpoint_every": 30, "train.log_every": 5, "eval.batch_size": 8, "eval.max_rows": 40,
+    fields = {"data.path": folder / "text.txt", "data.document_boundary": "blank_line", "data.cache": folder / "cache",
+              "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.seq_len": 16, "model.num_layers": 1,
+              "model.mlp_dim": 8, "model.num_heads": 1, "train.steps": STEPS, "train.batch_size": 8,
+              "train.checkpoint_every": 30, "train.log_every": 5, "eval.batch_size": 8, "eval.max_examples": 40,
               "workdir": folder / root}
-    command = [sys.executable, "-m", "launch.sweep", "run", str(folder / "experiment.py"),
+    command = [sys.executable, "-m", "mlm.launch.sweep", "run", str(folder / "experiment.py"),
                *(f"--config.{name}={value}" for name, value in fields.items()), *more]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             env=environment(), start_new_session=True)
@@ -83,7 +83,7 @@ def workers(process) -> list[int]:
 
 
 def starts(root) -> list[list[int]]:
-    return [[start["step"] for start in directory.provenance(path.parent)] for path in root.glob("*/provenance.json")]
+    return [[start["step"] for start in directory.read_provenance(path.parent)] for path in root.glob("*/provenance.json")]
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +152,8 @@ def test_two_runners_train_no_point_twice(folder, undisturbed):
 
 
 def test_what_no_worker_could_train_is_refused_in_one_line(folder):
-    out = finish(start(folder, "refused", "--config.train.accumulate=3"), 2)
-    assert out.splitlines()[-1].startswith("error: point width8-seed0: config.train.accumulate = 3")
+    out = finish(start(folder, "refused", "--config.train.grad_accum_steps=3"), 2)
+    assert out.splitlines()[-1].startswith("error: point width8-seed0: config.train.grad_accum_steps = 3")
     assert not (folder / "refused").exists()
 
 
@@ -174,7 +174,7 @@ def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(t
 
 
 def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
-    tiny = fields.override(config.Config(), {"model.layers": 2, "model.width": 128})
-    large = fields.override(tiny, {"model.layers": 24, "model.width": 1024, "train.batch_size": 256})
+    tiny = fields.override(config.Config(), {"model.num_layers": 2, "model.width": 128})
+    large = fields.override(tiny, {"model.num_layers": 24, "model.width": 1024, "train.batch_size": 256})
     assert [runner.side_by_side(platform, cfg)[0] for platform, cfg in
             (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, runner.MOST, runner.MOST, 1]

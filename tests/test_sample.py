@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mlm.base.special import PAD, SEP
-from mlm.judge import generate, sample
+from mlm.inference import decoding, sampling
 
 V, DRAWS = 12, 4000
 LOGITS = np.random.default_rng(1).normal(size=V, scale=2).astype(np.float32)
@@ -14,7 +14,7 @@ LOGITS = np.random.default_rng(1).normal(size=V, scale=2).astype(np.float32)
 @jax.jit
 def draws(temperature, top_k, top_p, first=0):
     key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), first + jnp.arange(DRAWS))
-    return sample.drawn(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
+    return sampling.drawn(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
 
 
 def shares(temperature, top_k, top_p):
@@ -43,7 +43,7 @@ def test_shares_are_those_of_the_likeliest(temperature, top_k, top_p):
 def test_a_row_s_draw_is_by_its_key_alone_and_another_at_each_step():
     np.testing.assert_array_equal(draws(1.0, 0, 1.0)[100:], draws(1.0, 0, 1.0, 100)[:-100])
     key_B = jax.random.split(jax.random.key(0), DRAWS)
-    one, other = (sample.drawn(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
+    one, other = (sampling.drawn(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
     assert abs(np.mean(np.asarray(one) == np.asarray(other)) - 1 / V) < 4 * (1 / V / DRAWS) ** 0.5
 
 
@@ -54,8 +54,8 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
         at_B = jnp.asarray(told)[jnp.arange(4), cache[0]]
         return jnp.where(jnp.arange(V) == at_B[:, None], 5.0, 0.0), cache + 1
 
-    found = sample.follow(following, jnp.zeros((1, 4), jnp.int32), jnp.zeros(4, jnp.int32), sample.likeliest, steps=4,
-                          most_B=jnp.array([4, 3, 4, 0]))
+    found = sampling.follow(following, jnp.zeros((1, 4), jnp.int32), jnp.zeros(4, jnp.int32), sampling.likeliest,
+                            steps=4, most_B=jnp.array([4, 3, 4, 0]))
     assert found.ids_BxT.tolist() == [[7, SEP, PAD, PAD], [6, 7, 8, PAD], [5, 6, SEP, PAD], [PAD] * 4]
     assert found.length_B.tolist() == [2, 3, 3, 0]
     each = np.log(np.exp(5) / (np.exp(5) + V - 1))
@@ -64,5 +64,5 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
 
 def test_special_tokens_are_never_taken():
     logits_BxV = jnp.tile(jnp.array([9.0, 9, 9, 1, 9, 0]), (200, 1))
-    choose = sample.drawn(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
-    assert {*np.asarray(choose(sample.without(logits_BxV, generate.NEVER), 0)).tolist()} == {SEP, 5}
+    choose = sampling.drawn(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
+    assert {*np.asarray(choose(sampling.without(logits_BxV, decoding.NEVER), 0)).tolist()} == {SEP, 5}

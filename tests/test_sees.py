@@ -1,4 +1,5 @@
-"""What each state of a model may know of its row, by model.sees: both sides, the left, both apart, or as a row says."""
+"""What each state of a model may know of its row, by model.context: both sides, the left, both apart, or as a row says."""
+
 import functools
 
 import jax
@@ -29,7 +30,7 @@ def may_see(way, family, segments_L, window):
 @members
 def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
     """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
-    cfg, rows = small_config(family, cell, model__sees=sees, model__unroll=1), batch()
+    cfg, rows = small_config(family, cell, model__context=sees, model__scan_unroll=1), batch()
     model, params, _ = build(cfg)
     left = {"left_B": np.array([True, False, True])} if sees == "row" else {}
     none_BxLxD = np.zeros((*rows.text.ids_BxL.shape, model.width), np.float32)
@@ -37,18 +38,18 @@ def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family
 
     @jax.jit
     def reach(place_Q):
-        _, back = jax.vjp(lambda shift: model.hidden(params, rows.text, shift_BxLxD=shift, **left), none_BxLxD)
+        _, back = jax.vjp(lambda shift: model.encode(params, rows.text, shift_BxLxD=shift, **left), none_BxLxD)
 
         def of(place, way):
             asked_L = jnp.arange(16) == place
             slope_BxLxD, = back(tuple((number == way) * asked_L[:, None] * jnp.broadcast_to(toward_D, none_BxLxD.shape)
-                                      for number in range(len(model.ways))))
+                                      for number in range(len(model.directions))))
             return jnp.abs(slope_BxLxD).max(-1) > 0
 
-        return jax.vmap(jax.vmap(of, (0, None)), (None, 0))(place_Q, jnp.arange(len(model.ways)))
+        return jax.vmap(jax.vmap(of, (0, None)), (None, 0))(place_Q, jnp.arange(len(model.directions)))
 
     found_WxQxBxL = np.asarray(reach(jnp.arange(16)))
-    for way, reach_QxBxL in zip(model.ways, found_WxQxBxL, strict=True):
+    for way, reach_QxBxL in zip(model.directions, found_WxQxBxL, strict=True):
         for row, segments_L in enumerate(rows.text.segments_BxL):
             said = "left" if left and left["left_B"][row] else way
             np.testing.assert_array_equal(reach_QxBxL[:, row], may_see(said, family, segments_L, 3), err_msg=way)
@@ -56,27 +57,27 @@ def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family
 
 @pytest.mark.parametrize(("family", "cell"), FAMILIES)
 def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(family, cell):
-    cfg, rows = small_config(family, cell, model__sees="row"), batch()
+    cfg, rows = small_config(family, cell, model__context="row"), batch()
     model, params, _ = build(cfg)
-    states = jax.jit(lambda left_B: model.hidden(params, rows.text, left_B=left_B)[0])
+    states = jax.jit(lambda left_B: model.encode(params, rows.text, left_B=left_B)[0])
     mixed = states(np.array([True, False, True]))
     left, whole = states(np.ones(3, bool)), states(np.zeros(3, bool))
     np.testing.assert_array_equal(mixed, np.stack([left[0], whole[1], left[2]]))
-    np.testing.assert_allclose(whole, model.hidden(params, rows.text)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(whole, model.encode(params, rows.text)[0], rtol=1e-5, atol=1e-5)
     assert np.abs(left - whole)[:, 2].max() > 1e-3
 
 
 @pytest.mark.parametrize(("family", "cell"), FAMILIES)
 def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_the_turned_one(family, cell):
     """They share embeddings and output layer; layers and attention have the ways side by side."""
-    model, params, _ = build(small_config(family, cell, model__sees="apart"))
-    left, _, _ = build(small_config(family, cell, model__sees="left"))
+    model, params, _ = build(small_config(family, cell, model__context="apart"))
+    left, _, _ = build(small_config(family, cell, model__context="left"))
     text, shared = batch().text, {name: params[name] for name in {*params} - {"left", "right"}}
-    for way, turn, found in zip(model.ways, (1, -1), model.hidden(params, text), strict=True):
-        alone, = left.hidden(shared | {"body": params[way]}, jax.tree.map(lambda x, turn=turn: x[:, ::turn], text))
+    for way, turn, found in zip(model.directions, (1, -1), model.encode(params, text), strict=True):
+        alone, = left.encode(shared | {"body": params[way]}, jax.tree.map(lambda x, turn=turn: x[:, ::turn], text))
         np.testing.assert_allclose(found, alone[:, ::turn], rtol=1e-5, atol=1e-5)
-    layers_KxBxLxD = model.layers(params, text)
-    np.testing.assert_allclose(layers_KxBxLxD[-1], jnp.concatenate(model.hidden(params, text), -1), rtol=1e-5,
+    layers_KxBxLxD = model.encode_layers(params, text)
+    np.testing.assert_allclose(layers_KxBxLxD[-1], jnp.concatenate(model.encode(params, text), -1), rtol=1e-5,
                                atol=1e-5)  # where weights are kept, attention takes the plain formula
     np.testing.assert_array_equal(*jnp.split(layers_KxBxLxD[0], 2, -1))
     if model.attention:
@@ -90,7 +91,7 @@ def test_causal_of_both_sides_apart_is_the_sum_of_two_that_read_the_row_and_the_
     rows, found = batch(), {}
     turned = rows._replace(text=jax.tree.map(lambda x: x[:, ::-1], rows.text))
     for sees in ("apart", "left"):
-        cfg = small_config("rnn", "gru", objective="causal", model__sees=sees)
+        cfg = small_config("rnn", "gru", objective="causal", model__context=sees)
         model, params, _ = build(cfg)
         loss = jax.jit(functools.partial(OBJECTIVES["causal"].build(cfg, about(cfg)).loss, model=model, key_B=None,
                                          knobs=None, train=False))

@@ -15,9 +15,9 @@ from absl import flags
 from serving import IMAGE, LINES, SCRIPT, ask, exchanged, get, models, raw, served
 
 import mlm
-from launch import columns, serve, web
 from mlm.base import errors
-from mlm.judge import neighbours
+from mlm.inference import neighbors
+from mlm.serve import app, http_server, panels
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_answers_are_those_of_the_opened_models(server, opened):
     for run, name in ((0, "fills"), (2, "<i>hub</i>")):
         status, _, said = ask(server, {"run": run, "what": "fill", "text": text})
         model = opened[name]
-        expected = model.fill(text, min(columns.TOP, model.tokenizer.vocab_size))
+        expected = model.fill(text, min(panels.TOP, model.tokenizer.vocab_size))
         assert status == 200 and [[one["token"] for one in best] for best in said["answer"]] == [
             [one.token for one in best] for best in expected]
         np.testing.assert_allclose([one["probability"] for best in said["answer"] for one in best],
@@ -50,7 +50,7 @@ def test_answers_are_those_of_the_opened_models(server, opened):
                                    atol=1e-5)
         assert said["answer"]["words"] == ["the", "red", "tree"]
         _, _, said = ask(server, {"run": run, "what": "word", "text": "the red tree the", "word": "the", "which": 2})
-        near = neighbours.nearest(opened[name], "the red tree the", "4", LINES, top=columns.TOP)
+        near = neighbors.nearest(opened[name], "the red tree the", "4", LINES, top=panels.TOP)
         assert [(one["line"] - 1, one["word"]) for one in said["answer"]["near"]] == [
             (one.line, one.word) for one in near]
         for one in said["answer"]["near"]:
@@ -60,8 +60,8 @@ def test_answers_are_those_of_the_opened_models(server, opened):
 def test_predictions_are_those_of_the_opened_model(opened):
     """Of a text, and of a pair, which stands apart by a sign that can be typed."""
     for text, given in (("the apple", "the apple"), ("the apple | is red", ("the apple", "is red"))):
-        column = columns.Column("tells", opened["tells"], {}, {})
-        said, = columns.answer(column, columns.Question(0, "predict", text))
+        column = panels.Column("tells", opened["tells"], {}, {})
+        said, = panels.answer(column, panels.Question(0, "predict", text))
         best = opened["tells"].predict([given])[0]
         assert said == {"text": text, "label": best.label, "probability": pytest.approx(best.probability)}
 
@@ -131,10 +131,10 @@ def test_only_the_page_itself_may_ask(server):
 
 
 def test_runs_are_named_by_what_tells_them_apart():
-    assert list(serve.named(["runs/a", "b"])) == ["a", "b"]
-    assert list(serve.named(["x/a", "y/a/"])) == ["x/a", "y/a"]
+    assert list(app.named(["runs/a", "b"])) == ["a", "b"]
+    assert list(app.named(["x/a", "y/a/"])) == ["x/a", "y/a"]
     with pytest.raises(errors.ConfigError, match="expected each run once"):
-        serve.named(["a", "./a"])
+        app.named(["a", "./a"])
 
 
 def test_500_random_and_hostile_requests_leave_the_server_answering(server, capfd):
@@ -190,9 +190,9 @@ def test_questions_on_one_connection_are_answered_in_their_order(server):
 
 
 def test_there_is_room_for_so_many_at_once(server):
-    lines = [socket.create_connection(server.server_address) for _ in range(web.CONNECTIONS + 8)]
+    lines = [socket.create_connection(server.server_address) for _ in range(http_server.CONNECTIONS + 8)]
     time.sleep(0.3)
-    for line in lines[web.CONNECTIONS:]:
+    for line in lines[http_server.CONNECTIONS:]:
         assert line.recv(99).startswith(b"HTTP/1.1 503")
     for line in lines:
         line.close()
@@ -262,7 +262,7 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
         answered(tab)
         tab.locator("#words button", has_text="tree").click()
         tab.locator("section[data-run='2'] [data-what=word] b").first.wait_for()
-        near = neighbours.nearest(opened["fills"], "the red tree", "tree", LINES, 1)
+        near = neighbors.nearest(opened["fills"], "the red tree", "tree", LINES, 1)
         assert first.locator("[data-what=word] b").first.inner_text() == near[0].word
         assert tab.locator("body").evaluate("body => document.documentElement.scrollWidth") <= 375
         field.fill(" ")
@@ -281,19 +281,19 @@ def given(monkeypatch, **values):
 def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
     given(monkeypatch, port=server.server_port, host="127.0.0.1")
     with pytest.raises(errors.ConfigError, match=f"--port = {server.server_port}: expected .* a free port"):
-        serve.serve(["a"], {})
+        app.serve(["a"], {})
     for lines, said in ((dict.fromkeys(range(2001), "a"), "2001: expected at most 2,000 lines"),
                         ({1: "a" * 300_001}, "300001: expected at most 300,000 characters")):
         with pytest.raises(errors.ConfigError, match=f"^--file = {said}"):
-            serve.serve(["a"], lines)
+            app.serve(["a"], lines)
 
 
 def test_it_says_where_to_look_and_ends_at_ctrl_c(server, opened, monkeypatch, capsys):
     monkeypatch.setattr(mlm, "open", lambda folder: opened[folder])
-    monkeypatch.setattr(web.Server, "service_actions", lambda self: self.server_port == server.server_port or
+    monkeypatch.setattr(http_server.Server, "service_actions", lambda self: self.server_port == server.server_port or
                         signal.raise_signal(signal.SIGINT))
     given(monkeypatch, port=0, host="localhost")
     with pytest.raises(KeyboardInterrupt):
-        serve.serve(["fills"], {})
+        app.serve(["fills"], {})
     *_, said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said

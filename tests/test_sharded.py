@@ -10,14 +10,14 @@ import test_run
 from small import VOCAB, about, build, small_config
 from test_step import uneven
 
-from launch import local
 from mlm.base import files, types
 from mlm.base.special import NUM_SPECIAL, SEP
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
-from mlm.judge import translate
+from mlm.evaluation import translation_scores
+from mlm.launch import local_processes
 from mlm.train.run import checkpoint, loop
-from mlm.train.step import cost, evaluation, program, sharded, update
+from mlm.train.step import cost, evaluation, fsdp, program, update
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +28,8 @@ DATA = {"rows": "the same"}
 def member(mode="jit", **changes):
     """Clipped at less than gradients' norms, with dropout."""
     return small_config(**{"mask__rate": 0.3, "train__batch_size": 8, "train__steps": STEPS, "parallel__mode": mode,
-                           "model__dropout": 0.2, "model__attention_dropout": 0.0, "model__unroll": 1,
-                           "optim__clip": 0.3} | changes)
+                           "model__dropout": 0.2, "model__attention_dropout": 0.0, "model__scan_unroll": 1,
+                           "optim__clip_norm": 0.3} | changes)
 
 
 def train(cfg, devices, first=None):
@@ -89,14 +89,28 @@ def test_four_devices_train_as_one_that_has_all(whole, four):
 def test_each_device_has_its_part_and_no_more(four):
     for path, leaf in jax.tree_util.tree_leaves_with_path(four[2]):
         part, = {shard.data.size for shard in leaf.addressable_shards}
-        matrix = leaf.ndim - sharded.stacked(path) > 1
+        matrix = leaf.ndim - fsdp.stacked(path) > 1
         assert part == leaf.size / 4 if matrix else part == leaf.size, path
 
 
-@pytest.mark.parametrize(("changes", "devices"), [
-    ({"family": "rnn", "cell": "lstm"}, 4),
-    ({"family": "feedforward", "cell": "bag", "tune__layers": 1, "tune__decay": 0.8, "train__accumulate": 2,
-      "mask__predict": 0.5}, 2)], ids=["lstm", "bag, half of it frozen, in parts and views"])
+@pytest.mark.parametrize(
+    ("changes", "devices"),
+    [
+        ({"family": "rnn", "cell": "lstm"}, 4),
+        (
+            {
+                "family": "feedforward",
+                "cell": "bag",
+                "finetune__trainable_layers": 1,
+                "finetune__layerwise_lr_decay": 0.8,
+                "train__grad_accum_steps": 2,
+                "mask__predict_rate": 0.5,
+            },
+            2,
+        ),
+    ],
+    ids=["lstm", "bag, half of it frozen, in parts and views"],
+)
 def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     """The first on one device, as it is; split, each layer is computed again as well."""
     cfg = member("sharded", **changes, model__remat=True)
@@ -106,8 +120,8 @@ def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
 def test_each_tree_s_layers_are_gathered_along_their_own_axes():
     """A generator's up are split along their first axis, the model's, of the same path, along their second."""
     def judged(mode, devices):
-        cfg = member(mode, family="feedforward", cell="bag", model__layers=1, objective="replaced",
-                     replaced__generator=0.375)
+        cfg = member(mode, family="feedforward", cell="bag", model__num_layers=1, objective="replaced",
+                     replaced_token_detection__generator_size=0.375)
         made, rng = program.build(cfg, about(cfg), jax.devices()[:devices]), np.random.default_rng(0)
         params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32),
                               jax.eval_shape(made.initial, program.knobs(cfg)).params)
@@ -130,14 +144,14 @@ def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_ha
     texts = [" ".join(np.random.default_rng(number).choice(words, 1 + number % 3)) for number in range(8)]
 
     def translations(mode, devices):
-        cfg = small_config("encoder_decoder", objective="causal", data__corpus="aligned", pack__length=8,
-                           pack__source_length=8, eval__batch_size=8, parallel__mode=mode, model__layers=1)
+        cfg = small_config("encoder_decoder", objective="causal", data__corpus="aligned", pack__seq_len=8,
+                           pack__source_len=8, eval__batch_size=8, parallel__mode=mode, model__num_layers=1)
         model, params, _ = build(cfg)
         params = params | {"bias": params["bias"] + 3 * (np.arange(VOCAB) == SEP)}
         made = program.build(cfg, about(cfg), jax.devices()[:devices])._replace(model=model)
         state = made.run.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
         run = python.SimpleNamespace(cfg=cfg, tokenizer=tokenizer, program=made, state=state)
-        return translate.translations(run, texts, 1, "none")[0]
+        return translation_scores.translations(run, texts, 1, "none")[0]
 
     found = translations("jit", 1)
     assert {len(text.split()) for text in found} == {0, 1, 7}
@@ -163,21 +177,21 @@ def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole,
 def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
     def axis(name, *shape, devices=4):
         (path, _), = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
-        return sharded.axis(path, shape, devices)
+        return fsdp.axis(path, shape, devices)
 
     assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
-    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == sharded.WHOLE
-    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == sharded.WHOLE
-    assert axis("layers", 24, 1024) == sharded.WHOLE
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.WHOLE
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.WHOLE
+    assert axis("layers", 24, 1024) == fsdp.WHOLE
 
 
 def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_computed_again():
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
-    changes = {"model__layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
+    changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
     cfgs = [program.blank(member(mode, **changes, model__remat=remat))
             for mode, remat in (("jit", False), ("sharded", False), ("sharded", True))]
     params = jax.tree_util.tree_leaves_with_path(cost.abstract(cfgs[0], VOCAB).params)
-    matrices = sum(4 * x.size for path, x in params if x.ndim - sharded.stacked(path) > 1)
+    matrices = sum(4 * x.size for path, x in params if x.ndim - fsdp.stacked(path) > 1)
     layers = sum(4 * x.size for path, x in params if x.ndim > 2)
     vectors = sum(4 * x.size for _, x in params) - matrices
     found = [cost.compiled(cfg, VOCAB) for cfg in cfgs]
@@ -202,12 +216,13 @@ def further(cfg, count):
 def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_and_one_process_goes_on(tmp_path):
     """SIGTERM as a cluster sends it, to the second of them."""
     (tmp_path / "text.txt").write_text("\n".join(f"w{n % 7} w{n % 11} w{n % 13} w{n % 5} ." for n in range(400)))
-    said = {"data.path": str(tmp_path / "text.txt"), "data.boundary": "line", "data.cache": str(tmp_path / "cache"),
-            "tokenizer.kind": "words", "tokenizer.vocab_size": 16, "pack.length": 16, "model.layers": 1,
-            "model.width": 16, "model.hidden": 16, "model.heads": 2, "train.steps": 100_000, "train.batch_size": 8,
-            "train.checkpoint_every": 100_000, "train.log_every": 1, "eval.batch_size": 8}
+    said = {"data.path": str(tmp_path / "text.txt"), "data.document_boundary": "line",
+            "data.cache": str(tmp_path / "cache"), "tokenizer.kind": "words", "tokenizer.vocab_size": 16,
+            "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16, "model.mlp_dim": 16, "model.num_heads": 2,
+            "train.steps": 100_000, "train.batch_size": 8, "train.checkpoint_every": 100_000, "train.log_every": 1,
+            "eval.batch_size": 8}
     pair = tmp_path / "pair"
-    port = local.free_port()
+    port = local_processes.free_port()
     both = [test_run.start(said | {"parallel.mode": "sharded"}, pair, f"--coordinator=127.0.0.1:{port}",
                            "--processes=2", f"--process={number}", devices=2) for number in range(2)]
     test_run.wait_for(pair, both[0], 5)

@@ -16,9 +16,9 @@ import own_slurm
 import pytest
 from small import environment
 
-from launch.cluster import job as jobs
-from launch.cluster.slurm import CLUSTER as SLURM
 from mlm.base import files
+from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster.slurm import CLUSTER as SLURM
 from mlm.train.run import directory
 
 pytestmark = pytest.mark.skipif(
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).parents[1]
 STEPS = 800
 EXPERIMENT = f'''
-from launch.sweep.grid import axis, named, product
+from mlm.experiment.grid import axis, named, product
 from mlm.report import summary
 from mlm.report.table import Column
 
-FIELDS = {{"model.family": "feedforward", "model.layers": 2, "model.width": 32, "model.hidden": 64, "pack.length": 32,
+FIELDS = {{"model.family": "feedforward", "model.num_layers": 2, "model.width": 32, "model.mlp_dim": 64, "pack.seq_len": 32,
           "data.language.train_documents": 1000, "data.language.validation_documents": 100,
           "tokenizer.kind": "words", "train.steps": {STEPS}, "train.batch_size": 16, "train.checkpoint_every": 200,
-          "train.log_every": 10, "eval.max_rows": 64}}
+          "train.log_every": 10, "eval.max_examples": 64}}
 SCALES = {{"quick": FIELDS}}
 
 
@@ -69,7 +69,7 @@ def slurm(request, tmp_path_factory):
 
 
 def sweep(slurm, folder, verb, root, *more, code=0):
-    command = [sys.executable, "-m", "launch.sweep", verb, str(folder / "experiment.py"),
+    command = [sys.executable, "-m", "mlm.launch.sweep", verb, str(folder / "experiment.py"),
                f"--config.workdir={folder / root}", f"--config.data.cache={folder / 'cache'}", *more]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
                           env=(slurm.env if slurm else os.environ) | {"XLA_FLAGS": environment()["XLA_FLAGS"]})
@@ -90,7 +90,7 @@ def step(run: Path) -> int:
 
 def starts(root: Path) -> dict[str, list[int]]:
     """The steps at which each run was started, by the point's name."""
-    return {path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.provenance(path.parent)]
+    return {path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.read_provenance(path.parent)]
             for path in root.glob("*/provenance.json")}
 
 
@@ -125,7 +125,7 @@ class Watched:
         """The id of the command that trains a point: not of its worker, nor of the shell around it."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             words = path.read_bytes().split(b"\0") if path.exists() else []
-            if f"--points={point}".encode() in words and b"launch.sweep" in words:
+            if f"--points={point}".encode() in words and b"mlm.launch.sweep" in words:
                 return int(path.parent.name)
         raise AssertionError(point)
 
@@ -246,7 +246,7 @@ def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 done" in sweep(hosts, folder, "status", root.name, points)
     (run,) = root.glob("window1-*")
-    first, second = directory.provenance(run)
+    first, second = directory.read_provenance(run)
     assert first["step"] == 0 and second["step"] % 200 and first["processes"] == second["processes"] == 2
-    ours, theirs = (directory.result(one)["evaluation"]["loss"] for one in (run, folder / "one" / run.name))
+    ours, theirs = (directory.read_result(one)["evaluation"]["loss"] for one in (run, folder / "one" / run.name))
     assert ours == pytest.approx(theirs, rel=1e-4)

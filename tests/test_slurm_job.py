@@ -8,9 +8,9 @@ import time
 import own_slurm
 import pytest
 
-from launch.cluster import clusters, slurm
-from launch.cluster import job as jobs
-from mlm.train.run import stop
+from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster import registry, slurm
+from mlm.train.run import shutdown
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ time.sleep(float(sys.argv[2]))
         words = (sys.executable, "-c", code)
         made = jobs.Job("a-job", ((*words, "first", "0"), (*words, "it's \"$HOME\"", str(seconds))), tmp_path / "job",
                         tmp_path / "code", place, "", options=jobs.options(slurm.OPTIONS, []))
-        (tmp_path / "job.sh").write_text(clusters.CLUSTERS["slurm"].text(made))
+        (tmp_path / "job.sh").write_text(registry.CLUSTERS["slurm"].text(made))
         env = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_JOB_NAME": "a-job",
                             "PYTHONPATH": "own"}
         started = subprocess.Popen(["bash", str(tmp_path / "job.sh")], env=env, stdout=subprocess.PIPE, text=True)
@@ -73,12 +73,12 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_later_is_the_last(monkeypa
     last = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: last.append(number))
     try:
-        with stop.Asked() as asked:
+        with shutdown.Asked() as asked:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             assert asked.signal == signal.SIGTERM and not last
             now = time.monotonic()
-            monkeypatch.setattr(stop.time, "monotonic", lambda: now + 2)
+            monkeypatch.setattr(shutdown.time, "monotonic", lambda: now + 2)
             signal.raise_signal(signal.SIGTERM)
             assert last == [signal.SIGTERM]
     finally:

@@ -7,7 +7,7 @@ from small import VOCAB, about, batch, small_config
 
 from mlm.base import errors
 from mlm.objectives import causal, tokens
-from mlm.train import recipe
+from mlm.train import resolution
 
 EPS = 0.1
 
@@ -66,4 +66,4 @@ def test_training_is_smoothed_and_evaluation_is_not():
 @pytest.mark.parametrize("share", [-0.5, 1.0, 1.5])
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(errors.ConfigError, match=rf"^config.optim.label_smoothing = {share}: expected .*0.*1"):
-        recipe.check(small_config(objective="causal", optim__label_smoothing=share))
+        resolution.check(small_config(objective="causal", optim__label_smoothing=share))

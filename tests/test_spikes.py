@@ -12,8 +12,8 @@ from small import small_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.train import recipe
-from mlm.train.run import checkpoint, directory, log, longer, loop, population, spikes
+from mlm.train import resolution
+from mlm.train.run import checkpoint, directory, extension, log, loop, spikes, vmapped_runs
 
 STEPS, BACK = 26, 8
 JUMPS = {20}  # batches whose loss is ten times what it is
@@ -32,10 +32,10 @@ def folder(tmp_path_factory):
 
 
 def made(folder, name, **changes):
-    base = {"model__layers": 1, "train__steps": STEPS, "train__batch_size": 4, "train__log_every": 1,
-            "train__checkpoint_every": 5, "eval__batch_size": 8, "eval__max_rows": 8, "train__spike": 2.0,
-            "train__spike_back": BACK, "workdir": str(folder / name), "data__path": str(folder / "text.txt"),
-            "data__boundary": "line", "data__cache": str(folder / "cache"), "tokenizer__kind": "words",
+    base = {"model__num_layers": 1, "train__steps": STEPS, "train__batch_size": 4, "train__log_every": 1,
+            "train__checkpoint_every": 5, "eval__batch_size": 8, "eval__max_examples": 8, "train__spike_threshold": 2.0,
+            "train__spike_rewind_steps": BACK, "workdir": str(folder / name), "data__path": str(folder / "text.txt"),
+            "data__document_boundary": "line", "data__cache": str(folder / "cache"), "tokenizer__kind": "words",
             "tokenizer__vocab_size": 12}
     return small_config(**base | changes)
 
@@ -138,18 +138,20 @@ def test_on_one_device_it_leaves_out_the_same(folder, taken, monkeypatch, undist
 
 
 def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
-    cfg = made(folder, "off", train__spike=0.0, train__spike_back=100)
+    cfg = made(folder, "off", train__spike_threshold=0.0, train__spike_rewind_steps=100)
     result = loop.train(cfg)
     assert taken == list(range(STEPS)) and "spikes" not in result
     with checkpoint.manager(cfg.workdir) as checkpoints:
         assert not {"spikes", "loss_mean"} & checkpoint._origin(checkpoints, STEPS)["totals"].keys()
-    assert "train.spike" not in {name for name, value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]}
-    assert fields.fingerprint(cfg) != fields.fingerprint(fields.override(cfg, {"train.spike": 2.0}))
+    assert "train.spike_threshold" not in {name for name,
+                                           value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]}
+    assert fields.fingerprint(cfg) != fields.fingerprint(fields.override(cfg, {"train.spike_threshold": 2.0}))
 
 
 def seen(losses, knobs=(), totals=()):
     """Spikes that saw these losses, and what they raised at the last."""
-    cfg = fields.override(config.Config(), {"train.spike": 2.0, "train.spike_back": 10, **dict(knobs)})
+    cfg = fields.override(config.Config(), {"train.spike_threshold": 2.0, "train.spike_rewind_steps": 10,
+                                            **dict(knobs)})
     found = spikes.Spikes(cfg, dict(totals))
     for number, loss in enumerate(losses, 1):
         try:
@@ -171,13 +173,14 @@ def test_what_a_spike_is():
     before = [{"step": 24, "back_to": 20, "first_batch": 20, "last_batch": 23}]
     again = seen([2.0] * 30 + [5.0], totals={"spikes": before})[1]
     assert (again.found[-1]["first_batch"], again.found[-1]["last_batch"]) == (34, 34)
-    ended = seen([2.0] * 30 + [5.0], {"train.spike_limit": 1}, {"spikes": before})[1]
-    assert not isinstance(ended, spikes.Spike) and "step 31" in str(ended) and "config.train.spike_limit" in str(ended)
-    assert seen([2.0] * 30 + [5.0], {"train.spike": 0.0})[1] is None
+    ended = seen([2.0] * 30 + [5.0], {"train.spike_max_rewinds": 1}, {"spikes": before})[1]
+    assert (not isinstance(ended, spikes.Spike) and "step 31" in str(ended) and
+            "config.train.spike_max_rewinds" in str(ended))
+    assert seen([2.0] * 30 + [5.0], {"train.spike_threshold": 0.0})[1] is None
 
 
 def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
-    cfg = fields.override(config.Config(), {"train.spike": 2.0})
+    cfg = fields.override(config.Config(), {"train.spike_threshold": 2.0})
     found = spikes.Spikes(cfg, {"spikes": [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10},
                                            {"step": 26, "back_to": 20}]})
     every = [*range(10), *range(15, 25), *range(31, 40)]
@@ -187,31 +190,31 @@ def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
 
 def test_a_longer_run_does_not_come_by_a_checkpoint_after_a_spike_that_it_would_not_have_had():
     short, long = (fields.override(config.Config(), {
-        "train.steps": steps, "train.spike": 2.0, "optim.schedule": "wsd", "optim.decay_fraction": 0.2,
+        "train.steps": steps, "train.spike_threshold": 2.0, "optim.schedule": "wsd", "optim.decay_fraction": 0.2,
         "optim.warmup_fraction": 10 / steps}) for steps in (100, 200))
-    assert longer.stable(short) == 81
+    assert extension.stable(short) == 81
 
     def on_the_way(*steps):
         saved = fields.identity(short, {}) | {"totals": {"spikes": [{"step": step, "back_to": 70} for step in steps]}}
-        return longer.behind(long, saved, 81) == short
+        return extension.behind(long, saved, 81) == short
 
     assert on_the_way() and on_the_way(75) and not on_the_way(95) and not on_the_way(75, 95)
 
 
 def test_knobs_that_no_run_could_use(folder):
-    with pytest.raises(errors.ConfigError, match=r"config.train.spike = 0.5: expected 0, or more than 1"):
-        recipe.check(made(folder, "a", train__spike=0.5))
-    with pytest.raises(errors.ConfigError, match=r"config.train.spike_back = 50: nothing reads it"):
-        recipe.resolve(config.Config(), {"train.spike_back": 50})
+    with pytest.raises(errors.ConfigError, match=r"config.train.spike_threshold = 0.5: expected 0, or more than 1"):
+        resolution.check(made(folder, "a", train__spike_threshold=0.5))
+    with pytest.raises(errors.ConfigError, match=r"config.train.spike_rewind_steps = 50: nothing reads it"):
+        resolution.resolve(config.Config(), {"train.spike_rewind_steps": 50})
 
 
 def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monkeypatch):
     a, b = (made(folder, name) for name in "ab")
     spike = spikes.Spike("step 21: ...", [{"back_to": 16}])
-    monkeypatch.setattr(population, "Together", lambda *runs: None)
-    monkeypatch.setattr(loop, "opened", lambda cfg, packed, **how: population.contextlib.nullcontext((cfg, None)))
+    monkeypatch.setattr(vmapped_runs, "Together", lambda *runs: None)
+    monkeypatch.setattr(loop, "opened", lambda cfg, packed, **how: vmapped_runs.contextlib.nullcontext((cfg, None)))
     monkeypatch.setattr(loop, "drive", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
     monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.held(cfg) or cfg.workdir})
     monkeypatch.setattr(pack, "load", lambda cfg: pack.Packed(*[{"inputs": {}}] * len(pack.Packed._fields)))
     monkeypatch.setattr(directory, "finished", lambda *which: None)
-    assert population.train([a, b]) == {a.workdir: {"steps": STEPS}, b.workdir: {"alone": b.workdir}}
+    assert vmapped_runs.train([a, b]) == {a.workdir: {"steps": STEPS}, b.workdir: {"alone": b.workdir}}

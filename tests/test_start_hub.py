@@ -14,16 +14,16 @@ from hub_folders import changed, folders_of, with_tensors
 from safetensors.numpy import load
 
 import mlm
-from launch.sweep import points
 from mlm.base import config, errors, fields
 from mlm.base.special import SEP
 from mlm.data.rows import pack
-from mlm.judge import folders
-from mlm.train import recipe, tuning
-from mlm.train.run import directory, loop, start, trained
+from mlm.inference import pretrained_io
+from mlm.launch.sweep import sweep_points
+from mlm.train import finetuning_recipe, resolution
+from mlm.train.run import directory, initialization, loop, trained_run
 from mlm.train.step import program
 
-SHORT = {"pack.length": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_rows": 8}
+SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
 PAIRS = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "a", "second": "b", "label": "label"}
 
 
@@ -45,8 +45,10 @@ def texts(tmp_path_factory):
 
 
 def on_text(texts, **more) -> dict:
-    return SHORT | {"data.path": str(texts / "a.txt"), "data.boundary": "line", "data.cache": str(texts / "cache"),
-                    "data.validation_fraction": 0.2} | {name.replace("__", "."): value for name, value in more.items()}
+    return (SHORT | {"data.path": str(texts / "a.txt"), "data.document_boundary": "line",
+                     "data.cache": str(texts / "cache"), "data.validation_fraction": 0.2} | {name.replace("__",
+                                                                                                          "."): value for name,
+                                                                                             value in more.items()})
 
 
 def on_pairs(texts, **more) -> dict:
@@ -56,7 +58,7 @@ def on_pairs(texts, **more) -> dict:
 
 
 def further(place, texts, **more):
-    return start.resolve(config.Config(), {"start.hub": str(place)}, on_text(texts, **more))
+    return initialization.resolve(config.Config(), {"init.hub": str(place)}, on_text(texts, **more))
 
 
 def blank(cfg, packed):
@@ -68,12 +70,12 @@ def blank(cfg, packed):
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_it_takes_the_model_the_words_and_the_parameters(made, texts, name):
     cfg, opened = further(made[name], texts), mlm.open(made[name])
-    recipe.check(cfg)
+    resolution.check(cfg)
     assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.cfg.model) | {"size": ""}
-    assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.start.hub == str(made[name])
+    assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(made[name])
     packed = pack.load(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
-    begun = start.begin(cfg, blank(cfg, packed), packed.tokenizer)
+    begun = initialization.begin(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
 
 
@@ -94,8 +96,8 @@ def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_
     assert len(prints) == 4
     packed = pack.load(first)
     shutil.copy(again / "model.safetensors", tmp_path / "moved")
-    with pytest.raises(errors.ConfigError, match=r"^config.start.content = '\w+': expected what is in .*moved, \w+$"):
-        start.begin(fields.override(first, {"start.hub": str(tmp_path / "moved")}), blank(first, packed),
+    with pytest.raises(errors.ConfigError, match=r"^config.init.hub_sha256 = '\w+': expected what is in .*moved, \w+$"):
+        initialization.begin(fields.override(first, {"init.hub": str(tmp_path / "moved")}), blank(first, packed),
                     packed.tokenizer)
 
 
@@ -104,8 +106,8 @@ def run(made, texts, tmp_path_factory):
     """A run that began from a folder that is gone: what started it, its config, and what it gave."""
     top = tmp_path_factory.mktemp("runs")
     shutil.copytree(made["roberta"], top / "folder")
-    asked = {"start.hub": str(top / "folder")} | on_text(texts, workdir=str(top / "run"), optim__learning_rate=1e-9)
-    cfg = start.resolve(config.Config(), asked)
+    asked = {"init.hub": str(top / "folder")} | on_text(texts, workdir=str(top / "run"), optim__learning_rate=1e-9)
+    cfg = initialization.resolve(config.Config(), asked)
     done = loop.train(cfg)
     shutil.rmtree(top / "folder")
     return asked, cfg, done
@@ -114,7 +116,7 @@ def run(made, texts, tmp_path_factory):
 @pytest.mark.slow
 def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     asked, cfg, done = run
-    again = start.resolve(config.Config(), asked)
+    again = initialization.resolve(config.Config(), asked)
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
     again = fields.override(again, {"data.cache": str(tmp_path / "cache")})
     shutil.copytree(cfg.workdir, tmp_path / "copy")
@@ -122,10 +124,11 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     line = "the sky is [MASK]."
     found, told = (mlm.open(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
-    assert len(trained.load(str(tmp_path / "copy"), {"data.cache": str(tmp_path / "cache")}).packed().train["ids"]) > 8
-    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = '.*folder': expected a Hugging Face folder"):
-        start.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
-    assert folders.write(mlm.open(tmp_path / "copy"), str(tmp_path / "out"))["model_type"] == "roberta"
+    assert (len(trained_run.load(str(tmp_path / "copy"),
+                                 {"data.cache": str(tmp_path / "cache")}).packed().train["ids"]) > 8)
+    with pytest.raises(errors.ConfigError, match=r"^config.init.hub = '.*folder': expected a Hugging Face folder"):
+        initialization.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
+    assert pretrained_io.write(mlm.open(tmp_path / "copy"), str(tmp_path / "out"))["model_type"] == "roberta"
     had, has = (load((place / "model.safetensors").read_bytes()) for place in (made["roberta"], tmp_path / "out"))
     assert had.keys() == has.keys()
     for name, value in had.items():
@@ -133,60 +136,65 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
         np.testing.assert_allclose(has[name][first:], value[first:], rtol=0, atol=1e-6, err_msg=name)
 
 
-REFUSED = {
-    "another model": ({"model.heads": 4}, r"^config.model.heads = 4: expected 2, as .*bert has it; leave it out"),
-    "another norm": ({"model.norm_eps": 1e-6}, r"^config.model.norm_eps = 1e-06: expected 1e-12, as .*bert has it"),
-    "another size": ({"model.size": "base"}, r"^config.model.size = 'base': expected 'micro', as .*bert has it"),
-    "a run beside it": ({"start.run": "runs/a"}, r"^config.start.hub = '.*bert': expected none beside config.start.ru"),
-    "words of its own": ({"tokenizer.kind": "wordpiece"}, r"^config.tokenizer.kind = .*: nothing reads it, since"),
-    "no text": ({"data.path": "", "data.boundary": "file"}, r"^config.data.path = '': expected text to go on with"),
-    "no folder": ({"start.hub": "runs/none"}, r"^config.start.hub = 'runs/none': expected a Hugging Face folder"),
-    "a name too long": ({"start.hub": "a" * 5000}, r"^config.start.hub = 'a+\.\.\.a+': expected a path of less than"),
-    "two lines": ({"start.hub": "a\nb"}, r"^config.start.hub = 'a\\nb': expected text without line ends"),
-    "longer rows": ({"pack.length": 64}, r"^config.pack.length = 64: expected .*32"),
-    "left alone": ({"objective": "causal"}, r"^config.model.sees = 'both': expected left or apart, since"),
-}
+REFUSED = {"another model": ({"model.num_heads": 4},
+                             r"^config.model.num_heads = 4: expected 2, as .*bert has it; leave it out"),
+           "another norm": ({"model.norm_eps": 1e-6},
+                            r"^config.model.norm_eps = 1e-06: expected 1e-12, as .*bert has it"),
+           "another size": ({"model.size": "base"}, r"^config.model.size = 'base': expected 'micro', as .*bert has it"),
+           "a run beside it": ({"init.run": "runs/a"},
+                               r"^config.init.hub = '.*bert': expected none beside config.init.ru"),
+           "words of its own": ({"tokenizer.kind": "wordpiece"},
+                                r"^config.tokenizer.kind = .*: nothing reads it, since"), "no text": ({"data.path": "",
+                                                                                                       "data.document_boundary": "file"},
+                                                                                                      r"^config.data.path = '': expected text to go on with"),
+           "no folder": ({"init.hub": "runs/none"}, r"^config.init.hub = 'runs/none': expected a Hugging Face folder"),
+           "a name too long": ({"init.hub": "a" * 5000},
+                               r"^config.init.hub = 'a+\.\.\.a+': expected a path of less than"),
+           "two lines": ({"init.hub": "a\nb"}, r"^config.init.hub = 'a\\nb': expected text without line ends"),
+           "longer rows": ({"pack.seq_len": 64}, r"^config.pack.seq_len = 64: expected .*32"),
+           "left alone": ({"objective": "causal"}, r"^config.model.context = 'both': expected left or apart, since")}
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_differs_is_refused_in_one_line(made, texts, case):
     changes, said = REFUSED[case]
-    asked = {"start.hub": str(made["bert"])} | on_text(texts) | changes
+    asked = {"init.hub": str(made["bert"])} | on_text(texts) | changes
     if not asked["data.path"]:
         del asked["data.validation_fraction"]
     with pytest.raises(errors.ConfigError, match=said) as refused:
-        recipe.check(start.resolve(config.Config(), asked))
+        resolution.check(initialization.resolve(config.Config(), asked))
     assert "\n" not in str(refused.value)
 
 
 def test_another_vocabulary_is_refused(made, texts):
     cfg = further(made["bert"], texts)
     words = pack.load(further(made["bert_uncased"], texts)).tokenizer
-    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = .*: expected the vocabulary of the rows to"):
-        start.begin(cfg, blank(cfg, pack.load(cfg)), words)
+    with pytest.raises(errors.ConfigError, match=r"^config.init.hub = .*: expected the vocabulary of the rows to"):
+        initialization.begin(cfg, blank(cfg, pack.load(cfg)), words)
 
 
 def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(made, texts):
-    cfg = recipe.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
+    cfg = resolution.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
     assert pack.load(cfg).tokenizer.vocab_size == mlm.open(made["bert"]).tokenizer.vocab_size
 
 
 def test_sweeps_have_starts_as_points(made, texts):
-    sweep = {name: {"start.hub": str(made[name])} if name in made else {} for name in ("drawn", "bert", "roberta")}
-    found = list(points.resolved(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
+    sweep = {name: {"init.hub": str(made[name])} if name in made else {} for name in ("drawn", "bert", "roberta")}
+    found = list(sweep_points.resolved(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
     assert [cfg.model.norm_eps for cfg in found] == [1e-6, 1e-12, 1e-5]
     assert [cfg.tokenizer.vocab_size for cfg in found] == [64, 0, 0]
     assert len({fields.fingerprint(cfg) for cfg in found}) == 3
 
 
 def tuned(place, texts, tmp_path, **more):
-    return tuning.resolve(config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more))
+    return finetuning_recipe.resolve(config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"),
+                                                                           **more))
 
 
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
 def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
     cfg, packed = tuned(made[name], texts, tmp_path)
-    assert cfg.optim.learning_rate == tuning.RATES_OF["micro"][1] and cfg.model.dropout == 0.1
+    assert cfg.optim.learning_rate == finetuning_recipe.RATES_OF["micro"][1] and cfg.model.dropout == 0.1
     row = packed.train["ids"][0]
     first = int(np.argmax(row == SEP))
     assert list(row[first:first + between + 1] == SEP) == [True] * between + [False]
@@ -207,9 +215,9 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
 
     folder = with_tensors(changed(made, tmp_path, name), more)
     for read in ("first", "mean"):
-        cfg, packed = tuned(folder, texts, tmp_path, tune__read=read)
+        cfg, packed = tuned(folder, texts, tmp_path, finetune__pooling=read)
         state = blank(cfg, packed)
-        begun = start.begin(cfg, state, packed.tokenizer).params
+        begun = initialization.begin(cfg, state, packed.tokenizer).params
         head = begun["objective"]
         assert (head["label"]["kernel"] == 1).all() and ("pool" in head) == (read == "first")
         if read == "first":
@@ -223,11 +231,11 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
 def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, monkeypatch):
     shutil.copytree(made["roberta"], tmp_path / "theirs")
     monkeypatch.chdir(tmp_path)
-    cfg, packed = tuning.resolve(config.Config(), "theirs", on_pairs(texts))
+    cfg, packed = finetuning_recipe.resolve(config.Config(), "theirs", on_pairs(texts))
     assert cfg.workdir == "runs/theirs/tasks/own"  # nothing is written into a folder of theirs
     loop.train(cfg, packed)
     shutil.rmtree("theirs")
-    again, _ = tuning.resolve(config.Config(), "theirs", on_pairs(texts))
+    again, _ = finetuning_recipe.resolve(config.Config(), "theirs", on_pairs(texts))
     assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
     found = mlm.open(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
     assert {one.label for one in found} <= {"n", "y"}
@@ -236,22 +244,26 @@ def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, 
 @pytest.mark.slow
 def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
-    asked = {"start.run": first.workdir} | on_text(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
-    cfg = start.resolve(config.Config(), asked)
-    assert cfg.model == first.model and cfg.start.state and cfg.tokenizer.path == str(
+    asked = {"init.run": first.workdir} | on_text(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
+    cfg = initialization.resolve(config.Config(), asked)
+    assert cfg.model == first.model and cfg.init.run_sha256 and cfg.tokenizer.path == str(
         directory.tokenizer_folder(first.workdir))
-    assert fields.fingerprint(start.resolve(config.Config(), asked | {"start.state": "0"})) != fields.fingerprint(cfg)
+    assert fields.fingerprint(
+        initialization.resolve(config.Config(), asked | {"init.run_sha256": "0"})
+    ) != fields.fingerprint(cfg)
     packed = pack.load(cfg)
-    begun = start.begin(cfg, blank(cfg, packed), packed.tokenizer)
+    begun = initialization.begin(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"],
                  jax.device_get(mlm.open(first.workdir).params["model"]))
-    for changes, said in (({"model.heads": 4}, "config.model.heads = 4: expected 2, as "),
-                          ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
-                          ({"start.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
-                          ({"data.path": "", "data.boundary": "file"}, "config.data.path = '': expected text to go on"),
-                          ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l")):
+    for changes, said in (
+        ({"model.num_heads": 4}, "config.model.num_heads = 4: expected 2, as "),
+        ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
+        ({"init.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
+        ({"data.path": "", "data.document_boundary": "file"}, "config.data.path = '': expected text to go on"),
+        ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l"),
+    ):
         with pytest.raises(errors.ConfigError, match=said):
-            start.resolve(config.Config(), asked | changes)
+            initialization.resolve(config.Config(), asked | changes)
 
 
 class Library(types.ModuleType):
@@ -275,12 +287,12 @@ def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
     assert mlm.open("hf:org/bert@main").tokenizer.model == mlm.open(made["bert"]).tokenizer.model
     cfg, named = further(made["bert"], texts), further("hf:org/bert", texts)
-    assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.start.hub == "hf:org/bert"
+    assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.init.hub == "hf:org/bert"
     assert library.asked == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load(named)
-    assert (start.begin(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1).any()
+    assert (initialization.begin(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1).any()
     for place in ("hf:org/bert@main", f"{made['bert']}/.", str(made["bert"])):
-        assert start.directory_of(place, "sst2") == directory.fine_tuning("runs/bert", "sst2")
+        assert initialization.directory_of(place, "sst2") == directory.fine_tuning("runs/bert", "sst2")
     monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))
     with pytest.raises(errors.ConfigError, match=r"^hf:a/b: cannot be fetched \(no network\); expected the name of a"):
         mlm.open("hf:a/b")
@@ -292,7 +304,7 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
     with pytest.raises(errors.ConfigError, match=r"^run 'bert-base': expected the directory of a run, or hf:bert-base"):
         mlm.open("bert-base")
-    with pytest.raises(errors.ConfigError, match=r"^config.start.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
+    with pytest.raises(errors.ConfigError, match=r"^config.init.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
         further("org/bert", texts)
     assert not library.asked
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

@@ -11,9 +11,9 @@ from mlm.train.step import evaluation, parallel, program, update
 pytestmark = pytest.mark.slow
 
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
-LAYER = {"model__layers": 1}
-OWN = {"causal": {"model__sees": "left"},  # what an objective asks for where it is not small_config's
-       "denoise": {"family": "encoder_decoder", "model__heads": 2}}
+LAYER = {"model__num_layers": 1}
+OWN = {"causal": {"model__context": "left"},  # what an objective asks for where it is not small_config's
+       "denoise": {"family": "encoder_decoder", "model__num_heads": 2}}
 
 
 def uneven(rows, seed=0):
@@ -73,9 +73,9 @@ def test_a_step_is_handed_its_sum_over_devices():
 @pytest.mark.parametrize("objective", sorted({*OBJECTIVES} - {*LABELLED}))
 def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
     own = OWN.get(objective, {})
-    whole, state, _ = losses(5, objective=objective, optim__clip=0.0, **PLAIN, **own)
-    parts, state_parts, _ = losses(5, mode="pmap", devices=2, objective=objective, train__accumulate=4, optim__clip=0.0,
-                                   **PLAIN, **own)
+    whole, state, _ = losses(5, objective=objective, optim__clip_norm=0.0, **PLAIN, **own)
+    parts, state_parts, _ = losses(5, mode="pmap", devices=2, objective=objective, train__grad_accum_steps=4,
+                                   optim__clip_norm=0.0, **PLAIN, **own)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped

@@ -9,11 +9,11 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from launch.cluster import job as jobs
-from launch.sweep import __main__ as command
-from launch.sweep import copied, overview, points, status, submit, submitted
 from mlm.base import buckets, config, errors, fields, files
-from mlm.train.run import began, directory, start
+from mlm.cli import sweep as command
+from mlm.launch.cluster import job as jobs
+from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
+from mlm.train.run import directory, initialization, provenance
 
 EXPERIMENT = """SCALES = {"quick": {}}
 
@@ -35,10 +35,10 @@ def sweep(tmp_path, monkeypatch):
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs" / "some sweep"
-    fields_ = {f"width{width}-seed{seed}": {"model.width": width, "model.heads": 1, "model.layers": 1, "seed": seed}
-               for width in (8, 16) for seed in (0, 1)}
+    fields_ = {f"width{width}-seed{seed}": {"model.width": width, "model.num_heads": 1, "model.num_layers": 1,
+                                            "seed": seed} for width in (8, 16) for seed in (0, 1)}
     configs = [fields.override(cfg, {"workdir": str(root / f"{name}-{fields.fingerprint(cfg)[:6]}")})
-               for name, cfg in points.resolved(config.Config(), fields_, {}).items()]
+               for name, cfg in sweep_points.resolved(config.Config(), fields_, {}).items()]
     return submit.Sweep(str(tmp_path / "experiment.py"), root, configs, ("--scale=quick",), config.Config(), "")
 
 
@@ -56,13 +56,13 @@ def go(sweep):
 
 def queued(tools, sweep, *commands, job=0):
     """The queue holds these commands, "NUMBER|STATE", of a job."""
-    name = Path(submitted.read(sweep.root)[job].file).parent.name
+    name = Path(job_registry.read(sweep.root)[job].file).parent.name
     with (tools / "squeue").open("a") as file:
         file.writelines(f"{name}|{4711 + job}|{command}\n" for command in commands)
 
 
 def members(sweep) -> list:
-    return [[name.rpartition("-")[0] for name in names] for one in submitted.read(sweep.root) for names in one.members]
+    return [[name.rpartition("-")[0] for name in names] for one in job_registry.read(sweep.root) for names in one.members]
 
 
 def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(sweep):
@@ -107,14 +107,15 @@ def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tool
     assert "--dependency" not in train and train.endswith("job.sh") and table.endswith("-table/job.sh")
     assert members(sweep) == [["width8-seed0"], ["width8-seed1"], ["width16-seed0"], ["width16-seed1"], []]
     queued(tools, sweep, "0|RUNNING", "1|RUNNING", "2|PENDING")
-    at = overview.state(sweep.configs[0])
-    monkeypatch.setattr(overview, "state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at)
+    at = sweep_state.state(sweep.configs[0])
+    monkeypatch.setattr(sweep_state, "state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at)
     go(running=4)
     assert members(sweep)[5:] == [[]]  # the table's job, which is in no queue
     assert "--dependency=afterany:4711" in own_slurm.called(tools, "sbatch")[-1]
     (tools / "squeue").write_text("")
     with directory.claim(sweep.configs[1]):
-        monkeypatch.setattr(overview, "state", lambda cfg: at._replace(name="elsewhere") if directory.held(cfg) else at)
+        monkeypatch.setattr(sweep_state, "state",
+                            lambda cfg: at._replace(name="elsewhere") if directory.held(cfg) else at)
         go(running=1)
     assert members(sweep)[6:] == [["width8-seed0"], ["width16-seed0", "width16-seed1"], []]
 
@@ -137,7 +138,7 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
 def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     directory.fail(sweep.configs[1].workdir, "Diverged, before it was submitted")
     go(running=1, each=2)
-    first = Path(submitted.read(sweep.root)[0].file)
+    first = Path(job_registry.read(sweep.root)[0].file)
     jobs.log(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
     queued(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
@@ -146,14 +147,14 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     files.write_lines(directory.metrics(a.workdir), [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
     with directory.claim(a):
         found = {one.point: one for one in status.read(sweep.root, sweep.configs)}
-    assert [found[points.name(cfg)].state for cfg in (a, b, c, d)] == ["running", "queued", "lost", "failed"]
+    assert [found[sweep_points.name(cfg)].state for cfg in (a, b, c, d)] == ["running", "queued", "lost", "failed"]
     seconds = (a.train.steps - 100) // 2
     with directory.claim(b):
         assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "running", "lost", "failed"]
-    assert found[points.name(a)].left == f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    assert found[points.name(a)].step == f"100/{a.train.steps:,}"
-    assert found[points.name(c)].more == "slurmstepd: error: *** NODE FAILURE ***"
-    assert found[points.name(d)].more == "Diverged: step 3"
+    assert found[sweep_points.name(a)].left == f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    assert found[sweep_points.name(a)].step == f"100/{a.train.steps:,}"
+    assert found[sweep_points.name(c)].more == "slurmstepd: error: *** NODE FAILURE ***"
+    assert found[sweep_points.name(d)].more == "Diverged: step 3"
     states = [one.state for one in status.read(sweep.root, sweep.configs)]
     assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
     (tools / "squeue").unlink()
@@ -206,11 +207,11 @@ def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep,
     assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=0 ' in train
     assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7\n" in train
     assert "#SBATCH --nodes=1" in table and "srun" not in table
-    found = re.findall(r"-m launch.run --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
+    found = re.findall(r"-m mlm.cli.train --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
     for words, cfg in zip(found, sweep.configs, strict=True):
         given = dict(re.findall(r"--config\.([\w.]+)='?([^' ]*(?: sweep[^']*)?)", words))
         typed = {name: type(fields.DEFAULT[name])(value) for name, value in given.items()}
-        assert start.resolve(config.Config(), typed) == cfg
+        assert initialization.resolve(config.Config(), typed) == cfg
         assert given["workdir"] == cfg.workdir
 
 
@@ -230,9 +231,9 @@ def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monke
     assert (folder / "elsewhere" / "experiment.py").read_text() == EXPERIMENT
     assert {"mlm", "launch", "configs", "experiments"} <= {path.name for path in folder.iterdir()}
     assert not [path for path in folder.rglob("*") if path.name == "__pycache__" or path.name.startswith(".git")]
-    source = began.source()
-    monkeypatch.setattr(began, "__file__", str(folder / "mlm/train/run/began.py"))
-    assert began.source() == source
+    source = provenance.source()
+    monkeypatch.setattr(provenance, "__file__", str(folder / "mlm/train/run/provenance.py"))
+    assert provenance.source() == source
     go(running=1)
     assert len(list((sweep.root / "code").iterdir())) == 1
     (tmp_path / "experiment.py").write_text(f"{EXPERIMENT}# changed\n")
@@ -248,8 +249,8 @@ def test_of_the_packages_nothing_is_copied_that_python_makes(tmp_path, monkeypat
     for name in ("mlm/a.py", "mlm/__pycache__/a.pyc", "launch/.b.py.swp", "tests/c.py", "experiments/notes/d.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    monkeypatch.setattr(copied, "ROOT", tmp_path)
-    assert list(copied.code(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
+    monkeypatch.setattr(code_snapshot, "ROOT", tmp_path)
+    assert list(code_snapshot.code(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
 
 
 def test_a_recipe_of_one_s_own_is_copied_too(sweep, go, tools, tmp_path):
@@ -257,7 +258,7 @@ def test_a_recipe_of_one_s_own_is_copied_too(sweep, go, tools, tmp_path):
     go(sweep._replace(recipe="own.py:small"), running=1)
     (code,) = (sweep.root / "code").iterdir()
     assert (code / "elsewhere" / "own.py").read_text() == "the recipe"
-    text = Path(submitted.read(sweep.root)[0].file).read_text()
+    text = Path(job_registry.read(sweep.root)[0].file).read_text()
     assert f"'--config={code}/elsewhere/own.py:small' --scale=quick" in text
 
 
@@ -267,12 +268,12 @@ def test_a_field_is_told_as_it_is_typed():
 
 
 def test_a_file_of_the_packages_is_known_by_its_own_path_in_the_copy():
-    assert copied.within(str(copied.ROOT / "experiments" / "masking_rate.py")) == "experiments/masking_rate.py"
-    assert copied.within("/somewhere/masking_rate.py") == "elsewhere/masking_rate.py"
+    assert (code_snapshot.within(str(code_snapshot.ROOT / "experiments" / "masking_rate.py")) == "experiments/masking_rate.py")
+    assert code_snapshot.within("/somewhere/masking_rate.py") == "elsewhere/masking_rate.py"
 
 
 def test_points_are_chosen_by_name_and_by_pattern(sweep):
-    names = lambda *wanted: [points.name(cfg) for cfg in points.chosen(sweep.configs, wanted)]  # noqa: E731
+    names = lambda *wanted: [sweep_points.name(cfg) for cfg in sweep_points.chosen(sweep.configs, wanted)]  # noqa: E731
     assert names() == ["width8-seed0", "width8-seed1", "width16-seed0", "width16-seed1"]
     assert names("width16-seed0", "*-seed1") == ["width8-seed1", "width16-seed0", "width16-seed1"]
     with pytest.raises(errors.ConfigError, match=r"--points = 'width8-seed': .*did you mean 'width8-seed"):
@@ -290,11 +291,10 @@ def test_points_that_are_not_selected_are_no_strangers(sweep, monkeypatch, capsy
 def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
     """By the command itself, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "launch.sweep", "submit", "experiments/masking_rate.py", "--on=slurm", "--dry_run",
-         "--config.eval.rates=(0.15,0.4)", "--config.train.steps=7", "--points=*-0.15-*,*-0.8-*", "--workers=2",
-         f"--config.workdir={tmp_path / 'sweep'}"], cwd=copied.ROOT, capture_output=True, text=True, check=False)
+        [sys.executable, "-m", "mlm.launch.sweep", "submit", "experiments/masking_rate.py", "--on=slurm", "--dry_run",
+         "--config.eval.mask_rates=(0.15,0.4)", "--config.train.steps=7", "--points=*-0.15-*,*-0.8-*", "--workers=2",
+         f"--config.workdir={tmp_path / 'sweep'}"], cwd=code_snapshot.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*'--config.eval.rates="
-                     r"\(0.15, 0.4\)'.* --config.train.steps=7 .*--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
+    assert re.search(r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*'--config.eval.mask_rates=" r"\(0.15, 0.4\)'.* --config.train.steps=7 .*--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
                      done.stdout)
     assert not (tmp_path / "sweep").exists() and set(command.VERBS) >= {"submit", "status", "cancel"}

@@ -8,7 +8,7 @@ from test_experiments import FLOORS, OWN, about, result
 from mlm.base import config, fields
 from mlm.objectives import mlm
 from mlm.report import rows, summary, table
-from mlm.report.asked import METRIC
+from mlm.report.evaluation_columns import METRIC
 from mlm.train.step import references
 
 
@@ -33,14 +33,14 @@ def test_runs_on_the_same_rows_have_no_column_of_them():
 
 def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
     found, columns, _ = made([
-        on("long", 0, 3.0, pack__length=128, model__width=64), on("short", 0, 3.4, 5.5, pack__length=64),
-        on("wide", 0, 2.9, pack__length=128, model__width=96)])
+        on("long", 0, 3.0, pack__seq_len=128, model__width=64), on("short", 0, 3.4, 5.5, pack__seq_len=64),
+        on("wide", 0, 2.9, pack__seq_len=128, model__width=96)])
     assert [(row["model"], row[summary.JUDGED], row["loss"] if row["model"] == "unigram" else row["loss"].mean)
             for row in found] == [("a model", "A", 3.0), ("a model", "B", 3.4), ("a model", "A", 2.9),
                                   ("unigram", "A", 5.0), ("unigram", "B", 5.5)]
     assert [row["below_unigram"].mean for row in found[:3]] == pytest.approx([2.0, 2.1, 2.1])
     assert "judged on" in [column.title for column in columns]
-    said = "A: 500 rows, 9,000 predictions, pack.length 128; B: 500 rows, 9,000 predictions, pack.length 64."
+    said = "A: 500 rows, 9,000 predictions, pack.seq_len 128; B: 500 rows, 9,000 predictions, pack.seq_len 64."
     assert said in table.markdown(found, columns)
 
 

@@ -18,7 +18,7 @@ SCALES = {"quick": {}}
 
 def sweep(scale):
     """A point that trains, and one whose updates overflow."""
-    return {"good": {"seed": 0}, "bad": {"seed": 1, "optim.learning_rate": 1e30, "optim.clip": 0.0}}
+    return {"good": {"seed": 0}, "bad": {"seed": 1, "optim.learning_rate": 1e30, "optim.clip_norm": 0.0}}
 '''
 
 
@@ -27,13 +27,13 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "texts.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
     (folder / "experiment.py").write_text(EXPERIMENT)
-    fields = {"data.path": folder / "texts.txt", "data.boundary": "blank_line", "data.cache": folder / "cache",
-              "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.length": 16, "model.layers": 1,
-              "model.width": 8, "model.hidden": 8, "model.heads": 1, "train.steps": 6, "train.batch_size": 8,
+    fields = {"data.path": folder / "texts.txt", "data.document_boundary": "blank_line", "data.cache": folder / "cache",
+              "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.seq_len": 16, "model.num_layers": 1,
+              "model.width": 8, "model.mlp_dim": 8, "model.num_heads": 1, "train.steps": 6, "train.batch_size": 8,
               "eval.batch_size": 8, "workdir": folder / "runs"}
 
     def call(verb, *more):
-        done = subprocess.run([sys.executable, "-m", "launch.sweep", verb, str(folder / "experiment.py"),
+        done = subprocess.run([sys.executable, "-m", "mlm.launch.sweep", verb, str(folder / "experiment.py"),
                                *(f"--config.{name}={value}" for name, value in fields.items()), *more], cwd=ROOT,
                               capture_output=True, text=True, check=False, env=environment())
         return done.returncode, done.stdout, done.stderr

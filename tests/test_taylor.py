@@ -10,7 +10,8 @@ from small import small_config
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
 from mlm.data.tokenizers import kinds
-from mlm.judge import cloze, flesch, folders, taylor
+from mlm.evaluation import readability, reading_ease
+from mlm.inference import masked_queries, pretrained_io
 
 ENTRIES = [*SPECIAL, "a", "b", "c", "##b", "##c", ".", ","]
 PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c, b abc a b c a"]
@@ -18,10 +19,10 @@ PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c
 
 @pytest.fixture(scope="module")
 def model():
-    cfg = small_config(pack__length=20, model__width=8)
-    made = folders.joined(cfg, kinds.KINDS["wordpiece"].restore("\n".join(ENTRIES).encode()), {})
+    cfg = small_config(pack__seq_len=20, model__width=8)
+    made = pretrained_io.joined(cfg, kinds.KINDS["wordpiece"].restore("\n".join(ENTRIES).encode()), {})
     params = jax.tree.map(lambda x: 3 * x, made.model.init(jax.random.key(0)))
-    return folders.joined(cfg, made.tokenizer, params)
+    return pretrained_io.joined(cfg, made.tokenizer, params)
 
 
 def asked(model, words, version, every):
@@ -32,39 +33,39 @@ def asked(model, words, version, every):
         ids = model.tokenizer.encode(word)
         where[i] = len(row), ids
         row += [MASK] * len(ids) if i in deleted else ids
-    logits_TxV = model.model.logits(model.params["model"], model.model.hidden(
-        model.params["model"], cloze.text(jnp.asarray([[*row, SEP]])))[0])[0]
+    logits_TxV = model.model.logits(model.params["model"], model.model.encode(
+        model.params["model"], masked_queries.text(jnp.asarray([[*row, SEP]])))[0])[0]
     best = logits_TxV.argmax(-1).tolist()
     return sum(best[first:first + len(ids)] == ids for first, ids in map(where.get, deleted))
 
 
 @pytest.mark.parametrize("every", [2, 5])
 def test_words_are_exact_where_the_model_s_likeliest_tokens_are_theirs(model, every):
-    found = taylor.passages(model, PASSAGES[:2], every)
+    found = readability.passages(model, PASSAGES[:2], every)
     for passage, text in zip(found, PASSAGES, strict=False):
         words = re.findall(r"\w+|[.,]", text)
         assert passage.words == sum(word.isalnum() for word in words) and passage.text == text
         assert passage.exact == sum(asked(model, words, version, every) for version in range(every))
     assert sum(one.exact for one in found) > 0
-    assert found[0] == taylor.passages(model, PASSAGES[:1], every)[0]
+    assert found[0] == readability.passages(model, PASSAGES[:1], every)[0]
 
 
 def test_every_word_of_a_passage_longer_than_a_row_is_asked_once(model, monkeypatch):
     hidden = []
-    kept = taylor._hidden
-    monkeypatch.setattr(taylor, "_hidden", lambda row, words: hidden.append((row, words)) or kept(row, words))
-    passage, = taylor.passages(model, PASSAGES[2:])
+    kept = readability._hidden
+    monkeypatch.setattr(readability, "_hidden", lambda row, words: hidden.append((row, words)) or kept(row, words))
+    passage, = readability.passages(model, PASSAGES[2:])
     spoken = [model.tokenizer.decode(row[first:end]) for row, words in hidden for first, end in words]
-    assert sorted(spoken) == sorted(taylor.WORD.findall(PASSAGES[2])) and len(spoken) == passage.words
-    assert len(hidden) == 2 * taylor.EVERY and all(len(row) <= model.length for row, _ in hidden)
+    assert sorted(spoken) == sorted(readability.WORD.findall(PASSAGES[2])) and len(spoken) == passage.words
+    assert len(hidden) == 2 * readability.EVERY and all(len(row) <= model.length for row, _ in hidden)
     for row, words in hidden:
         shown = kept(row, words)
         assert shown.count(MASK) == sum(end - first for first, end in words) and len(shown) == len(row)
 
 
 def test_a_word_that_the_vocabulary_lacks_is_never_exact(model, monkeypatch):
-    monkeypatch.setattr(taylor, "best", lambda model, params, ids_BxL: jnp.full(ids_BxL.shape, UNK))
-    assert taylor.passages(model, ["x x x x x x"]) == [taylor.Passage("x x x x x x", 6, 0)]
+    monkeypatch.setattr(readability, "best", lambda model, params, ids_BxL: jnp.full(ids_BxL.shape, UNK))
+    assert readability.passages(model, ["x x x x x x"]) == [readability.Passage("x x x x x x", 6, 0)]
 
 
 @pytest.mark.parametrize(("text", "wanted"), [
@@ -72,13 +73,13 @@ def test_a_word_that_the_vocabulary_lacks_is_never_exact(model, monkeypatch):
     ("Apples are red. The window is there today!", 206.835 - 1.015 * 4 - 84.6 * 11 / 8),
 ])
 def test_flesch_is_his_formula(text, wanted):
-    assert flesch.reading_ease(text) == pytest.approx(wanted)
+    assert reading_ease.reading_ease(text) == pytest.approx(wanted)
 
 
 def test_what_is_no_passage_is_refused(model):
     with pytest.raises(errors.ConfigError, match=r"^text = 'a b c': expected a passage of 5 words or more$"):
-        taylor.passages(model, ["a b c"])
+        readability.passages(model, ["a b c"])
     alone = model._replace(output=False)
     with pytest.raises(errors.ConfigError, match=r"^cloze = 'mlm': expected a run that was trained to tell"):
-        taylor.passages(alone, PASSAGES)
-    assert np.isfinite(taylor.passages(model, PASSAGES)[0].share)
+        readability.passages(alone, PASSAGES)
+    assert np.isfinite(readability.passages(model, PASSAGES)[0].share)

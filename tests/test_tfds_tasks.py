@@ -9,7 +9,7 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import labelled, pack
 from mlm.data.tokenizers import kinds
-from mlm.train import recipe
+from mlm.train import resolution
 
 pytest.importorskip("tensorflow_datasets")
 NAMES = ("right", "also_right", "absent")  # sorted they would stand otherwise
@@ -49,11 +49,11 @@ def folder(tmp_path_factory):
 
 def load(folder, objective="classify", path="toy", **said):
     said = {"format": "tfds", "train": "train", "dev": "validation", "text": "one", "label": "label"} | said
-    cfg = recipe.resolve(fields.override(config.Config(), {
+    cfg = resolution.resolve(fields.override(config.Config(), {
         "objective": objective, "data.task": "own", "data.task_path": path, "data.cache": str(folder / "cache"),
         "data.tfds_dir": str(folder) if said["format"] == "tfds" else "", "tokenizer.path": str(folder),
-        "pack.length": 16} | {f"data.labelled.{name}": one for name, one in said.items()}))
-    recipe.check(cfg)
+        "pack.seq_len": 16} | {f"data.labelled.{name}": one for name, one in said.items()}))
+    resolution.check(cfg)
     return pack.load(cfg)
 
 
@@ -98,8 +98,8 @@ def test_a_slice_of_a_split_is_rows_of_its_own(folder):
     ({"path": "imdb_reviewz"}, "config.data.task_path = 'imdb_reviewz': expected .*; did you mean 'imdb_reviews'"),
     ({"dev": "validatoin"}, "config.data.labelled.dev = 'validatoin': expected one of .*; did you mean 'validation'"),
     ({"dev": "train[:x%]"}, r"config.data.labelled.dev = 'train\[:x%\]': expected one of .* a slice of it such as"),
-    ({"label": "labels"}, "config.data.labelled.label = 'labels': expected one of .*; did you mean 'label'"),
-    ({"objective": "choice", "choices": "one,otter"}, "config.data.labelled.choices = 'otter': expected one of"),
+    ({"label": "labels"}, "config.data.labelled.label_column = 'labels': expected one of .*; did you mean 'label'"),
+    ({"objective": "choice", "choices": "one,otter"}, "config.data.labelled.choice_columns = 'otter': expected one of"),
     ({"test": "test"}, "toy/1.2.0, split test, record 0: label = -1: expected a label; where it is hidden, another"),
     ({"dev": "bad"}, r"toy/1.2.0, split bad, record 0: one: byte 4 = b'\\xff': expected UTF-8"),
     ({"text": "pair"}, "toy/1.2.0, split train, record 0: pair = 'ndarray': expected a text, a class or a number"),
@@ -129,5 +129,5 @@ def test_the_folder_of_data_sets_is_read_where_there_are_any():
                       ({"data.task": "topic"}, "config.data.task is 'topic'"),
                       ({"data.corpus": "docstrings"}, "config.data.corpus is 'docstrings', not tfds or task")):
         with pytest.raises(errors.ConfigError, match=f"^config.data.tfds_dir = 'b': nothing reads it, since {why}; l"):
-            recipe.resolve(fields.override(cfg, said))
-    recipe.resolve(fields.override(cfg, {"data.corpus": "tfds", "data.tfds_name": "lm1b"}))
+            resolution.resolve(fields.override(cfg, said))
+    resolution.resolve(fields.override(cfg, {"data.corpus": "tfds", "data.tfds_name": "lm1b"}))

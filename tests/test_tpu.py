@@ -11,11 +11,11 @@ from pathlib import Path
 import clouds
 import pytest
 
-from launch.cluster import job as jobs
-from launch.cluster import kinds, tpu
-from launch.cluster.job import Job, options
-from launch.sweep import copied
 from mlm.base.errors import ConfigError
+from mlm.launch.cluster import accelerators, tpu
+from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster.job import Job, options
+from mlm.launch.sweep import code_snapshot
 
 ROOT = Path(__file__).parents[1]
 WORK = """trap 'echo "$1 saved" >>"$CLOUD/saved"; exit 143' TERM
@@ -30,7 +30,7 @@ echo "$1" >>"$CLOUD/done"
 """
 
 
-def job(folder=Path("folder"), *, commands=((sys.executable, "-m", "launch.run"),), asked=(), **changes) -> Job:
+def job(folder=Path("folder"), *, commands=((sys.executable, "-m", "mlm.cli.train"),), asked=(), **changes) -> Job:
     said = options(tpu.OPTIONS, ["zone=us-east5-a", *asked])
     name = changes.pop("name", "lab-1")
     return Job(name, tuple(commands), folder / name, folder / "code", folder, **{
@@ -162,18 +162,18 @@ def test_what_needs_no_accelerator_runs_here_when_the_jobs_before_it_have_ended(
     ("v6e-8", 1, "--accelerator-type=v6e-8 --runtime-version=v2-alpha-tpuv6e"),
 ])
 def test_the_script_says_what_is_asked_for(kind, hosts, said, tmp_path):
-    words = (sys.executable, "-m", "launch.sweep", "folder/code/experiments/a.py", "it's", "a b", "$HOME")
+    words = (sys.executable, "-m", "mlm.launch.sweep", "folder/code/experiments/a.py", "it's", "a b", "$HOME")
     text = tpu.text(job(commands=[words], kind=kind, hosts=hosts, asked=("capacity=spot", "create=--network=lab")))
     assert f"\nCREATE=({said} --spot --network=lab)\n" in text
-    assert f"\nSLICES={hosts // kinds.KINDS[kind].hosts} " in text and f"\nHOSTS={hosts} " in text
+    assert f"\nSLICES={hosts // accelerators.KINDS[kind].hosts} " in text and f"\nHOSTS={hosts} " in text
     path = tmp_path / "job.sh"
     path.write_text(text[:text.index("set -uo")] + 'bash -c "printf %s\\\\\\\\n ${COMMANDS[0]}"\n')
     printed = subprocess.run(["bash", path], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines() == ["python", "-m", "launch.sweep", "./experiments/a.py", *words[4:]]
+    assert printed.splitlines() == ["python", "-m", "mlm.launch.sweep", "./experiments/a.py", *words[4:]]
 
 
 def test_the_sizes_of_slices_are_those_of_their_topologies():
-    for name, kind in kinds.KINDS.items():
+    for name, kind in accelerators.KINDS.items():
         if kind.tpu:
             chips = 1
             for side in kind.tpu.topology.split("x"):
@@ -182,7 +182,7 @@ def test_the_sizes_of_slices_are_those_of_their_topologies():
 
 
 def test_the_copied_code_is_what_a_host_needs(tmp_path):
-    assert {"setup.py", "pyproject.toml", "launch/cluster/host.sh"} <= set(copied.code(tmp_path, ()).files)
+    assert {"setup.py", "pyproject.toml", "mlm/launch/cluster/host.sh"} <= set(code_snapshot.code(tmp_path, ()).files)
 
 
 @pytest.mark.parametrize(("changes", "said"), [

@@ -70,13 +70,14 @@ def batch(number, head):
 def made(head):
     """Theirs' config, its program, and the state that holds their weights."""
     sizes, (b1, b2) = theirs.SIZES, theirs.ADAM["betas"]
-    cfg = small_config(
-        objective=head, model__layers=sizes["num_hidden_layers"], model__width=sizes["hidden_size"],
-        model__heads=sizes["num_attention_heads"], model__hidden=sizes["intermediate_size"],
-        model__max_positions=sizes["max_position_embeddings"], model__norm="post", model__norm_eps=1e-12,
-        model__unroll=1, pack__length=theirs.LENGTH, train__steps=theirs.STEPS, train__batch_size=theirs.ROWS,
-        optim__learning_rate=theirs.PEAK, optim__warmup_fraction=theirs.WARMUP / theirs.STEPS, optim__b1=b1,
-        optim__b2=b2, optim__eps=theirs.ADAM["eps"], optim__weight_decay=theirs.DECAY, optim__clip=theirs.CLIP, **PLAIN)
+    cfg = small_config(objective=head, model__num_layers=sizes["num_hidden_layers"], model__width=sizes["hidden_size"],
+                       model__num_heads=sizes["num_attention_heads"], model__mlp_dim=sizes["intermediate_size"],
+                       model__max_positions=sizes["max_position_embeddings"], model__norm_placement="post",
+                       model__norm_eps=1e-12, model__scan_unroll=1, pack__seq_len=theirs.LENGTH,
+                       train__steps=theirs.STEPS, train__batch_size=theirs.ROWS, optim__learning_rate=theirs.PEAK,
+                       optim__warmup_fraction=theirs.WARMUP / theirs.STEPS, optim__b1=b1, optim__b2=b2,
+                       optim__eps=theirs.ADAM["eps"], optim__weight_decay=theirs.DECAY, optim__clip_norm=theirs.CLIP,
+                       **PLAIN)
     of, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
     state = jax.device_get(of.initial(knobs))
     ours = params(state.params, head)
@@ -87,7 +88,7 @@ def made(head):
 def logits(cfg, model, head, params, given):
     if head == "choice":
         return choice.logits(cfg, params, model, given, None, endings=theirs.ENDINGS)
-    (h_BxLxD,), own = model.hidden(params["model"], given.text), params["objective"]
+    (h_BxLxD,), own = model.encode(params["model"], given.text), params["objective"]
     return heads.row(own, h_BxLxD, given.text, None, read="first", rate=0.0) if head == "classify" else (
         heads.dense(own, h_BxLxD))
 

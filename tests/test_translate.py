@@ -16,9 +16,9 @@ from mlm.base.special import CLS
 from mlm.data.rows import aligned as rows
 from mlm.data.text.aligned import Pair
 from mlm.data.tokenizers import kinds
-from mlm.judge import questions, translate
-from mlm.judge.judged import Part
-from mlm.report import answers
+from mlm.evaluation import evaluation_tasks, translation_scores
+from mlm.evaluation.evaluations import Part
+from mlm.report import evaluation_tables
 from mlm.train.run import directory
 from mlm.train.step import parallel
 
@@ -50,10 +50,11 @@ def copied(params, cache, ids_B):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     cfg = config.Config(
-        data=config.Data(corpus="aligned"), pack=config.Pack(length=LENGTH + 2, source_length=LENGTH + 1),
+        data=config.Data(corpus="aligned"), pack=config.Pack(seq_len=LENGTH + 2, source_len=LENGTH + 1),
         eval=config.Eval(batch_size=4), workdir=str(tmp_path_factory.mktemp("run")))
     tokenizer = kinds.train(config.Tokenizer(kind="words"), [" ".join(WORDS)])
-    model = types.Model(ways=("left",), width=1, init=None, hidden=None, logits=None, start=copying, next=copied)
+    model = types.Model(directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=copying,
+                        decode_step=copied)
     runs = parallel.one_device(lambda *_: None)
     state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())
     return Run(cfg, tokenizer, python.SimpleNamespace(model=model, run=runs), runs.put_state(state))
@@ -67,7 +68,7 @@ def sentences(count, longest):
 @pytest.mark.parametrize(("width", "norm"), [(1, "none"), (2, "mean")])
 def test_each_text_is_translated_beside_itself_and_cut_where_it_is_too_long(run, width, norm):
     texts = [*sentences(9, LENGTH), " ".join(WORDS[:LENGTH + 3])]
-    found, cut = translate.translations(run, texts, width, norm)
+    found, cut = translation_scores.translations(run, texts, width, norm)
     assert found == [*texts[:-1], " ".join(WORDS[:LENGTH])] and cut == 1
 
 
@@ -80,32 +81,33 @@ def test_sources_stand_alone_in_their_rows(run):
 def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=None))
     cfg = config.Config(data=config.Data(corpus="aligned"))
-    assert [part.name for part in translate.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean", "dev-beam4-none"]
-    with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, aligned=config.Aligned(test="test")))
-    assert [part.name for part in translate.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
+    assert [part.name for part in translation_scores.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean",
+                                                                           "dev-beam4-none"]
+    with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, parallel=config.Aligned(test="test")))
+    assert [part.name for part in translation_scores.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
     asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
-    assert [part.asked["beam"] for part in questions.due(asked)] == [1, 8, 8]
-    assert all(isinstance(part.asked["beam"], int) for part in questions.due(asked))
-    assert translate.due(cfg, ()) == [] and not translate.can(cfg)
-    assert translate.can(config.Config()) == "config.data.corpus is auto, not aligned"
-    pairs = [translate.of_pairs("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
-    assert len({*pairs, translate.due(cfg, (1,))[0].sha256}) == 3
+    assert [part.asked["beam"] for part in evaluation_tasks.due(asked)] == [1, 8, 8]
+    assert all(isinstance(part.asked["beam"], int) for part in evaluation_tasks.due(asked))
+    assert translation_scores.due(cfg, ()) == [] and not translation.can(cfg)
+    assert translation_scores.can(config.Config()) == "config.data.corpus is auto, not aligned"
+    pairs = [translation_scores.of_pairs("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
+    assert len({*pairs, translation_scores.due(cfg, (1,))[0].sha256}) == 3
 
 
 def test_what_is_asked_for_without_sacrebleu_says_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    part, = translate.of_pairs("own", [Pair("w1", "w1")], (1,))
+    part, = translation_scores.of_pairs("own", [Pair("w1", "w1")], (1,))
     with pytest.raises(errors.ConfigError, match=r"pip install 'mlm\[translate\]'"):
-        translate.ask(run, part, lambda: None)
+        translation_scores.ask(run, part, lambda: None)
 
 
 def test_before_any_training_a_run_with_beams_asks_for_sacrebleu(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert questions.due(run.cfg) == []
+    assert evaluation_tasks.due(run.cfg) == []
     asked = fields.override(run.cfg, {"eval.beams": (1,), "objective": "causal"})
     with pytest.raises(errors.ConfigError, match=r"^sacrebleu: expected to be installed"):
-        questions.due(asked)
-    assert len(questions.missing(asked)) == 1  # which is known without it
+        evaluation_tasks.due(asked)
+    assert len(evaluation_tasks.missing(asked)) == 1  # which is known without it
 
 
 def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
@@ -113,7 +115,7 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
     references = sentences(200, 20)
     rng = np.random.default_rng(1)
     texts = [" ".join(word if rng.random() < 0.8 else "other" for word in text.split()) for text in references]
-    found = translate.scored(texts, references, seed=0)
+    found = translation_scores.scored(texts, references, seed=0)
     whole = bleu.corpus_score(texts, [references])
     assert found["bleu"] == whole.score and found["brevity"] == whole.sys_len / whole.ref_len == 1
     assert found["signature"] == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + str(
@@ -127,9 +129,9 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
 def test_the_answer_is_kept_with_what_was_found(run):
     pytest.importorskip("sacrebleu")
     told = []
-    part, = translate.of_pairs("own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9", "w6 w7 w8 w1")],
-                               (1,))
-    found = translate.ask(run, part, lambda: told.append(1))
+    (part,) = translation_scores.of_pairs("own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9",
+                                                                                                 "w6 w7 w8 w1")], (1,))
+    found = translation_scores.ask(run, part, lambda: told.append(1))
     assert found["pairs"] == 2 and found["cut"] == 0 and told == [1] and 50 < found["bleu"] < 100
     assert directory.predictions(run.cfg.workdir, "own-beam1")[1] == {
         "source": "w6 w7 w8 w9", "target": "w6 w7 w8 w1", "translation": "w6 w7 w8 w9"}
@@ -142,7 +144,7 @@ def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
     searches = {"test-beam1": answer | {"bleu": 30.0, "beam": 1, "normalise": "none"},
                 "test-beam4-mean": answer | {"bleu": 31.0, "beam": 4, "normalise": "mean"}}
     score = Score("loss", "held-out loss", ("nats", "weight"), unit="nats", better=-1, chart=True)
-    run = {"config": {"workdir": "runs/transformer-seed0-012345", "model.cell": "transformer", "model.layers": 4,
+    run = {"config": {"workdir": "runs/transformer-seed0-012345", "model.cell": "transformer", "model.num_layers": 4,
                       "model.width": 128}, "parameters": 10, "flops": 2e9, "predictions": 100.0, "summary": {},
            "evaluation": {"loss": 2.0, "loss_se": 0.1}, "scores": [score._asdict()], "answers": {}}
     rows, columns = translation.table([run | {"answers": {"translation": searches}}])
@@ -152,5 +154,5 @@ def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
         "BLEU: of test, by sacrebleu, nrefs:1|tok:13a."]
     rows, columns = translation.table([run])  # not yet asked
     assert len(rows) == 1 and "bleu" not in {column.name for column in columns}
-    rows, _ = answers.translations({"answers": {"translation": searches}})
+    rows, _ = evaluation_tables.translations({"answers": {"translation": searches}})
     assert [row["bleu"].mean for row in rows] == [30.0, 31.0] and rows[0]["signature"] == "nrefs:1|tok:13a"

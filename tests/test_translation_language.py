@@ -12,9 +12,9 @@ from mlm.data.language import translation
 from mlm.data.language.topics import topic_posterior
 from mlm.data.rows import loader, pack
 from mlm.objectives import causal
-from mlm.train import recipe
+from mlm.train import resolution
 
-LANGUAGE = Language(words=20)
+LANGUAGE = Language(max_words=20)
 SHORT = dataclasses.replace(LANGUAGE, words=12)
 
 
@@ -116,12 +116,12 @@ def test_what_is_no_document_or_no_translation_is_refused():
 
 
 def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path):
-    cfg = recipe.resolve(fields.override(config.Config(), {
-        "data.corpus": "aligned", "data.cache": str(tmp_path), "objective": "causal", "pack.length": 64,
+    cfg = resolution.resolve(fields.override(config.Config(), {
+        "data.corpus": "aligned", "data.cache": str(tmp_path), "objective": "causal", "pack.seq_len": 64,
         "model.family": "encoder_decoder", "data.language.train_documents": 40,
         "data.language.validation_documents": 30}))
-    recipe.check(cfg)
-    assert cfg.data.language.words == translation.WORDS
+    resolution.check(cfg)
+    assert cfg.data.language.max_words == translation.WORDS
     packed = pack.load(cfg)
     rows = translation.read(packed.tokenizer.pieces, *(packed.validation[name] for name in (
         "ids", "segments", "source_ids", "source_segments")))
@@ -136,11 +136,11 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"data.language.order": 0.5}, r"language\.order = 0\.5: expected 1, since config\.data\.corpus is aligned"),
-    ({"data.language.words": 60}, r"language\.words = 60: expected 8 <= value <= 46"),
+    ({"data.language.word_order": 0.5}, r"language\.order = 0\.5: expected 1, since config\.data\.corpus is aligned"),
+    ({"data.language.max_words": 60}, r"language\.words = 60: expected 8 <= value <= 46"),
     ({"tokenizer.kind": "unigram"}, r"tokenizer\.kind = 'unigram': expected words, since config\.data\.corpus is ali"),
 ])
 def test_a_language_without_translations_is_refused(changes, said):
-    base = {"data.corpus": "aligned", "objective": "causal", "pack.length": 64, "model.family": "encoder_decoder"}
+    base = {"data.corpus": "aligned", "objective": "causal", "pack.seq_len": 64, "model.family": "encoder_decoder"}
     with pytest.raises(errors.ConfigError, match=said):
-        recipe.check(recipe.resolve(fields.override(config.Config(), base | changes)))
+        resolution.check(resolution.resolve(fields.override(config.Config(), base | changes)))

@@ -12,7 +12,7 @@ from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
 from mlm.objectives import masking, units
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import program, update
 
 STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word
@@ -135,8 +135,8 @@ def test_lengths_of_spans_are_geometric_up_to_ten():
 def test_evaluation_masks_tokens_whatever_training_masks():
     def shown(unit, train):
         """What a model is shown of rows, and what evaluation asks for."""
-        cfg = small_config("feedforward", "bag", mask__unit=unit, mask__rate=0.3, eval__rate=0.3, mask__mask_share=1.0,
-                           mask__random_share=0.0)
+        cfg = small_config("feedforward", "bag", mask__unit=unit, mask__rate=0.3, eval__mask_rate=0.3,
+                           mask__mask_token_prob=1.0, mask__random_token_prob=0.0)
         objective = objectives.OBJECTIVES["mlm"].build(cfg, about(cfg)._replace(starts=STARTS_V.tobytes()))
         knobs, seen = (program.knobs if train else program.frozen)(cfg), []
 
@@ -163,8 +163,8 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
     lines = [f"the unbelievable cat number {number} sat unbelievably" for number in range(40)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     for unit in ("word", "token"):
-        cfg = recipe.resolve(drawn_config(tmp_path / "cache", mask__unit=unit), {
-            "data.corpus": "text", "data.path": str(tmp_path / "*.txt"), "data.boundary": "blank_line",
+        cfg = resolution.resolve(drawn_config(tmp_path / "cache", mask__unit=unit), {
+            "data.corpus": "text", "data.path": str(tmp_path / "*.txt"), "data.document_boundary": "blank_line",
             "tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 40, "data.validation_fraction": 0.3})
         made = pack.load(cfg)
         expected = made.tokenizer.starts_word_V
@@ -172,9 +172,16 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
         assert made.about.starts == (expected.tobytes() if unit == "word" else b"")
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"mask__unit": "sentence"}, r"^config.mask.unit = 'sentence': expected one of token, word, span"),
-    ({"mask__unit": "word", "mask__rate": 0.3, "mask__predict": 0.6}, r"^config.mask.views = 2: expected 1, since")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask__unit": "sentence"}, r"^config.mask.unit = 'sentence': expected one of token, word, span"),
+        (
+            {"mask__unit": "word", "mask__rate": 0.3, "mask__predict_rate": 0.6},
+            r"^config.mask.masks_per_example = 2: expected 1, since",
+        ),
+    ],
+)
 def test_what_cannot_be_masked_whole_is_refused(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
-        recipe.check(small_config(data__corpus="docstrings", **changes))
+        resolution.check(small_config(data__corpus="docstrings", **changes))

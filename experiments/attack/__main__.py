@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def checked(changes: dict) -> None:
-    """What launch.run does of a config before it makes anything."""
+    """What mlm.cli.train does of a config before it makes anything."""
     from mlm.base import config
-    from mlm.train.run import loop, start
+    from mlm.train.run import initialization, loop
 
-    loop.check(start.resolve(config.Config(), changes))
+    loop.check(initialization.resolve(config.Config(), changes))
 
 
 def forked(call: Callable, *arguments) -> tuple[str, str]:
@@ -96,9 +96,10 @@ def main(_) -> None:
         cases.files(Path(folder))
         safe = [f"--config.{name}" for name in (f"workdir={folder}/run", f"data.cache={folder}/cache", "train.steps=1",
                                                "data.language.train_documents=64", "model.size=micro")]
-        groups = (("launch.run", cases.RUN, safe), ("launch.sweep", cases.SWEEP, []), ("launch.judge", cases.JUDGE, []),
-                  ("launch.finetune", cases.FINETUNE, []), ("launch.use", cases.USE, []),
-                  ("launch.convert", cases.CONVERT, []))
+        groups = (("mlm.cli.train", cases.RUN, safe), ("mlm.launch.sweep", cases.SWEEP, []), ("mlm.cli.evaluate",
+                                                                                              cases.JUDGE, []),
+                  ("mlm.cli.finetune", cases.FINETUNE, []), ("mlm.cli.use", cases.USE, []), ("mlm.cli.convert",
+                                                                                             cases.CONVERT, []))
         for name, group, more in groups if flags.FLAGS.commands else ():
             for words in group:
                 words = [word.replace("{}", folder) for word in words]

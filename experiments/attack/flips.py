@@ -22,28 +22,29 @@ from absl import logging as absl_logging
 
 from mlm.base import config, fields, files
 from mlm.report import series
-from mlm.train import recipe
-from mlm.train.run import directory, loop, stop, trained
+from mlm.train import resolution
+from mlm.train.run import directory, loop, shutdown, trained_run
 
-SMALL = {"model.layers": 1, "model.width": 16, "model.hidden": 24, "model.heads": 2, "pack.length": 32,
+SMALL = {"model.num_layers": 1, "model.width": 16, "model.mlp_dim": 24, "model.num_heads": 2, "pack.seq_len": 32,
          "data.language.train_documents": 300, "data.language.validation_documents": 80, "train.steps": 6,
          "train.batch_size": 8, "train.checkpoint_every": 2, "train.log_every": 2, "eval.batch_size": 8}
 HALF = 4  # the step at which the half-done run was stopped
 
 
 def made(folder: Path, name: str) -> config.Config:
-    return recipe.resolve(config.Config(), SMALL | {"data.cache": str(folder / "cache"), "workdir": str(folder / name)})
+    return resolution.resolve(config.Config(), SMALL | {"data.cache": str(folder / "cache"),
+                                                        "workdir": str(folder / name)})
 
 
 def runs(folder: Path) -> None:
     """Trains the run "done" to its end, and "half" to a step before it, in the folder."""
     loop.train(made(folder, "done"))
-    now, stop.Asked.now = stop.Asked.now, lambda self, checkpoints, number: number == HALF
+    now, shutdown.Asked.now = shutdown.Asked.now, lambda self, checkpoints, number: number == HALF
     try:
-        with contextlib.suppress(stop.Stopped):
+        with contextlib.suppress(shutdown.Stopped):
             loop.train(made(folder, "half"))
     finally:
-        stop.Asked.now = now
+        shutdown.Asked.now = now
 
 
 def flip(path: Path, place: int, bit: int) -> None:
@@ -62,7 +63,7 @@ def outcome(workdir: str) -> dict:
 
 
 def parameters(workdir: str) -> list[np.ndarray]:
-    return jax.tree.leaves(jax.device_get(trained.load(workdir, {}).state.params))
+    return jax.tree.leaves(jax.device_get(trained_run.load(workdir, {}).state.params))
 
 
 class Heard(logging.Handler):

@@ -23,20 +23,21 @@ ASKED = ("scaling",)  # has no peer, and is run where it is named
 
 _ONLY = flags.DEFINE_list("only", [], "The parts to run, separated by commas; all where none is named.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark", "Folder of the table.")
-_ALLOCATOR = flags.DEFINE_bool("allocator", True, "Start again with the allocator's settings of launch/environ.py.")
+_ALLOCATOR = flags.DEFINE_bool("allocator", True,
+                               "Start again with the allocator's settings of mlm/cli/process_environment.py.")
 
 
 def main(argv):
     from experiments.benchmark import machine
-    from launch import environ
     from mlm.base import errors
+    from mlm.cli import process_environment
 
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
     for name in _ONLY.value:
         errors.one_of("--only", name, (*PARTS, *ASKED))
     if _ALLOCATOR.value:
-        environ.restart(machine.ENVIRONMENT)
+        process_environment.restart(machine.ENVIRONMENT)
 
     folder = Path(_WORKDIR.value)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))  # parts and sides share programs

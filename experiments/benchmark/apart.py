@@ -11,16 +11,16 @@ from concurrent.futures.process import BrokenProcessPool
 
 import jax
 
-from launch import environ
+from mlm.cli import process_environment
 
 ALL = 10**6  # cores
 
 
 @contextlib.contextmanager
 def process(cores: int, allocator: bool) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """A process that may use this many cores, for one job at a time; allocator: with the settings of launch/environ.py
+    """A process that may use this many cores, for one job at a time; allocator: with the settings of mlm/cli/process_environment.py
     if this process has them, which are made for training steps."""
-    settings = {} if allocator else {name: os.environ.pop(name) for name in environ.ALLOCATOR if name in os.environ}
+    settings = ({} if allocator else {name: os.environ.pop(name) for name in process_environment.ALLOCATOR if name in os.environ})
     try:
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _bind, (cores,)) as pool:
             pool.submit(int).result()  # starts it

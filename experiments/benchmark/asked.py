@@ -21,16 +21,16 @@ def prepare(folder: str, text: str, learnt: str) -> tuple[str, list[str], list[s
     from mlm.base import config, fields
     from mlm.data.text import corpus
     from mlm.data.tokenizers import kinds
-    from mlm.judge import folders
-    from mlm.train import recipe
+    from mlm.inference import pretrained_io
+    from mlm.train import resolution
 
     tokenizer = kinds.given("learnt", learnt)
-    cfg = recipe.resolve(fields.override(config.Config(), {
-        "model.size": "mini", "model.norm": "post", "model.norm_eps": 1e-12, "pack.length": 512,
+    cfg = resolution.resolve(fields.override(config.Config(), {
+        "model.size": "mini", "model.norm_placement": "post", "model.norm_eps": 1e-12, "pack.seq_len": 512,
         "tokenizer.vocab_size": tokenizer.vocab_size, "data.path": text}))
     params = models.MODELS["transformer"].build(cfg.model, tokenizer.vocab_size).init(jax.random.key(0))
     written = str(Path(folder, "model"))
-    folders.write(folders.joined(cfg, tokenizer, params), written)
+    pretrained_io.write(pretrained_io.joined(cfg, tokenizer, params), written)
     found = [sentence for sentence in dict.fromkeys(corpus.sentences(Path(text).read_text()))
              if 4 <= len(sentence.split()) <= 300 and MASK not in sentence]
     drawn = np.random.default_rng(0).permutation(len(found))

@@ -14,8 +14,8 @@ def network(cfg: config.Config, attention: str | None = None) -> BertForMaskedLM
     """The network of cfg's shape; attention None: the implementation that the library chooses itself."""
     model = cfg.model
     shape = BertConfig(
-        vocab_size=cfg.tokenizer.vocab_size, hidden_size=model.width, num_hidden_layers=model.layers,
-        num_attention_heads=model.heads, intermediate_size=model.hidden, type_vocab_size=model.segment_types,
+        vocab_size=cfg.tokenizer.vocab_size, hidden_size=model.width, num_hidden_layers=model.num_layers,
+        num_attention_heads=model.num_heads, intermediate_size=model.mlp_dim, type_vocab_size=model.type_vocab_size,
         max_position_embeddings=model.max_positions, hidden_dropout_prob=model.dropout,
         attention_probs_dropout_prob=model.attention_dropout, layer_norm_eps=1e-6)
     if attention:
@@ -50,7 +50,7 @@ def tuned(cfg: config.Config, setting: Setting) -> Callable[[], None]:
 
 
 def load(bert: BertForMaskedLM, params) -> None:
-    """Copies a Transformer's parameters of ours (model.norm = "post") into the peer, all of them."""
+    """Copies a Transformer's parameters of ours (model.norm_placement = "post") into the peer, all of them."""
     embeddings, head = bert.bert.embeddings, bert.cls.predictions
     torch_step.fill(embeddings.word_embeddings.weight, params["token"]["embedding"])
     torch_step.fill(embeddings.position_embeddings.weight, params["position"]["embedding"])

@@ -1,6 +1,6 @@
 """Part compile: seconds to trace and compile a training step by depth, by the scan, and with the persistent cache.
 
-Depth costs nothing where the scan over layers is rolled (model.unroll = 1), and CPU steps are faster where it is not.
+Depth costs nothing where the scan over layers is rolled (model.scan_unroll = 1), and CPU steps are faster where it is not.
 """
 import contextlib
 import functools
@@ -45,7 +45,7 @@ def cache(folder: str | None) -> Iterator[None]:
 
 
 def rows() -> Iterator[dict]:
-    recipes = {name: ours.checked({"model.layers": layers, "model.unroll": unroll, "train.batch_size": 8})
+    recipes = {name: ours.checked({"model.num_layers": layers, "model.scan_unroll": unroll, "train.batch_size": 8})
                for unroll, names in ((1, ROLLED), (0, UNROLLED)) for layers, name in names.items()}
 
     def anew(cfg):

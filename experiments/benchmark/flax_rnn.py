@@ -21,7 +21,7 @@ class Layer(nn.Module):
 
         def direction(name):
             dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.dtype(model.dtype)  # quicker so on a CPU
-            return nn.RNN(CELLS[model.cell](model.hidden, dtype=dtype), name=name)
+            return nn.RNN(CELLS[model.cell](model.rnn_dim, dtype=dtype), name=name)
 
         y_BxLxD = layers.norm(model, "norm")(x_BxLxD)
         y_BxLxH = nn.Bidirectional(direction("forward"), direction("backward"))(y_BxLxD)

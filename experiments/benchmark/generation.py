@@ -47,17 +47,17 @@ def prepare(folder: str) -> None:
     from mlm.base import config, fields
     from mlm.base.special import SPECIAL
     from mlm.data.tokenizers import kinds
-    from mlm.judge import folders
-    from mlm.train import recipe
+    from mlm.inference import pretrained_io
+    from mlm.train import resolution
 
     words = [*SPECIAL, *(f"w{number}" for number in range(VOCAB - len(SPECIAL)))]
     tokenizer = kinds.KINDS["words"].restore("\n".join(words).encode())
-    cfg = recipe.resolve(fields.override(config.Config(), {
+    cfg = resolution.resolve(fields.override(config.Config(), {
         "objective": "causal", "model.size": "small", "model.embed_norm": False, "model.activation": "gelu_tanh",
-        "model.output": "plain", "model.segment_types": 0, "model.norm_eps": 1e-5, "model.max_positions": LENGTH,
-        "model.init_std": 0.0, "pack.length": LENGTH, "data.path": "a", "tokenizer.vocab_size": VOCAB}))
+        "model.lm_head": "plain", "model.type_vocab_size": 0, "model.norm_eps": 1e-5, "model.max_positions": LENGTH,
+        "model.init_std": 0.0, "pack.seq_len": LENGTH, "data.path": "a", "tokenizer.vocab_size": VOCAB}))
     params = models.MODELS["transformer"].build(cfg.model, VOCAB).init(jax.random.key(0))
-    folders.write(folders.joined(cfg, tokenizer, params), str(Path(folder, "model")))
+    pretrained_io.write(pretrained_io.joined(cfg, tokenizer, params), str(Path(folder, "model")))
     np.save(Path(folder, "prompts.npy"), np.random.default_rng(0).integers(len(SPECIAL), VOCAB, (ROWS, PROMPT)))
 
 
@@ -66,10 +66,11 @@ def _ours(folder):
     import jax
 
     import mlm
-    from mlm.judge import cloze, generate
+    from mlm.inference import decoding, masked_queries
     model = mlm.open(str(Path(folder, "model")))
     ids_BxL = np.load(Path(folder, "prompts.npy")).astype(np.int32)
-    find = jax.jit(lambda params: generate.greedy(model.model, params, cloze.text(ids_BxL), room=LENGTH).ids_BxT)
+    find = jax.jit(lambda params: decoding.greedy(model.model, params, masked_queries.text(ids_BxL),
+                                                  room=LENGTH).ids_BxT)
     return lambda: np.asarray(find(model.params))[:, :LENGTH - PROMPT]
 
 

@@ -12,8 +12,8 @@ from experiments.benchmark import ours, timing
 from mlm.base import config
 
 SECONDS = 6    # of rounds, an axis
-MIDDLE = {"pack.length": 128, "model.width": 128, "model.layers": 2, "tokenizer.vocab_size": 8192}
-AXES = {"pack.length": (64, 128, 256, 512, 1024), "model.width": (128, 256, 512), "model.layers": (2, 4, 8),
+MIDDLE = {"pack.seq_len": 128, "model.width": 128, "model.num_layers": 2, "tokenizer.vocab_size": 8192}
+AXES = {"pack.seq_len": (64, 128, 256, 512, 1024), "model.width": (128, 256, 512), "model.num_layers": (2, 4, 8),
         "tokenizer.vocab_size": (2048, 8192, 32_768)}
 
 
@@ -21,7 +21,7 @@ def recipe(field: str, value: int) -> config.Config:
     fields = MIDDLE | {field: value}
     width = fields["model.width"]
     rows = 4 if jax.default_backend() == "cpu" else 64
-    fields |= {"model.hidden": 4 * width, "model.heads": width // 64, "model.max_positions": 1024,
+    fields |= {"model.mlp_dim": 4 * width, "model.num_heads": width // 64, "model.max_positions": 1024,
                "train.batch_size": rows}
     return ours.checked(fields)
 

@@ -19,8 +19,8 @@ VOCABULARIES = (8_192, 30_522, 250_000)
 
 def recipe(vocab_size: int, rate: float, max_rate: float = 0.0) -> config.Config:
     rows = 4 if jax.default_backend() == "cpu" else 64
-    return ours.checked({"model.size": "mini", "model.layers": 1, "tokenizer.vocab_size": vocab_size, "mask.rate": rate,
-                         "mask.max_rate": max_rate, "train.batch_size": rows, "pack.length": 128})
+    return ours.checked({"model.size": "mini", "model.num_layers": 1, "tokenizer.vocab_size": vocab_size,
+                         "mask.rate": rate, "mask.max_rate": max_rate, "train.batch_size": rows, "pack.seq_len": 128})
 
 
 def build(cfg: config.Config) -> tuple[Callable[[], None], int]:
@@ -29,7 +29,7 @@ def build(cfg: config.Config) -> tuple[Callable[[], None], int]:
     knobs, batch = program.knobs(cfg), ours.batches(cfg)[0]
 
     def loss(h_BxLxD, params):
-        given = model._replace(hidden=lambda params, text, source=None, *, key_B=None: (h_BxLxD,))
+        given = model._replace(encode=lambda params, text, source=None, *, key_B=None: (h_BxLxD,))
         key_B = update.row_keys(knobs.seed, 0, batch.index_B)
         losses = objective.loss({"model": params, "objective": {}}, given, batch, key_B, knobs, train=True)
         return losses.loss_B["mlm"].sum()

@@ -53,17 +53,17 @@ def of_loader(cfg: config.Config) -> Iterator[dict]:
     """Rows a second of the loader beside those of the fastest step, the tiny bag's, which it must exceed."""
     batches = loader.train_batches(pack.load(cfg).train, seed=0, batch_size=cfg.train.batch_size, start_step=0)
     fastest = ours.checked({"model.family": "feedforward", "model.cell": "bag",
-                            "train.batch_size": cfg.train.batch_size, "pack.length": cfg.pack.length,
+                            "train.batch_size": cfg.train.batch_size, "pack.seq_len": cfg.pack.seq_len,
                             "tokenizer.vocab_size": cfg.tokenizer.vocab_size})
     times = timing.measure({"ours": lambda: list(itertools.islice(batches, 20)), "step": ours.build(fastest).step}, 5)
-    yield timing.row(f"loader, {cfg.train.batch_size} x {cfg.pack.length}", "rows/s", times["ours"] / 20,
+    yield timing.row(f"loader, {cfg.train.batch_size} x {cfg.pack.seq_len}", "rows/s", times["ours"] / 20,
                      times["step"], "step of the tiny bag", work=cfg.train.batch_size)
     jax.clear_caches()
 
 
 def of_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens a second of a whole training run, by its own account, beside those of the bare compiled step."""
-    cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_rows": 64})
+    cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_examples": 64})
     batches = loader.train_batches(pack.load(cfg).train, seed=cfg.seed, batch_size=cfg.train.batch_size,
                                    start_step=0)
     bare, loop_R = ours.build(cfg, rows=list(itertools.islice(batches, STEPS))).step, []
@@ -74,5 +74,5 @@ def of_loop(cfg: config.Config) -> Iterator[dict]:
         loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
 
     times = timing.measure({"loop": whole, "bare": lambda: bare(STEPS)}, 0, warm_up=1)
-    yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.length}", "tokens/s", loop_R[1:],
+    yield timing.row(f"training loop, tiny {cfg.train.batch_size} x {cfg.pack.seq_len}", "tokens/s", loop_R[1:],
                      times["bare"] / STEPS, "bare step", work=ours.tokens(cfg))

@@ -16,8 +16,8 @@ from mlm.objectives import masking
 
 def shapes(cfg: config.Config) -> dict[str, list[tuple[int, int, int]]]:
     """(rows, inner, columns) of the matrix products of one layer and of the head."""
-    T, D, H = ours.tokens(cfg), cfg.model.width, cfg.model.hidden
-    N = cfg.train.batch_size * masking.slots(cfg.mask.max_rate, cfg.pack.length)
+    T, D, H = ours.tokens(cfg), cfg.model.width, cfg.model.mlp_dim
+    N = cfg.train.batch_size * masking.slots(cfg.mask.max_rate, cfg.pack.seq_len)
 
     def with_gradients(*dense):
         return [shape for m, k, n in dense for shape in ((m, k, n), (m, n, k), (k, m, n))]
@@ -69,8 +69,8 @@ def sides(processes: apart.Processes, cfg: config.Config) -> dict[tuple[str, str
 def rows(case: str, cfg: config.Config, times: dict) -> Iterator[dict]:
     """The rows of `sides`, and of the share of the limit that the step, times["ours"], reaches."""
     products = shapes(cfg)
-    limit_R = cfg.model.layers * fastest(times, "layer") + fastest(times, "head")
-    total = cfg.model.layers * work(products["layer"]) + work(products["head"])
+    limit_R = cfg.model.num_layers * fastest(times, "layer") + fastest(times, "head")
+    total = cfg.model.num_layers * work(products["layer"]) + work(products["head"])
     for name, of_name in products.items():
         of_jax = fastest({side: side_R for side, side_R in times.items() if side[1] != "PyTorch"}, name)
         of_torch = times.get((name, "PyTorch"))

@@ -5,9 +5,11 @@ import platform
 import time
 from pathlib import Path
 
-from launch import environ
+from mlm.cli import process_environment
 
-ENVIRONMENT = environ.ALLOCATOR | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # on a GPU, PyTorch needs room beside JAX
+ENVIRONMENT = process_environment.ALLOCATOR | {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
+}  # on a GPU, PyTorch needs room beside JAX
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "tokenizers", "datasets")
 WORTH_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of matrix products depends on
 

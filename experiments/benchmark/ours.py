@@ -11,9 +11,9 @@ from experiments.benchmark import apart
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, NUM_SPECIAL, SEP
 from mlm.data.rows import pack
-from mlm.models import fast, lm
+from mlm.models import cpu_kernels, lm
 from mlm.objectives import masking
-from mlm.train import recipe
+from mlm.train import resolution
 from mlm.train.step import cost, parallel, program, update
 
 BATCHES = 4  # distinct ones, taken in turn
@@ -34,9 +34,9 @@ def checked(changes: Mapping[str, Any]) -> config.Config:
     """
     changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522} | dict(changes)
     if changes.get("model.family", "transformer") == "transformer":
-        changes = {"model.norm": "post"} | changes
-    cfg = recipe.resolve(fields.override(config.Config(), changes))
-    recipe.check(cfg)
+        changes = {"model.norm_placement": "post"} | changes
+    cfg = resolution.resolve(fields.override(config.Config(), changes))
+    resolution.check(cfg)
     return cfg
 
 
@@ -48,9 +48,9 @@ def about(cfg: config.Config) -> types.About:
 def sides(processes: apart.Processes, cfg: config.Config, *, plain: bool) -> dict[str, Callable[[], None]]:
     """Our step as a side; plain: beside the same by the plain formulas, where the device has a hand-written path."""
     found = {"ours": processes.side("ours", step, cfg)}
-    if plain and jax.default_backend() in fast.PATHS:
+    if plain and jax.default_backend() in cpu_kernels.PATHS:
         name = "our plain formulas"
-        found[name] = processes.side(name, step, fields.override(cfg, {"model.fast": False}))
+        found[name] = processes.side(name, step, fields.override(cfg, {"model.fused_kernels": False}))
     return found
 
 
@@ -60,7 +60,7 @@ def step(cfg: config.Config) -> Callable[[], None]:
 
 def batches(cfg: config.Config) -> list[types.Batch]:
     """Rows full of random tokens between [CLS] and [SEP]: what padding would spare, neither side spares."""
-    rng, shape = np.random.default_rng(0), (cfg.train.batch_size, cfg.pack.length)
+    rng, shape = np.random.default_rng(0), (cfg.train.batch_size, cfg.pack.seq_len)
     made = []
     for _ in range(BATCHES):
         ids_BxL = rng.integers(NUM_SPECIAL, cfg.tokenizer.vocab_size, shape, np.int32)
@@ -74,7 +74,7 @@ def batches(cfg: config.Config) -> list[types.Batch]:
 def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: types.Knobs) -> masking.Masked:
     """The rows as the project masks them, as numpy arrays: peers get them ready made and draw nothing themselves."""
     cdf_V = masking.cumulative(np.ones(cfg.tokenizer.vocab_size), uniform=False)
-    draw = functools.partial(masking.draw, slots=masking.slots(rate, cfg.pack.length), cdf_V=cdf_V)
+    draw = functools.partial(masking.draw, slots=masking.slots(rate, cfg.pack.seq_len), cdf_V=cdf_V)
     return jax.device_get(jax.jit(draw)(key_B, batch.text.ids_BxL, knobs)[0])
 
 
@@ -122,7 +122,7 @@ def _repeated(train_step, state, placed: Iterable[types.Batch], knobs) -> Callab
 
 
 def tokens(cfg: config.Config) -> int:
-    return cfg.train.batch_size * cfg.pack.length
+    return cfg.train.batch_size * cfg.pack.seq_len
 
 
 def operations(cfg: config.Config) -> float | None:
@@ -135,7 +135,7 @@ def forward(cfg: config.Config, params, batch: types.Batch) -> tuple[float, mask
     knobs = program.frozen(cfg)
     losses = jax.jit(functools.partial(update.eval_step, *program.parts(cfg, about(cfg))))(
         {"model": params, "objective": {}}, batch, knobs)
-    rows = masked(cfg, cfg.eval.rate, batch, update.eval_keys(knobs, batch.index_B), knobs)
+    rows = masked(cfg, cfg.eval.mask_rate, batch, update.eval_keys(knobs, batch.index_B), knobs)
     return float(losses.loss_B["mlm"].sum() / losses.weight_B["mlm"].sum()), rows
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.train import recipe
+from mlm.train import resolution
 
 COPIES = 2       # of the standard library's documentation, 1.7 MB each
 LENGTH = 128     # tokens of a row
@@ -19,9 +19,9 @@ BATCH = 1000     # documents or rows that datasets maps at once, its default
 
 def checked(text: str, cache: str) -> config.Config:
     """WordPiece over paragraphs, packed in full rows: what both sides can do."""
-    changes = {"data.path": text, "data.boundary": "blank_line", "data.cache": cache, "tokenizer.kind": "wordpiece",
-              "tokenizer.vocab_size": 8192, "pack.length": LENGTH}
-    return recipe.resolve(fields.override(config.Config(), changes))
+    changes = {"data.path": text, "data.document_boundary": "blank_line", "data.cache": cache,
+               "tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 8192, "pack.seq_len": LENGTH}
+    return resolution.resolve(fields.override(config.Config(), changes))
 
 
 def prepare(folder: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Part population: K models that differ in seed, learning rate and masking rate, trained in three ways.
 
 Anew: one after the other, each traced and compiled for itself, as separate commands would. Once: one after the other in
-a process that compiles once, since knobs are traced. Together: one program, as mlm/train/run/population.py makes it.
+a process that compiles once, since knobs are traced. Together: one program, as mlm/train/run/vmapped_runs.py makes it.
 Compilation is included, starting Python is not. Runs made anew share nothing, and those made in one process the
 compilation only: a round times one run of each, and K of them follow.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from experiments.benchmark import ours, timing
 from experiments.benchmark.compile import cache
 from mlm.base import config
-from mlm.train.run import population
+from mlm.train.run import vmapped_runs
 from mlm.train.step import parallel, program
 
 SECONDS = 20   # of rounds
@@ -25,7 +25,7 @@ RATES = (0.15, 0.2, 0.3, 0.4)
 
 def member(number: int) -> config.Config:
     """The run of this number: all its differences are knobs, so that every run is the same program."""
-    return ours.checked({"model.size": "tiny", "train.batch_size": 8, "pack.length": 64, "tokenizer.vocab_size": 8192,
+    return ours.checked({"model.size": "tiny", "train.batch_size": 8, "pack.seq_len": 64, "tokenizer.vocab_size": 8192,
                          "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
                          "optim.learning_rate": 1e-3 * (1 + number / 8)})
 
@@ -47,10 +47,10 @@ def alone() -> Callable[[int], None]:
 def together(count: int) -> None:
     """Trains `count` runs as one program, which is compiled first."""
     initial, train_step = ours.functions(member(0))
-    run = population.over_members(train_step)
-    knobs_M = population.stack([program.knobs(member(number)) for number in range(count)])
+    run = vmapped_runs.over_members(train_step)
+    knobs_M = vmapped_runs.stack([program.knobs(member(number)) for number in range(count)])
     state = run.put_state(jax.device_get(jax.jit(jax.vmap(initial))(knobs_M)))
-    batches = [run.put_batch(population.stack([batch] * count)) for batch in ours.batches(member(0))]
+    batches = [run.put_batch(vmapped_runs.stack([batch] * count)) for batch in ours.batches(member(0))]
     _steps(run, state, batches, (knobs_M, np.ones(count, bool)))
 
 

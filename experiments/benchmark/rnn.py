@@ -19,8 +19,8 @@ ROWS = {256: 32, 512: 16}
 
 
 def recipe(cell: str, width: int, dtype: str, rows: int) -> config.Config:
-    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.layers": 2, "model.width": width,
-                         "model.hidden": width, "model.dtype": dtype, "train.batch_size": rows, "pack.length": 128})
+    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.num_layers": 2, "model.width": width,
+                         "model.rnn_dim": width, "model.dtype": dtype, "train.batch_size": rows, "pack.seq_len": 128})
 
 
 def rows() -> Iterator[dict]:

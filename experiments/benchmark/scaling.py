@@ -16,18 +16,18 @@ import jax
 import numpy as np
 
 from experiments.benchmark import ours, timing
-from launch.cluster.kinds import KINDS
-from launch.sweep import elsewhere, plan
 from mlm.base import config, fields
+from mlm.launch.cluster.accelerators import KINDS
+from mlm.launch.sweep import plan, subprocess_worker
 from mlm.train.step import cost, program
 
 COUNTS = (1, 2, 4, 8)
 SECONDS = 30        # of rounds, a mode
 UTILISATION = 0.4   # of the dense peak, while a device computes
 MODES = ("jit", "sharded")
-MEASURED = {"model.size": "mini", "train.batch_size": 4, "pack.length": 128, "tokenizer.vocab_size": 8192}
+MEASURED = {"model.size": "mini", "train.batch_size": 4, "pack.seq_len": 128, "tokenizer.vocab_size": 8192}
 # XLM-R large (Conneau et al. 2020), 16 rows of 512 tokens on each device.
-PAPER = {"model.size": "large", "tokenizer.vocab_size": 250_002, "pack.length": 512, "model.dtype": "bfloat16",
+PAPER = {"model.size": "large", "tokenizer.vocab_size": 250_002, "pack.seq_len": 512, "model.dtype": "bfloat16",
          "model.remat": True, "train.batch_size": 16}
 
 
@@ -104,7 +104,7 @@ def bytes_of(case: str, moved: Mapping[str, int]) -> Iterator[dict]:
 
 def rows() -> Iterator[dict]:
     most = max(COUNTS)
-    with contextlib.closing(elsewhere.Process("cpu")) as process:
+    with contextlib.closing(subprocess_worker.Process("cpu")) as process:
         process.ask(plan.simulate, most)
         times = {mode: process.ask(measured, mode) for mode in MODES}
     with plan.simulated(most) as compiled:

@@ -18,8 +18,9 @@ class Layer(nn.Module):
     def __init__(self, model: config.Model, recurrence: str):
         super().__init__()
         self.norm = nn.LayerNorm(model.width, eps=1e-6)
-        self.cell = CELLS[model.cell](model.width, model.hidden, batch_first=True, bidirectional=model.sees == "both")
-        self.out = nn.Linear(model.hidden * (1 + self.cell.bidirectional), model.width)
+        self.cell = CELLS[model.cell](model.width, model.rnn_dim, batch_first=True,
+                                      bidirectional=model.context == "both")
+        self.out = nn.Linear(model.rnn_dim * (1 + self.cell.bidirectional), model.width)
         self.dropout = nn.Dropout(model.dropout)
         self.in_float32 = recurrence == "float32"
 
@@ -37,10 +38,10 @@ class Network(nn.Module):
         super().__init__()
         model = cfg.model
         self.token = nn.Embedding(cfg.tokenizer.vocab_size, model.width)
-        self.sentence_type = nn.Embedding(model.segment_types, model.width)
+        self.sentence_type = nn.Embedding(model.type_vocab_size, model.width)
         self.embed_norm, self.transform_norm, self.norm = (nn.LayerNorm(model.width, eps=1e-6) for _ in range(3))
         self.dropout = nn.Dropout(model.dropout)
-        self.layers = nn.ModuleList(Layer(model, recurrence) for _ in range(model.layers))
+        self.layers = nn.ModuleList(Layer(model, recurrence) for _ in range(model.num_layers))
         self.transform = nn.Linear(model.width, model.width)
         self.bias = nn.Parameter(torch.zeros(cfg.tokenizer.vocab_size))
         for table in (self.token, self.sentence_type):
@@ -72,7 +73,7 @@ def second_biases(cfg: config.Config) -> int:
     """Parameters that PyTorch has and ours lacks: it adds a bias to the recurrent product, of use to the GRU alone."""
     model = cfg.model
     gates = {"elman": 1, "gru": 0, "lstm": 4}[model.cell]
-    return model.layers * (1 + (model.sees == "both")) * gates * model.hidden
+    return model.num_layers * (1 + (model.context == "both")) * gates * model.rnn_dim
 
 
 def load(net: Network, params) -> None:

@@ -51,7 +51,7 @@ def build(network: torch.nn.Module, loss: Callable[[Arrays], torch.Tensor], rows
         with torch.autocast(DEVICE, torch.bfloat16, enabled=cfg.model.dtype == "bfloat16"):
             value = forward(next(turn))
         value.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), cfg.optim.clip)
+        torch.nn.utils.clip_grad_norm_(network.parameters(), cfg.optim.clip_norm)
         optimiser.step()
         optimiser.zero_grad()
         if DEVICE == "cuda":

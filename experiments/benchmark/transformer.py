@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
     def config(self, **fields) -> config.Config:
         """The case's config; fields of config.model may be changed."""
-        return ours.checked({"model.size": self.size, "train.batch_size": self.rows, "pack.length": self.length,
+        return ours.checked({"model.size": self.size, "train.batch_size": self.rows, "pack.seq_len": self.length,
                              "model.dtype": self.dtype} | {f"model.{name}": value for name, value in fields.items()})
 
 

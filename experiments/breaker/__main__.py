@@ -18,8 +18,8 @@ from tabulate import tabulate
 from experiments.breaker import faults, kills, subject
 from experiments.breaker.phases import PHASES
 from experiments.breaker.place import BAD, EQUAL, NAMED, SKIPPED, Place
-from launch import peers
 from mlm.base import errors
+from mlm.launch import consistency
 
 _KILLS = flags.DEFINE_integer("kills", 100, "How many.", lower_bound=0)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the moments.")
@@ -29,7 +29,7 @@ _FAULTS = flags.DEFINE_list("faults", [*faults.FAULTS], "Which, beside the kills
 
 def known(place: Place) -> dict[str, tuple[dict, dict]]:
     """What each subject makes when nobody disturbs it, with its phases; of this very code, or not that of `out`."""
-    path, code = place.out / "undisturbed.json", peers.program()
+    path, code = place.out / "undisturbed.json", consistency.program()
     if path.exists():
         kept = json.loads(path.read_text())
         errors.expect(kept["code"] == code, "--out", str(place.out), "a folder that holds trials of this code, or none")

@@ -1,5 +1,5 @@
 """A run of two hosts, here two processes, one of which is lost: the other must say so and end, and both continue. Where
-launch.run itself started them on one host, it must notice, and start both again."""
+mlm.cli.train itself started them on one host, it must notice, and start both again."""
 import contextlib
 import json
 import random
@@ -14,7 +14,7 @@ from experiments.breaker.place import BAD, EQUAL, NAMED, Ending, Place, named
 from experiments.breaker.processes import Hangs, Started
 
 HEARS = 240   # seconds within which a host must have noticed that the other is lost
-HANGS = 10    # seconds between two steps after which launch.run takes a process of its own for hung
+HANGS = 10    # seconds between two steps after which mlm.cli.train takes a process of its own for hung
 
 
 def pair(place: Place, words) -> list[Started]:
@@ -87,7 +87,7 @@ def silent(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: 
 
 
 def restarted(place: Place, what: subject.Subject, wanted: Mapping[str, str], rng: random.Random) -> Ending:
-    """One of the processes that launch.run started is killed, or halts for good."""
+    """One of the processes that mlm.cli.train started is killed, or halts for good."""
     words = what.commands[0]
     wanted = undisturbed(place, words)
     place.clear()

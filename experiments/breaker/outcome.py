@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.breaker import subject
 from mlm.base import files
 from mlm.report import series
-from mlm.train.run import checkpoint, directory, trained
+from mlm.train.run import checkpoint, directory, trained_run
 
 TIMED = re.compile("second|timed")
 TABLES = ("table.csv", "table.md", "table.tex", "claims.md")
@@ -42,7 +42,7 @@ def of_run(workdir: Path, folder: Path) -> dict[str, str]:
     parts["checkpoint"] = checkpoint.newest_digest(workdir)
     if parts["checkpoint"]:
         with contextlib.chdir(folder):  # where its text lies
-            trained.load(str(workdir), {"data.cache": subject.CACHE})
+            trained_run.load(str(workdir), {"data.cache": subject.CACHE})
     for path in sorted([*workdir.glob("predictions-*"), *workdir.glob("tokenizer/*")]):
         parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return parts

@@ -19,9 +19,9 @@ class Look:
 
     def __init__(self, folder: Path, words: Sequence[str]):
         self.folder, self.submits = folder, "submit" in words
-        self.sweep = not {"launch.sweep", "experiments.breaker.queue"}.isdisjoint(words)
+        self.sweep = not {"mlm.launch.sweep", "experiments.breaker.queue"}.isdisjoint(words)
         self.left = {*self.parts(), *self.saving()}
-        self.starts = {workdir: len(directory.provenance(workdir)) for workdir in self.workdirs()}
+        self.starts = {workdir: len(directory.read_provenance(workdir)) for workdir in self.workdirs()}
         self.logs, self.handed = len(self.workers()), self.submitting()
 
     def parts(self) -> list[Path]:
@@ -71,14 +71,14 @@ class Look:
 
 def starts(workdir: Path) -> list[dict]:
     with contextlib.suppress(files.Damaged):
-        return directory.provenance(workdir)
+        return directory.read_provenance(workdir)
     return []
 
 
 def done(workdir: Path) -> bool:
     """Whether a run has its result and has answered what this breaker's runs are asked last."""
     with contextlib.suppress(files.Damaged, json.JSONDecodeError):
-        asked = directory.judged(workdir).get("answers", {})
+        asked = directory.read_evaluations(workdir).get("answers", {})
         last = {"tasks": "predictions", subject.RUNS: "tasks"}[workdir.parent.name]
         return directory.end(workdir).exists() and last in asked
     return False

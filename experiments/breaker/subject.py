@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.breaker import queue
-from launch import environ
-from launch.sweep.grid import axis, named
+from mlm.cli import process_environment
+from mlm.experiment.grid import axis, named
 from mlm.report.table import Column
 
-SMALL = {"model.family": "feedforward", "model.cell": "bag", "model.layers": 1, "model.width": 8, "model.hidden": 8,
-         "pack.length": 16, "train.steps": 12, "train.batch_size": 8, "train.checkpoint_every": 3,
-         "train.eval_every": 6, "train.log_every": 1, "eval.batch_size": 8, "eval.max_rows": 32}
-TEXT = {"data.path": "text.txt", "data.boundary": "line", "tokenizer.kind": "unigram", "tokenizer.vocab_size": 120}
-LANGUAGE = {"data.language.train_documents": 2000, "data.language.validation_documents": 40, "data.language.topics": 2,
-            "data.language.names": 4}
+SMALL = {"model.family": "feedforward", "model.cell": "bag", "model.num_layers": 1, "model.width": 8,
+         "model.mlp_dim": 8, "pack.seq_len": 16, "train.steps": 12, "train.batch_size": 8, "train.checkpoint_every": 3,
+         "train.eval_every": 6, "train.log_every": 1, "eval.batch_size": 8, "eval.max_examples": 32}
+TEXT = {"data.path": "text.txt", "data.document_boundary": "line", "tokenizer.kind": "unigram",
+        "tokenizer.vocab_size": 120}
+LANGUAGE = {"data.language.train_documents": 2000, "data.language.validation_documents": 40,
+            "data.language.num_topics": 2, "data.language.num_names": 4}
 TASK = {"data.task": "sst2", "data.task_path": "tasks/sst2", "train.steps": 6, "train.batch_size": 8,
         "train.checkpoint_every": 3}
-DOWNSTREAM = {"downstream.names": "sst2", "downstream.path": "tasks", "downstream.learning_rates": (1e-3,),
+DOWNSTREAM = {"downstream.tasks": "sst2", "downstream.path": "tasks", "downstream.learning_rates": (1e-3,),
               "downstream.epochs": (1.0,)}
 SCALES = {"quick": SMALL | TEXT | DOWNSTREAM}
 RUNS = "runs"        # in a trial's folder: what is made there
@@ -54,11 +55,11 @@ def subjects() -> list[Subject]:
     cache = {"data.cache": CACHE}
     here, run = cache | {"workdir": RUNS}, cache | {"workdir": f"{RUNS}/run"}
     return [
-        Subject("run", (("-m", "launch.run", *said(SMALL | TEXT | {"eval.rates": 0.5} | run)),
-                        ("-m", "launch.finetune", f"{RUNS}/run", *said(TASK | cache)))),
-        Subject("sweep", (("-m", "launch.sweep", "run", str(Path(__file__).resolve()), *said(here)),)),
-        Subject("language", (("-m", "launch.run", *said(SMALL | LANGUAGE | run)),)),
-        Subject("submitted", (("-m", "launch.sweep", "submit", str(Path(__file__).resolve()), *said(here),
+        Subject("run", (("-m", "mlm.cli.train", *said(SMALL | TEXT | {"eval.mask_rates": 0.5} | run)),
+                        ("-m", "mlm.cli.finetune", f"{RUNS}/run", *said(TASK | cache)))),
+        Subject("sweep", (("-m", "mlm.launch.sweep", "run", str(Path(__file__).resolve()), *said(here)),)),
+        Subject("language", (("-m", "mlm.cli.train", *said(SMALL | LANGUAGE | run)),)),
+        Subject("submitted", (("-m", "mlm.launch.sweep", "submit", str(Path(__file__).resolve()), *said(here),
                                "--on=slurm", "--running=1"), ("-m", "experiments.breaker.queue")))]
 
 
@@ -83,7 +84,7 @@ def environment(folder: Path, compiled: Path) -> dict[str, str]:
     """Of the processes of a trial in a folder: compiled programs, however small, are kept in another; the repository is
     where they import."""
     root = Path(__file__).parents[2]
-    return os.environ | environ.compiled() | {
+    return os.environ | process_environment.compiled() | {
         "JAX_COMPILATION_CACHE_DIR": str(compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}

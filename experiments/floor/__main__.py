@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import command
+from mlm.cli import command
 
 _DOCUMENTS = flags.DEFINE_integer("documents", 200, "bound: how many are drawn.", lower_bound=2)
 _ORDERS = flags.DEFINE_integer("orders", 1, "bound: random orders for each size of masks.",
@@ -35,12 +35,12 @@ def bound(language, given):
 
     errors.expect(not given, "bound", given, "no text, since it draws documents")
     model = grammar.build(language).hmm
-    words_NxL = hmm.draw(model, language.words, language.seed, HELD_OUT, _DOCUMENTS.value)
+    words_NxL = hmm.draw(model, language.max_words, language.seed, HELD_OUT, _DOCUMENTS.value)
     count_N = (words_NxL >= 0).sum(1)
-    left_N = floor.left_loss(model, words_NxL, language.words).nats_N
-    length_N = -bound.log_length(model, language.words)[count_N]
+    left_N = floor.left_loss(model, words_NxL, language.max_words).nats_N
+    length_N = -bound.log_length(model, language.max_words)[count_N]
     told = {"a document, from the left: -log P": left_N,
-            "a document, from the right: -log P": floor.right_loss(model, words_NxL, language.words).nats_N,
+            "a document, from the right: -log P": floor.right_loss(model, words_NxL, language.max_words).nats_N,
             "how many words it has: -log P": length_N, "its words, given how many: the exact bound": left_N - length_N}
     told["the exact posterior, word by word in a random order"] = bound.in_order(model, words_NxL, language.seed)
     told |= {"the exact posterior over masks of every size": bound.integrated(
@@ -88,12 +88,12 @@ COMMANDS = {"bound": bound, "score": score, "next": following}
 def main(argv):
     from mlm.base import errors
     from mlm.report.table import Column, markdown
-    from mlm.train import recipe
+    from mlm.train import resolution
 
     _, what, *given = [*argv, ""] if len(argv) < 2 else argv
     errors.one_of("command", what, list(COMMANDS))
-    cfg = recipe.resolve(command.base(), {"data.corpus": "language"}, command.overrides(sys.argv))
-    recipe.check(cfg)
+    cfg = resolution.resolve(command.base(), {"data.corpus": "language"}, command.overrides(sys.argv))
+    resolution.check(cfg)
     command.listen()
     rows = list(COMMANDS[what](cfg.data.language, given))
     errors.expect(bool(rows), "--file", _FILE.value, "a text, one a line")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlm.base.config import Config
-from mlm.base.drawn import DRAWN
 from mlm.base.errors import ConfigError, expect
+from mlm.base.rng_versions import DRAWN
 
 LEAST, MOST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers; NumPy would take longer than all --help
 

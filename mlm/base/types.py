@@ -83,29 +83,33 @@ class Model(NamedTuple):
     Random draws take one key a row (key_B), so that they do not depend on how rows are spread over devices.
     """
 
-    ways: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",), ("left",),
+    directions: tuple[str, ...]     # what each of the states of a token has seen of its row: ("both",), ("left",),
                               # ("left", "right") or ("row",), as each row says
     width: int                # D
     init: Callable            # (key) -> params
-    hidden: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None) -> tuple of
+    encode: Callable          # (params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None) -> tuple of
                               # h_BxLxD, one for each of `ways`; key_B None: evaluation, no dropout; shift: what is
                               # added to the embeddings, behind their norm, to take gradients by them; left_B: of a
                               # model whose way is "row", rows whose states see the left alone, None: no row's
     logits: Callable          # (params, h_...xD) -> logits_...xV, float32
     head: Callable | None = None  # (params, h_...xD) -> h_...xD, table_VxD, bias_V, of which h @ table.T + bias are the
                                   # logits; None: a loss cannot, or should not, take its own way through them
-    layers: Callable | None = None  # (params, text, source=None, *, key_B=None) -> h_KxBxLxD, K = 1 + model.layers, as
-                                  # features are read (Devlin et al. 2019, table 7): first the embeddings, with their
+    encode_layers: Callable | None = (
+        None  # (params, text, source=None, *, key_B=None) -> h_KxBxLxD, K = 1 + model.num_layers, as
+    )
+    # features are read (Devlin et al. 2019, table 7): first the embeddings, with their
                                   # norm; then what stands after each layer, between layers without the norms that the
                                   # next begins with; the last is `hidden`, behind the final norm where there is one.
                                   # States of several ways stand side by side in D. None: a stand-in's alone
     attention: Callable | None = None  # (params, text) -> weights_KxBxHxLxL, K layers of H heads: how much each token
                                   # (the first L) takes of each other one. None: a model without attention
-    start: Callable | None = None  # (params, text, source, room) -> cache: what the next token needs of rows that were
-                                  # read from the left (each from its first place on, of its own length, which may be
+    init_cache: Callable | None = (
+        None  # (params, text, source, room) -> cache: what the next token needs of rows that were
+    )
+    # read from the left (each from its first place on, of its own length, which may be
                                   # 0), with room for `room` tokens in all. Every leaf has the rows on its axis 1.
                                   # None: a model of which no token can be read alone
-    next: Callable | None = None  # (params, cache, ids_B) -> (logits_BxV of the token after these, cache)
+    decode_step: Callable | None = None  # (params, cache, ids_B) -> (logits_BxV of the token after these, cache)
 
 
 class Family(NamedTuple):
@@ -157,7 +161,7 @@ class Goal(NamedTuple):
     build: Callable           # (config.Config, About) -> Objective; with a Model beside them where it asks for one
     check: Callable           # (config.Config) -> None; raises ConfigError for what the objective cannot use
     predicted: Callable       # (config.Config) -> share of a row's words that a step predicts, on average over the run
-    sees: tuple[str, ...]     # values of config.model.sees that it can use, its own choice first
+    sees: tuple[str, ...]     # values of config.model.context that it can use, its own choice first
     seen: str                 # of an asked token's row, in evaluation: the "rest", all but the asked, or its "left";
                               # "filled", the rest, and of the asked those to its left; the whole "row" where labels
                               # are asked for, and no tokens; "all" where each token is shown, and told to be true

@@ -2,8 +2,8 @@
 import dataclasses
 
 from mlm.base import config, errors
-from mlm.base.reads import Rule
-from mlm.models import encoder_decoder, fast, feedforward, rnn, transformer
+from mlm.base.conditional_fields import Rule
+from mlm.models import cpu_kernels, encoder_decoder, feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY,
@@ -23,8 +23,8 @@ def _read(field: str) -> list[Rule]:
 
 READ = [rule for field in dict.fromkeys(field for row in MODELS.values() for field in (*row.reads, *row.of_cells))
         for rule in _read(field)]
-READ.append(Rule(("model.segment_types", "model.embed_norm", "model.output", "eval.distance", "eval.embeddings",
-                  "eval.sts", "downstream.names"), "model.family",
+READ.append(Rule(("model.type_vocab_size", "model.embed_norm", "model.lm_head", "eval.context_range", "eval.anisotropy",
+                  "eval.sts", "downstream.tasks"), "model.family",
                  tuple(name for name, row in MODELS.items() if not row.source)))
 
 
@@ -52,19 +52,20 @@ def source(cfg: config.Config) -> bool:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
-    for field, names in (("norm", ("pre", "post")), ("positions", ("learned", "sinusoidal", "rotary")),
-                         ("activation", ("gelu", "gelu_tanh", "relu")), ("output", ("bert", "plain")),
+    for field, names in (("norm_placement", ("pre", "post")), ("positions", ("learned", "sinusoidal", "rotary")),
+                         ("activation", ("gelu", "gelu_tanh", "relu")), ("lm_head", ("bert", "plain")),
                          ("dtype", ("float32", "bfloat16"))):
         errors.one_of(f"{name}.{field}", getattr(model, field), names)
     for field in ("dropout", "attention_dropout"):
         errors.number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
-    for field in ("layers", "width", "hidden", "max_positions"):
+    units = "rnn_dim" if "rnn_dim" in SIZES[model.cell or model.family][model.size] else "mlp_dim"
+    for field in ("num_layers", "width", units, "max_positions"):
         errors.at_least(1, f"{name}.{field}", getattr(model, field))
-    errors.number(f"{name}.unroll", model.unroll, 0, model.layers)
-    errors.number(f"{name}.segment_types", model.segment_types, 0, 2)
+    errors.number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
+    errors.number(f"{name}.type_vocab_size", model.type_vocab_size, 0, 2)
     errors.number(f"{name}.init_std", model.init_std, 0, 100)
     errors.number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
-    fast.check(model.plain)
+    cpu_kernels.check(model.disabled_kernels)
     if cfg.pack.mode == "segment_pair":
-        errors.expect(model.segment_types != 1, f"{name}.segment_types", 1, "2 (or 0), since rows hold pairs")
+        errors.expect(model.type_vocab_size != 1, f"{name}.type_vocab_size", 1, "2 (or 0), since rows hold pairs")
     MODELS[model.family].check(cfg)

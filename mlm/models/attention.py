@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import dot_product, fast, layers
+from mlm.models import cpu_kernels, dot_product, layers
 
 
 def rotate(x_BxLxHxd, place_BxL=None):
@@ -27,7 +27,7 @@ def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, 
     """
     model, (B, L, H, d) = module.model, q_BxLxHxd.shape
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
-    if fast.takes(model, "attention") and not module.is_mutable_collection("intermediates"):
+    if cpu_kernels.takes(model, "attention") and not module.is_mutable_collection("intermediates"):
         return dot_product.attention(q, k, v, visible_Bx1xLxS, key_B, model.attention_dropout).reshape(B, L, H * d)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)
@@ -48,7 +48,7 @@ class Attention(nn.Module):
     def heads(self, x_BxLxD, place_BxL=None):
         """q, k and v, each BxLxHxd; place: of each token in its row, from 0 where none is given."""
         model, (B, L, D) = self.model, x_BxLxD.shape
-        qkv_BxLx3xHxd = self.qkv(x_BxLxD).reshape(B, L, 3, model.heads, D // model.heads)
+        qkv_BxLx3xHxd = self.qkv(x_BxLxD).reshape(B, L, 3, model.num_heads, D // model.num_heads)
         q, k, v = (part.squeeze(2) for part in jnp.split(qkv_BxLx3xHxd, 3, 2))
         return (rotate(q, place_BxL), rotate(k, place_BxL), v) if model.positions == "rotary" else (q, k, v)
 
@@ -75,12 +75,12 @@ class CrossAttention(nn.Module):
     def keys(self, source_BxSxD):
         """What tokens need of their source: k and v, each BxSxHxd."""
         B, S, D = source_BxSxD.shape
-        kv_BxSx2xHxd = self.source(source_BxSxD).reshape(B, S, 2, self.model.heads, D // self.model.heads)
+        kv_BxSx2xHxd = self.source(source_BxSxD).reshape(B, S, 2, self.model.num_heads, D // self.model.num_heads)
         return kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1]
 
     def take(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
         B, L, D = x_BxLxD.shape
-        q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.heads, D // self.model.heads)
+        q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.num_heads, D // self.model.num_heads)
         out_BxLxD = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
         return self.out(jnp.where(visible_Bx1xLxS.any(-1).swapaxes(1, 2), out_BxLxD, 0))
 

@@ -22,9 +22,9 @@ def through(model: config.Model, parts: Mapping[str, Callable], norm: Callable, 
     """
     for site, name in enumerate(PARTS, 2):
         normed = norm(f"{name}_norm")
-        out_BxLxD = parts[name](normed(x_BxLxD) if model.norm == "pre" else x_BxLxD)
+        out_BxLxD = parts[name](normed(x_BxLxD) if model.norm_placement == "pre" else x_BxLxD)
         x_BxLxD += layers.dropout(out_BxLxD, layers.fold(key_B, site), model.dropout)
-        x_BxLxD = x_BxLxD if model.norm == "pre" else normed(x_BxLxD)
+        x_BxLxD = x_BxLxD if model.norm_placement == "pre" else normed(x_BxLxD)
     return x_BxLxD
 
 
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & before_LxL
         shared = visible_BxLxL[:, None], source_BxSxD, visible_BxLxS[:, None]
         h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, shared, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
+        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm_placement == "pre" else h_BxLxD
 
 
 def start(model: config.Model, params, source_BxSxD, visible_BxS, room: int) -> dict:
@@ -63,9 +63,9 @@ def start(model: config.Model, params, source_BxSxD, visible_BxS, room: int) -> 
     params: of a Decoder. Every leaf has the rows on its axis 1; each layer has its own, so that a loop writes into it
     where it lies.
     """
-    empty = jnp.zeros((1, len(source_BxSxD), room, model.heads, model.width // model.heads), model.dtype)
+    empty = jnp.zeros((1, len(source_BxSxD), room, model.num_heads, model.width // model.num_heads), model.dtype)
     source = [CrossAttention(model).bind({"params": of["cross"]}).keys(source_BxSxD) for of in _each(model, params)]
-    return {"own": [(empty, empty)] * model.layers, "visible": visible_BxS[None],
+    return {"own": [(empty, empty)] * model.num_layers, "visible": visible_BxS[None],
             "source": [tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in pair) for pair in source]}
 
 
@@ -93,11 +93,12 @@ def after(model: config.Model, params, cache: dict, place_B, x_BxD) -> tuple[jax
     for of, *kept in zip(_each(model, params), cache["own"], cache["source"], strict=True):
         norm = lambda name, of=of: layers.norm(model, name).bind({"params": of[name]})  # noqa: E731
         x_Bx1xD = through(model, parts(of, *kept), norm, x_Bx1xD, None)
-    if model.norm == "pre":
+    if model.norm_placement == "pre":
         x_Bx1xD = layers.norm(model, "norm").bind({"params": params["norm"]})(x_Bx1xD)
     return x_Bx1xD[:, 0], cache | {"own": own}
 
 
 def _each(model, params):
     """The parameters of each layer."""
-    return [jax.tree.map(lambda leaf, k=k: leaf[k], params["stack"]["layers"]["layer"]) for k in range(model.layers)]
+    return [jax.tree.map(lambda leaf, k=k: leaf[k],
+                         params["stack"]["layers"]["layer"]) for k in range(model.num_layers)]

@@ -11,7 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from mlm.models import fast, layers
+from mlm.models import cpu_kernels, layers
 
 WHOLE = 256   # queries of a row up to which all weights are kept for the backward pass
 BLOCK = 128   # queries of a block beyond
@@ -81,8 +81,10 @@ def product(formula: str, one_BxHxMxK, other):
 
 def over_queries(x_BxHxLxS, y_BxHxLxd):
     """x.T @ y of each head, by way of y.T and the result's transpose, which are the small ones."""
-    out_BxHxdxS = product("ndq,nqk->ndk", fast.transposed(y_BxHxLxd), x_BxHxLxS)
-    return fast.transposed(jax.lax.optimization_barrier(out_BxHxdxS))  # else XLA asks for a product that turns it
+    out_BxHxdxS = product("ndq,nqk->ndk", cpu_kernels.transposed(y_BxHxLxd), x_BxHxLxS)
+    return cpu_kernels.transposed(
+        jax.lax.optimization_barrier(out_BxHxdxS)
+    )  # else XLA asks for a product that turns it
 
 
 def dropped(x_BxHxLxS, rate: float, key_B, first):

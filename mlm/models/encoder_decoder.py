@@ -2,7 +2,7 @@
 
 Rows may hold several pairs side by side: a token sees of the source what has its own segment's number. Source, row and
 output layer share one table of embeddings (Vaswani et al. 2017, section 3.4); the logits are products with it and a
-bias, without a layer between. model.layers is the number of layers on each side; the recurrent decoder has one.
+bias, without a layer between. model.num_layers is the number of layers on each side; the recurrent decoder has one.
 """
 import dataclasses
 
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import attentive, decoder, fast, layers, rnn, transformer
+from mlm.models import cpu_kernels, decoder, layers, rnn, rnn_decoder, transformer
 from mlm.models.lm import sinusoids
 
 ENCODERS = {"transformer": transformer.Encoder, "gru": rnn.Encoder}
-DECODERS = {"transformer": decoder, "gru": attentive}
+DECODERS = {"transformer": decoder, "gru": rnn_decoder}
 
 
 def same(segments_BxL, others_BxS):
@@ -31,14 +31,14 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         model = self.model
-        embed = lambda number: nn.Embed(number, model.width, dtype=fast.stream(model),  # noqa: E731
+        embed = lambda number: nn.Embed(number, model.width, dtype=cpu_kernels.stream(model),  # noqa: E731
                                         embedding_init=nn.initializers.truncated_normal(
                                             model.init_std or model.width**-0.5))
         self.positions = "none" if model.cell == "gru" else model.positions
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
-        self.encoder = ENCODERS[model.cell](dataclasses.replace(model, sees="both"))
+        self.encoder = ENCODERS[model.cell](dataclasses.replace(model, context="both"))
         self.decoder = DECODERS[model.cell].Decoder(model)
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
@@ -114,18 +114,19 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         h_BxD, rest = steps.after(model, params["decoder"], rest, place_B, x_BxD)
         return method("logits")(params, h_BxD), rest | {"length_1xB": place_B[None] + 1}
 
-    return types.Model(ways=("left",), width=model.width, init=init, hidden=hidden, logits=method("logits"),
-                       head=method("head") if fast.takes(model, "cross_entropy") else None, start=start, next=further)
+    return types.Model(directions=("left",), width=model.width, init=init, encode=hidden, logits=method("logits"),
+                       head=method("head") if cpu_kernels.takes(model, "cross_entropy") else None, init_cache=start,
+                       decode_step=further)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no encoder-decoder can be."""
-    errors.expect(cfg.model.sees == "left", "config.model.sees", cfg.model.sees,
+    errors.expect(cfg.model.context == "left", "config.model.context", cfg.model.context,
                   "left, since config.model.family is encoder_decoder")
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
 
 
 FAMILY = types.Family(
     build, check, ("transformer", "gru"), source=True,
-    of_cells={**dict.fromkeys(transformer.FAMILY.reads, ("transformer",)), "time_unroll": ("gru",),
-              "timescale": ("gru",)})
+    of_cells={**dict.fromkeys(transformer.FAMILY.reads, ("transformer",)), "rnn_dim": ("gru",), "rnn_unroll": ("gru",),
+              "chrono_init": ("gru",)})

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import decode, layers, lm
+from mlm.models import incremental, layers, lm
 
 
 def neighbours(x_BxLxD, segments_BxL, window: int, sees: str, left_B=None):
@@ -45,7 +45,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         model = self.model
-        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, model.window, model.sees, left_B), strict=True)
+        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, model.window, model.context, left_B), strict=True)
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)
         else:
@@ -56,12 +56,12 @@ class Encoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder, decode.WINDOW)
+    return lm.build(model, vocab_size, Encoder, incremental.WINDOW)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no feedforward net can be."""
-    errors.number("config.model.window", cfg.model.window, 1, cfg.pack.length)
+    errors.number("config.model.window", cfg.model.window, 1, cfg.pack.seq_len)
 
 
-FAMILY = types.Family(build, check, ("window", "bag"), reads=("window", "activation"))
+FAMILY = types.Family(build, check, ("window", "bag"), reads=("mlp_dim", "window", "activation"))

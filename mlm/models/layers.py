@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import fast
+from mlm.models import cpu_kernels
 
 STRIDE = 2**12  # numbers that the last axis of what is dropped takes at least
 
@@ -71,19 +71,20 @@ def initializer(model: config.Model):
 
 
 def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
-    product = functools.partial(fast.dot_general, jnp.dtype(model.dtype)) if fast.takes(model, "matmul") else None
-    return nn.Dense(features, dtype=fast.stream(model), kernel_init=initializer(model), bias_init=bias_init, name=name,
-                    dot_general=product)
+    product = (functools.partial(cpu_kernels.dot_general, jnp.dtype(model.dtype)) if cpu_kernels.takes(model,
+                                                                                                       "matmul") else None)
+    return nn.Dense(features, dtype=cpu_kernels.stream(model), kernel_init=initializer(model), bias_init=bias_init,
+                    name=name, dot_general=product)
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=model.norm_eps, dtype=fast.stream(model), name=name)
+    return nn.LayerNorm(epsilon=model.norm_eps, dtype=cpu_kernels.stream(model), name=name)
 
 
 def activate(model: config.Model, x):
     """model.activation of each entry."""
-    if model.activation == "gelu" and fast.takes(model, "gelu"):
-        return fast.gelu(x)
+    if model.activation == "gelu" and cpu_kernels.takes(model, "gelu"):
+        return cpu_kernels.gelu(x)
     return nn.relu(x) if model.activation == "relu" else nn.gelu(x, approximate=model.activation == "gelu_tanh")
 
 
@@ -94,12 +95,12 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD):
-        hidden_BxLxH = activate(self.model, dense(self.model, self.model.hidden, "up")(x_BxLxD))
+        hidden_BxLxH = activate(self.model, dense(self.model, self.model.mlp_dim, "up")(x_BxLxD))
         return dense(self.model, self.model.width, "down")(hidden_BxLxH)
 
 
 class Stack(nn.Module):
-    """model.layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
+    """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
 
     layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer. What stands after
     each is kept in the collection "intermediates", for those who make it mutable. With model.remat the backward pass
@@ -122,8 +123,8 @@ class Stack(nn.Module):
                 self.sow("intermediates", "after", x_BxLxD)
                 return x_BxLxD, None
 
-        layers, each, layer = self.model.layers, Step, self.layer
-        unroll = self.model.unroll or layers
+        layers, each, layer = self.model.num_layers, Step, self.layer
+        unroll = self.model.scan_unroll or layers
         if (reader := _reader.get()) is not None:
             layer = nn.map_variables(layer, "params", functools.partial(_read, reader))
         if self.model.remat:  # in a loop of its own, the backward pass shares nothing with the forward pass anyway

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
-from mlm.models import decode, fast
+from mlm.models import cpu_kernels, incremental
 from mlm.models.layers import dense, dropout, fold, initializer, norm
 
-WAYS = {"both": ("both",), "left": ("left",), "apart": ("left", "right"), "row": ("row",)}  # by config.model.sees
+WAYS = {"both": ("both",), "left": ("left",), "apart": ("left", "right"), "row": ("row",)}  # by config.model.context
 
 
 def sinusoids(length: int, width: int):
@@ -22,33 +22,33 @@ def sinusoids(length: int, width: int):
 class LanguageModel(nn.Module):
     """Embeddings, an encoder, and an output layer tied to them: BERT's (Devlin et al. 2019), or the product alone.
 
-    With model.sees = "apart" two encoders, of which each sees one side through all its layers, share embeddings and
+    With model.context = "apart" two encoders, of which each sees one side through all its layers, share embeddings and
     output layer (ELMo, Peters et al. 2018, section 3.1): the one of the right reads the row turned round.
     """
 
     model: config.Model
     vocab_size: int
     encoder: Any            # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, which sees as
-                            # model.sees says: "both", "left" or "row"
+                            # model.context says: "both", "left" or "row"
     positions: str          # none | learned | sinusoidal
 
     def setup(self):
         model = self.model
         embed = lambda number: nn.Embed(number, model.width, embedding_init=initializer(model),  # noqa: E731
-                                        dtype=fast.stream(model))
+                                        dtype=cpu_kernels.stream(model))
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
-        if model.segment_types:
-            self.type = embed(model.segment_types)
+        if model.type_vocab_size:
+            self.type = embed(model.type_vocab_size)
         if model.embed_norm:
             self.embed_norm = norm(model, "embed_norm")
-        if model.sees == "apart":
-            one = dataclasses.replace(model, sees="left")
+        if model.context == "apart":
+            one = dataclasses.replace(model, context="left")
             self.left, self.right = (self.encoder(one, name=side) for side in bodies(model))
         else:
             self.body = self.encoder(model, name="body")
-        if model.output == "bert":
+        if model.lm_head == "bert":
             self.transform = dense(model, model.width, "transform")
             self.transform_norm = norm(model, "transform_norm")
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
@@ -62,26 +62,27 @@ class LanguageModel(nn.Module):
             # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
             sinusoids_PxD = sinusoids(self.model.max_positions, self.model.width).astype(x_BxLxD.dtype)
             x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[text.positions_BxL]
-        if self.model.segment_types:
+        if self.model.type_vocab_size:
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
         return dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
 
     def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
-        """A tuple of h_BxLxD, one for each of WAYS[model.sees]."""
+        """A tuple of h_BxLxD, one for each of WAYS[model.context]."""
         x_BxLxD = self.embed(text, key_B)
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
-        if self.model.sees != "apart":
+        if self.model.context != "apart":
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
-        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold(key_B, self.model.layers + 1))
+        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold(key_B, self.model.num_layers +
+                                                                                          1))
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
     def head(self, h):
         bias_V = jnp.zeros(self.vocab_size)
-        if self.model.output == "bert":
+        if self.model.lm_head == "bert":
             h, bias_V = self.transform_norm(nn.gelu(self.transform(h), approximate=False)), self.bias
         h = h.astype(self.model.dtype)
         return h, self.token.embedding.astype(h.dtype), bias_V
@@ -96,10 +97,10 @@ class LanguageModel(nn.Module):
 
 def bodies(model: config.Model) -> tuple[str, ...]:
     """The names of the encoders' parameters, one for each way."""
-    return WAYS["apart"] if model.sees == "apart" else ("body",)
+    return WAYS["apart"] if model.context == "apart" else ("body",)
 
 
-def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder | None = None,
+def build(model: config.Model, vocab_size: int, encoder, decoder: incremental.Decoder | None = None,
           positions: str = "none", *, attends: bool = False) -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model.
 
@@ -119,7 +120,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
 
     def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "these encoders read one text"
-        assert left_B is None or model.sees == "row", "only rows of a model that sees by row say how they are seen"
+        assert left_B is None or model.context == "row", "only rows of a model that sees by row say how they are seen"
         return states(params, text, key_B, shift_BxLxD, left_B)
 
     def kept(params, text, key_B):
@@ -133,7 +134,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
         last, found, stacks = kept(params, text, key_B)
         first_BxLxD, = found["embeddings"]
         each = []
-        for way, last_BxLxD, stack in zip(WAYS[model.sees], last, stacks, strict=True):
+        for way, last_BxLxD, stack in zip(WAYS[model.context], last, stacks, strict=True):
             after_KxBxLxD, = stack["after"]
             after_KxBxLxD = after_KxBxLxD[:, :, ::-1] if way == "right" else after_KxBxLxD
             each.append(jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]]))
@@ -142,7 +143,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
     def attention(params, text):
         _, _, stacks = kept(params, text, None)
         each = []
-        for way, stack in zip(WAYS[model.sees], stacks, strict=True):
+        for way, stack in zip(WAYS[model.context], stacks, strict=True):
             weights_KxBxHxLxL, = stack["layer"]["attention"]["weights"]
             each.append(weights_KxBxHxLxL[..., ::-1, ::-1] if way == "right" else weights_KxBxHxLxL)
         return jnp.concatenate(each, 2)
@@ -161,11 +162,11 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: decode.Decoder
         h_BxD, before = decoder.step(model, params[bodies(model)[0]], x_BxD, place_B, cache["before"])
         return logits(params, h_BxD), {"place": cache["place"] + 1, "before": before}
 
-    left = decoder is not None and model.sees != "both"
-    return types.Model(ways=WAYS[model.sees], width=model.width, init=init, hidden=hidden, logits=logits,
-                       head=method("head") if fast.takes(model, "cross_entropy") else None, layers=layers,
-                       attention=attention if attends else None, start=start if left else None,
-                       next=following if left else None)
+    left = decoder is not None and model.context != "both"
+    return types.Model(directions=WAYS[model.context], width=model.width, init=init, encode=hidden, logits=logits,
+                       head=method("head") if cpu_kernels.takes(model, "cross_entropy") else None, encode_layers=layers,
+                       attention=attention if attends else None, init_cache=start if left else None,
+                       decode_step=following if left else None)
 
 
 def count(params) -> dict[str, int]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.models import fast
+from mlm.models import cpu_kernels
 
 
 class Cell(NamedTuple):
@@ -156,7 +156,7 @@ def of_products(kernels, befores, d_recurrent):
     for kernel_HxG, before_LxBxH, d_LxBxG in zip(kernels, befores, d_recurrent, strict=True):
         before_NxH, d_NxG = (x.reshape(-1, x.shape[-1]) for x in (before_LxBxH, d_LxBxG))
         dtype = kernel_HxG.dtype
-        d_kernels.append(fast.over_rows(before_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
+        d_kernels.append(cpu_kernels.over_rows(before_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
         d_biases.append(jnp.ones(len(d_NxG), d_NxG.dtype) @ d_NxG)
     return tuple(d_kernels), tuple(d_biases)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import decode, fast, layers, lm, native, recurrence
+from mlm.models import cpu_kernels, incremental, layers, lm, native, recurrence
 
 
 class Cell(NamedTuple):
@@ -47,14 +47,15 @@ STEPS = {"elman": Cell(1, 1, elman), "gru": Cell(3, 1, gru), "lstm": Cell(4, 2, 
 
 
 def input_bias(model: config.Model):
-    """Gates of which each remembers for some 1 to model.timescale tokens at first (Tallec & Ollivier 2018, eq. 16)."""
+    """Gates of which each remembers for some 1 to model.chrono_init tokens at first (Tallec & Ollivier 2018, eq. 16)."""
+
     def gates(key, shape, dtype=jnp.float32):
-        zero_H = jnp.zeros(model.hidden, dtype)
-        open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.timescale - 1))
+        zero_H = jnp.zeros(model.rnn_dim, dtype)
+        open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
         return jnp.concatenate([-open_H, open_H - 1, zero_H, zero_H] if model.cell == "lstm" else
                                [zero_H, open_H, zero_H])
 
-    return gates if model.timescale and model.cell in ("lstm", "gru") else nn.initializers.zeros
+    return gates if model.chrono_init and model.cell in ("lstm", "gru") else nn.initializers.zeros
 
 
 def recur(cell: Cell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
@@ -77,10 +78,10 @@ class Layer(nn.Module):
     def __call__(self, x_BxLxD, rows, key_B):
         model, cell = self.model, STEPS[self.model.cell]
         segments_BxL, left_B = rows
-        hidden, gates = model.hidden, cell.gates * model.hidden
+        hidden, gates = model.rnn_dim, cell.gates * model.rnn_dim
         y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
         kernels, biases, inputs, same = [], [], [], []
-        for name in ("forward", "backward")[:1 if model.sees == "left" else 2]:
+        for name in ("forward", "backward")[:1 if model.context == "left" else 2]:
             turn = -1 if name == "backward" else 1  # the order in which the direction reads a row
             segments_LxB = segments_BxL.T[::turn]
             inputs.append(layers.dense(model, gates, f"{name}_input", input_bias(model))(y_LxBxD[::turn]))
@@ -88,18 +89,18 @@ class Layer(nn.Module):
             orthogonal = nn.initializers.orthogonal()
             kernel_HxG = self.param(
                 f"{name}_kernel",
-                lambda key: jnp.concatenate([orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1),  # noqa: B023, E501
+                lambda key: jnp.concatenate([orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1),  # noqa: B023
             )
             bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else \
                 jnp.zeros(gates)  # the other cells' products are added to inputs that have one
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
-        if fast.takes(model, "native") and native.library.target():
+        if cpu_kernels.takes(model, "native") and native.library.target():
             h = native.recur(model.cell, *map(tuple, (kernels, biases, inputs, same)))
-        elif fast.takes(model, "recurrence"):
-            h = recurrence.recur(model.cell, model.time_unroll, *map(tuple, (kernels, biases, inputs, same)))
+        elif cpu_kernels.takes(model, "recurrence"):
+            h = recurrence.recur(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
-            h = [recur(cell, *each, model.time_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
+            h = [recur(cell, *each, model.rnn_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
         forward_LxBxH, *backward = h
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
@@ -120,15 +121,15 @@ class Encoder(nn.Module):
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     cell = STEPS[model.cell]
-    return lm.build(model, vocab_size, Encoder, decode.recurrent(cell.step, cell.carries))
+    return lm.build(model, vocab_size, Encoder, incremental.recurrent(cell.step, cell.carries))
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no recurrent net can be."""
-    errors.number("config.model.time_unroll", cfg.model.time_unroll, 1, cfg.pack.length)
-    errors.expect(cfg.model.timescale == 0 or cfg.model.timescale > 2, "config.model.timescale", cfg.model.timescale,
-                  "0, or at least 3 tokens")
+    errors.number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
+    errors.expect(cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2, "config.model.chrono_init",
+                  cfg.model.chrono_init, "0, or at least 3 tokens")
 
 
-FAMILY = types.Family(build, check, ("lstm", "gru", "elman"), reads=("time_unroll",),
-                      of_cells={"timescale": ("lstm", "gru")})
+FAMILY = types.Family(build, check, ("lstm", "gru", "elman"), reads=("rnn_dim", "rnn_unroll"),
+                      of_cells={"chrono_init": ("lstm", "gru")})

@@ -3,7 +3,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import decode, layers, lm
+from mlm.models import incremental, layers, lm
 from mlm.models.attention import Attention
 
 
@@ -16,7 +16,7 @@ class Layer(nn.Module):
         attention, mlp = Attention(model, name="attention"), layers.MLP(model, name="mlp")
         attention_norm, mlp_norm = layers.norm(model, "attention_norm"), layers.norm(model, "mlp_norm")
         drop = lambda x, site: layers.dropout(x, layers.fold(key_B, site), model.dropout)  # noqa: E731
-        if model.norm == "pre":
+        if model.norm_placement == "pre":
             x_BxLxD += drop(attention(attention_norm(x_BxLxD), visible_Bx1xLxL, layers.fold(key_B, 0)), 1)
             return x_BxLxD + drop(mlp(mlp_norm(x_BxLxD)), 2)
         x_BxLxD = attention_norm(x_BxLxD + drop(attention(x_BxLxD, visible_Bx1xLxL, layers.fold(key_B, 0)), 1))
@@ -30,30 +30,30 @@ class Encoder(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
         before_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
-        if self.model.sees == "left":
+        if self.model.context == "left":
             visible_Bx1xLxL &= before_LxL
         elif left_B is not None:
             visible_Bx1xLxL &= before_LxL | ~left_B[:, None, None, None]
         h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, visible_Bx1xLxL, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm == "pre" else h_BxLxD
+        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm_placement == "pre" else h_BxLxD
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no Transformer can be."""
     model = cfg.model
-    errors.at_least(1, "config.model.heads", model.heads)
-    errors.expect(model.width % model.heads == 0, "config.model.heads", model.heads,
+    errors.at_least(1, "config.model.num_heads", model.num_heads)
+    errors.expect(model.width % model.num_heads == 0, "config.model.num_heads", model.num_heads,
                   f"a divisor of config.model.width = {model.width}")
     if model.positions == "rotary":
-        errors.expect(model.width // model.heads % 2 == 0, "config.model.heads", model.heads,
+        errors.expect(model.width // model.num_heads % 2 == 0, "config.model.num_heads", model.num_heads,
                       "heads of an even width, since config.model.positions is rotary")
-    errors.expect(cfg.pack.length <= model.max_positions, "config.pack.length", cfg.pack.length,
+    errors.expect(cfg.pack.seq_len <= model.max_positions, "config.pack.seq_len", cfg.pack.seq_len,
                   f"at most config.model.max_positions = {model.max_positions}")
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder, decode.ATTENTION, model.positions, attends=True)
+    return lm.build(model, vocab_size, Encoder, incremental.ATTENTION, model.positions, attends=True)
 
 
-FAMILY = types.Family(build, check, reads=("heads", "norm", "activation", "positions", "max_positions",
-                                           "attention_dropout"))
+FAMILY = types.Family(build, check, reads=("mlp_dim", "num_heads", "norm_placement", "activation", "positions",
+                                           "max_positions", "attention_dropout"))

@@ -2,7 +2,7 @@
 import dataclasses
 
 from mlm.base import config, errors, types
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.objectives import (
     causal,
     choice,
@@ -35,7 +35,7 @@ READ = [*masking.READ, *tag.READ,
 def resolve(cfg: config.Config) -> config.Config:
     """With what the objective asks for where nothing is said: how states see their row, and how masks are drawn."""
     errors.one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    model = dataclasses.replace(cfg.model, sees=cfg.model.sees or OBJECTIVES[cfg.objective].sees[0])
+    model = dataclasses.replace(cfg.model, context=cfg.model.context or OBJECTIVES[cfg.objective].sees[0])
     return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
 
 
@@ -49,7 +49,7 @@ def seen(cfg: config.Config) -> str:
     left, and its right apart from it.
     """
     found = OBJECTIVES[cfg.objective].seen
-    return "sides" if found == "left" and cfg.model.sees == "apart" else found
+    return "sides" if found == "left" and cfg.model.context == "apart" else found
 
 
 def losses(cfg: config.Config) -> dict[str, str]:
@@ -75,7 +75,7 @@ def predicted(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     sees = OBJECTIVES[cfg.objective].sees
-    errors.one_of("config.model.sees", cfg.model.sees, ("both", "left", "apart", "row"))
-    errors.expect(cfg.model.sees in sees, "config.model.sees", cfg.model.sees,
+    errors.one_of("config.model.context", cfg.model.context, ("both", "left", "apart", "row"))
+    errors.expect(cfg.model.context in sees, "config.model.context", cfg.model.context,
                   f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
     OBJECTIVES[cfg.objective].check(cfg)

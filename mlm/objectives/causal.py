@@ -18,13 +18,13 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     From the right its last token is given, and the first one is predicted.
     """
     unigram_V = np.frombuffer(about.unigram, np.int64)
-    never = (PAD, MASK) if cfg.model.sees == "apart" else (PAD, CLS, MASK)  # is asked for
+    never = (PAD, MASK) if cfg.model.context == "apart" else (PAD, CLS, MASK)  # is asked for
     log_unigram_V = tokens.log_unigram(unigram_V, ~np.isin(np.arange(len(unigram_V)), never))
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
-        states = model.hidden(params["model"], text, batch.source, key_B=key_B if train else None)
-        pairs = [facing(way, h_BxLxD, text.ids_BxL) for way, h_BxLxD in zip(model.ways, states, strict=True)]
+        states = model.encode(params["model"], text, batch.source, key_B=key_B if train else None)
+        pairs = [facing(way, h_BxLxD, text.ids_BxL) for way, h_BxLxD in zip(model.directions, states, strict=True)]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(asked(text, key_B, knobs)[:, 1:].astype(jnp.float32), len(pairs))
         predict = tokens.predictor(train, cfg.optim.label_smoothing)
@@ -53,8 +53,8 @@ def asked(text: types.Text, key_B, knobs):
 
 def predicted(cfg: config.Config) -> float:
     """Each token once, or from either side."""
-    return 2.0 if cfg.model.sees == "apart" else 1.0
+    return 2.0 if cfg.model.context == "apart" else 1.0
 
 
 GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left",
-                  reads=("eval.distance", "eval.ngrams", "optim.label_smoothing"))
+                  reads=("eval.context_range", "eval.ngram_order", "optim.label_smoothing"))

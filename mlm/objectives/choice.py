@@ -28,7 +28,7 @@ def logits(cfg: config.Config, params: types.Params, model: types.Model, batch: 
     parts = batch._replace(text=types.Text(*(x_BxL.reshape(len(x_BxL) * endings, -1) for x_BxL in batch.text)))
     key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, endings))(key_B).reshape(-1)
     h_FxLxD = features.read(cfg, params, model, parts, key_F)
-    logits_F = heads.row(params["objective"], h_FxLxD, parts.text, key_F, read=cfg.tune.read,
+    logits_F = heads.row(params["objective"], h_FxLxD, parts.text, key_F, read=cfg.finetune.pooling,
                          rate=cfg.model.dropout)[:, 0]
     return jnp.where(heads.real(parts.text) > 0, logits_F, -1e9).reshape(-1, endings)
 
@@ -40,5 +40,5 @@ def check(cfg: config.Config) -> None:
 
 
 GOAL = types.Goal(build, check, sees=heads.SEES, seen="row",
-                  predicted=lambda cfg: 1 / (cfg.pack.length * (cfg.data.labelled.choices.count(",") + 1)),
-                  reads=("tune.read", "tune.features", "data.labelled.scores"))
+                  predicted=lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
+                  reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

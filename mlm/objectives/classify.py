@@ -15,7 +15,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     """The objective on rows that bring label_B, as `told` makes it."""
     def logits(params, model, batch, key_B):
         return heads.row(params["objective"], features.read(cfg, params, model, batch, key_B), batch.text, key_B,
-                         read=cfg.tune.read, rate=cfg.model.dropout)
+                         read=cfg.finetune.pooling, rate=cfg.model.dropout)
 
     return told(cfg, about, "classify", NAMES, len(about.classes), logits)
 
@@ -34,7 +34,7 @@ def told(cfg: config.Config, about: types.About, term: str, names: Sequence[str]
     own = (*(made[name]() for name in asked), scores.loss(term, "nats per example"))
 
     def init(key, model):
-        return heads.row_init(key, features.width(cfg, model), outputs, cfg.tune.read) | features.init(cfg)
+        return heads.row_init(key, features.width(cfg, model), outputs, cfg.finetune.pooling) | features.init(cfg)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         log_prob_BxC = jax.nn.log_softmax(logits(params, model, batch, key_B if train else None))
@@ -59,5 +59,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=heads.SEES, seen="row",
-                  reads=("tune.read", "tune.features", "data.labelled.scores"))
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+                  reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

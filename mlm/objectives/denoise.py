@@ -24,18 +24,18 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     """The objective on these rows: [SEP] and what is not masked are predicted too, and a segment's first token is not.
     """
     unigram_V = np.frombuffer(about.unigram, np.int64)
-    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_from == "uniform")
+    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_token_from == "uniform")
     log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
     unit = units.of(cfg, about)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
-        rate = cfg.mask.max_rate if train else cfg.eval.rate
+        rate = cfg.mask.max_rate if train else cfg.eval.mask_rate
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
                                              cdf_V=cdf_V, static_key_B=static_key_B,
-                                             unknown=cfg.mask.unknown and train, unit=unit if train else None)
-        h_BxLxD, = model.hidden(params["model"], text, text._replace(ids_BxL=masked.ids_BxL),
+                                             unknown=cfg.mask.mask_unk and train, unit=unit if train else None)
+        h_BxLxD, = model.encode(params["model"], text, text._replace(ids_BxL=masked.ids_BxL),
                                 key_B=dropout_key_B if train else None)
         target_BxK, weight_BxK = text.ids_BxL[:, 1:], causal.asked(text, key_B, knobs)[:, 1:].astype(jnp.float32)
         hidden_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)
@@ -62,11 +62,11 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for masks that no source could have: one of each row, of which all tokens are predicted."""
     masking.check(cfg)
-    for field, only in (("predict", 0), ("views", 1)):
+    for field, only in (("predict_rate", 0), ("masks_per_example", 1)):
         errors.expect(getattr(cfg.mask, field) == only, f"config.mask.{field}", getattr(cfg.mask, field),
                       f"{only}, since config.objective is denoise, which predicts the whole row")
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("left",), seen="filled", knobs=masking.knobs,
                   frozen=masking.frozen, traced=masking.TRACED,
-                  reads=("mask", "eval.rate", "optim.label_smoothing"), source=True)
+                  reads=("mask", "eval.mask_rate", "optim.label_smoothing"), source=True)

@@ -30,7 +30,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
         masked, dropout_key_B = drawn(text, key_B, knobs)
-        h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
+        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
                                 key_B=dropout_key_B if train else None)
         predict = tokens.predict_fast if train else tokens.predict
         nats_BxL, right_BxL = predict(params["model"], model, h_BxLxD, text.ids_BxL)

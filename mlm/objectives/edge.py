@@ -21,18 +21,18 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     """The objective on rows that bring edge_BxS, a class or -1 where nothing is asked, and two spans beside it: the
     first and last token of each, from_BxS and to_BxS, other_from_BxS and other_to_BxS (S = L).
 
-    The probe reads a learnt mix of the layers 0 (the embeddings) to config.tune.depth, each span's tokens by attention
+    The probe reads a learnt mix of the layers 0 (the embeddings) to config.finetune.max_layer, each span's tokens by attention
     of its own, and asks of each class by itself whether it is one (nats are summed over classes). "gravity", in the
     sums of evaluation, is the layer that the mix lies at on average, the embeddings' 0 included.
     """
     log_share_C, classes, asked = scores.log_shares(about), len(about.classes), scores.names(cfg, NAMES)
     made = {"f1": F1, "accuracy": scores.accuracy(WEIGHT)}
     own = (*(made[name] for name in asked), scores.loss("edge", "nats per label"))
-    layers = (cfg.model.layers if cfg.tune.depth < 0 else cfg.tune.depth) + 1
+    layers = (cfg.model.num_layers if cfg.finetune.max_layer < 0 else cfg.finetune.max_layer) + 1
 
     def init(key, model):
         one, other, hidden, label = jax.random.split(key, 4)
-        width = len(model.ways) * model.width
+        width = len(model.directions) * model.width
         return {"mix": features.mix_init(layers), "one": span_init(one, width), "other": span_init(other, width),
                 "hidden": dense_init(hidden, 2 * WIDTH, WIDTH), "label": dense_init(label, WIDTH, classes)}
 
@@ -99,10 +99,10 @@ def references(own: tuple[Score, ...], about: types.About) -> tuple[Score, ...]:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for scores that are not of spans, a model that is not frozen, and layers that it has not."""
     scores.names(cfg, NAMES)
-    errors.expect(cfg.tune.layers == 0, "config.tune.layers", cfg.tune.layers,
+    errors.expect(cfg.finetune.trainable_layers == 0, "config.finetune.trainable_layers", cfg.finetune.trainable_layers,
                   "0, since config.objective is edge, which probes a model as it is")
-    errors.number("config.tune.depth", cfg.tune.depth, -1, cfg.model.layers)
+    errors.number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
-                  reads=("tune.depth", "data.labelled.scores"))
+                  reads=("finetune.max_layer", "data.labelled.scores"))

@@ -15,11 +15,11 @@ DRAW = 2**31  # folded into a row's key it is no layer's number
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError where config.tune.read is nothing that tells of a whole row, and as `features.check` does."""
-    read, sees = cfg.tune.read, cfg.model.sees
-    errors.one_of("config.tune.read", read, READS["both"])
-    errors.expect(read in READS[sees], "config.tune.read", read,
-                  f"{' or '.join(READS[sees])}, since config.model.sees is {sees}")
+    """Raises ConfigError where config.finetune.pooling is nothing that tells of a whole row, and as `features.check` does."""
+    read, sees = cfg.finetune.pooling, cfg.model.context
+    errors.one_of("config.finetune.pooling", read, READS["both"])
+    errors.expect(read in READS[sees], "config.finetune.pooling", read,
+                  f"{' or '.join(READS[sees])}, since config.model.context is {sees}")
     features.check(cfg)
 
 

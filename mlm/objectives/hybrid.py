@@ -30,13 +30,14 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     In training all places of all rows go through the output layer, since any row may be causal.
     """
     masked_forward, left = mlm.build_forward(cfg, about), causal.build(cfg, about)
-    cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_from == "uniform")
+    cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_token_from == "uniform")
     slots, unit = masking.slots(cfg.mask.max_rate, about.length), units.of(cfg, about)
 
     def judged(params, model, batch, key_B, knobs):
         one, _ = masked_forward(params, telling(model), batch, key_B, knobs, train=False)
-        all_left = functools.partial(model.hidden, left_B=jnp.ones(len(batch.index_B), bool))
-        other = left.loss(params, model._replace(ways=("left",), hidden=all_left), batch, key_B, knobs, train=False)
+        all_left = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
+        other = left.loss(params, model._replace(directions=("left",), encode=all_left), batch, key_B, knobs,
+                          train=False)
         return types.Losses(one.loss_B | other.loss_B, one.weight_B | other.weight_B,
                             one.sums_B | {"causal_correct": other.sums_B["correct"], "rows": _real(batch),
                                           "causal_rows": _real(batch)})
@@ -48,9 +49,9 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         left_B = causal_rows(batch.index_B, knobs.objective["causal"], knobs.objective["owed"])
         static_key_B = masking.static_keys(knobs, batch) if batch.row_B is not None else None
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
-                                             static_key_B=static_key_B, unknown=cfg.mask.unknown, unit=unit)
+                                             static_key_B=static_key_B, unknown=cfg.mask.mask_unk, unit=unit)
         shown_BxL = jnp.where(left_B[:, None], text.ids_BxL, masked.ids_BxL)
-        h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=shown_BxL), batch.source, key_B=dropout_key_B,
+        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=shown_BxL), batch.source, key_B=dropout_key_B,
                                 left_B=left_B)
         nats_BxL, right_BxL = tokens.predict_fast(params["model"], model, before(text, h_BxLxD), text.ids_BxL)
         weight_BxL = {"causal": causal.asked(text, key_B, knobs) & left_B[:, None],
@@ -87,9 +88,9 @@ def causal_before(count, share, owed):
 def telling(model: types.Model) -> types.Model:
     """The model with the state at each place that tells the token there."""
     def hidden(params, text, source=None, **more):
-        return tuple(before(text, h_BxLxD) for h_BxLxD in model.hidden(params, text, source, **more))
+        return tuple(before(text, h_BxLxD) for h_BxLxD in model.encode(params, text, source, **more))
 
-    return model._replace(hidden=hidden)
+    return model._replace(encode=hidden)
 
 
 def before(text: types.Text, h_BxLxD):
@@ -118,25 +119,26 @@ def factors(knobs: types.Knobs) -> dict:
 
 def knobs(cfg: config.Config) -> dict[str, np.generic]:
     """mlm's, config.hybrid's, and what `now` makes of them."""
-    share = np.float32(cfg.hybrid.causal)
-    return masking.knobs(cfg) | {"causal": share, "first": np.float32(cfg.hybrid.first), "owed": np.float32(0),
-                                 "here": share}
+    share = np.float32(cfg.hybrid.causal_fraction)
+    return masking.knobs(cfg) | {"causal": share, "first": np.float32(cfg.hybrid.causal_first_fraction),
+                                 "owed": np.float32(0), "here": share}
 
 
 def predicted(cfg: config.Config) -> float:
     """All words of a causal row, and of the others those that are masked."""
-    share = cfg.hybrid.first + (1 - cfg.hybrid.first) * cfg.hybrid.causal
+    share = cfg.hybrid.causal_first_fraction + (1 - cfg.hybrid.causal_first_fraction) * cfg.hybrid.causal_fraction
     return share + (1 - share) * masking.predicted(cfg.mask)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for shares that are none, and for several masks of a row, which causal rows would not have."""
     masking.check(cfg)
-    for field in ("causal", "first"):
+    for field in ("causal_fraction", "causal_first_fraction"):
         errors.number(f"config.hybrid.{field}", getattr(cfg.hybrid, field), 0, 1)
-    errors.expect(cfg.mask.views == 1, "config.mask.views", cfg.mask.views, "1, since config.objective is hybrid")
+    errors.expect(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
+                  "1, since config.objective is hybrid")
 
 
 GOAL = mlm.GOAL._replace(build=build, check=check, predicted=predicted, sees=("row",), knobs=knobs,
-                         traced=(*masking.TRACED, "hybrid.causal", "hybrid.first"), reads=(*mlm.GOAL.reads, "hybrid"),
-                         losses={"causal_loss": "left"}, telling=telling)
+                         traced=(*masking.TRACED, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
+                         reads=(*mlm.GOAL.reads, "hybrid"), losses={"causal_loss": "left"}, telling=telling)

@@ -11,14 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import units
 
 SCHEDULES = ("constant", "linear", "cosine")
 READ = (Rule(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
-TRACED = ("mask.rate", "mask.final_rate", "mask.schedule", "mask.predict", "mask.copies", "mask.mask_share",
-          "mask.random_share")  # fields that reach the compiled step as `knobs` alone
+TRACED = (
+    "mask.rate",
+    "mask.final_rate",
+    "mask.schedule",
+    "mask.predict_rate",
+    "mask.static_masks",
+    "mask.mask_token_prob",
+    "mask.random_token_prob",
+)  # fields that reach the compiled step as `knobs` alone
 
 
 class Masked(NamedTuple):
@@ -36,14 +43,16 @@ def resolve(mask: config.Mask) -> config.Mask:
     """With the zeros filled that follow from other fields: room for the highest rate, views for all predictions."""
     lowest = min(mask.rate, mask.final_rate or mask.rate)
     return dataclasses.replace(mask, max_rate=mask.max_rate or max(mask.rate, mask.final_rate),
-                               views=mask.views or max(1, math.ceil(mask.predict / (lowest or 1) - 1e-6)))
+                               masks_per_example=mask.masks_per_example or max(1,
+                                                                               math.ceil(mask.predict_rate / (lowest or
+                                                                                                              1) - 1e-6)))
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
     errors.one_of(f"{name}.schedule", mask.schedule, SCHEDULES)
-    errors.one_of(f"{name}.random_from", mask.random_from, ("unigram", "uniform"))
+    errors.one_of(f"{name}.random_token_from", mask.random_token_from, ("unigram", "uniform"))
     for field in ("rate", "max_rate"):
         errors.number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
     errors.number(f"{name}.final_rate", mask.final_rate, 0, 1, high_open=True)
@@ -53,18 +62,19 @@ def check(cfg: config.Config) -> None:
     if mask.schedule != "constant":
         errors.expect(mask.final_rate > 0, f"{name}.final_rate", mask.final_rate,
                       f"a rate to end at, since {name}.schedule is {mask.schedule}")
-    for field in ("predict", "mask_share", "random_share"):
+    for field in ("predict_rate", "mask_token_prob", "random_token_prob"):
         errors.number(f"{name}.{field}", getattr(mask, field), 0, 1)
-    errors.at_least(1, f"{name}.views", mask.views)
+    errors.at_least(1, f"{name}.masks_per_example", mask.masks_per_example)
     units.check(mask)
-    errors.at_least(0, f"{name}.copies", mask.copies)
+    errors.at_least(0, f"{name}.static_masks", mask.static_masks)
     rates = (mask.rate, mask.final_rate or mask.rate)
-    errors.expect(mask.predict <= mask.views * min(rates) + 1e-6, f"{name}.predict", mask.predict,
-                  f"at most {name}.views = {mask.views} times what is corrupted, {min(rates)}")
-    errors.expect(mask.views * max(rates) <= 1 + 1e-6, f"{name}.views", mask.views,
+    errors.expect(mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6, f"{name}.predict_rate",
+                  mask.predict_rate,
+                  f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}")
+    errors.expect(mask.masks_per_example * max(rates) <= 1 + 1e-6, f"{name}.masks_per_example", mask.masks_per_example,
                   f"at most 1 / {max(rates)}, the share that each of a row's disjoint masks takes")
-    share = mask.mask_share + mask.random_share
-    errors.expect(share <= 1 + 1e-6, f"{name}.mask_share + {name}.random_share", share, "at most 1")
+    share = mask.mask_token_prob + mask.random_token_prob
+    errors.expect(share <= 1 + 1e-6, f"{name}.mask_token_prob + {name}.random_token_prob", share, "at most 1")
 
 
 def knobs(cfg: config.Config) -> dict[str, np.generic]:
@@ -77,14 +87,14 @@ def knobs(cfg: config.Config) -> dict[str, np.generic]:
     """
     mask = cfg.mask
     return {"rate": np.float32(mask.rate), "final_rate": np.float32(mask.final_rate),
-            "cosine": np.float32(mask.schedule == "cosine"), "predict": np.float32(mask.predict),
-            "copies": np.int32(mask.copies), "mask_share": np.float32(mask.mask_share),
-            "random_share": np.float32(mask.random_share)}
+            "cosine": np.float32(mask.schedule == "cosine"), "predict": np.float32(mask.predict_rate),
+            "copies": np.int32(mask.static_masks), "mask_share": np.float32(mask.mask_token_prob),
+            "random_share": np.float32(mask.random_token_prob)}
 
 
 def frozen(cfg: config.Config) -> dict[str, np.generic]:
-    """Pure [MASK] at config.eval.rate: the same masks for every model."""
-    return knobs(config.Config(mask=config.Mask(rate=cfg.eval.rate, mask_share=1.0, random_share=0.0)))
+    """Pure [MASK] at config.eval.mask_rate: the same masks for every model."""
+    return knobs(config.Config(mask=config.Mask(rate=cfg.eval.mask_rate, mask_token_prob=1.0, random_token_prob=0.0)))
 
 
 def slots(max_rate: float, length: int) -> int:
@@ -123,7 +133,7 @@ def static_keys(knobs: types.Knobs, batch: types.Batch):
 
 def predicted(mask: config.Mask) -> float:
     """The share of the eligible tokens that a run predicts in a step, on average: any schedule's is halfway."""
-    return mask.predict or mask.views * (mask.rate + (mask.final_rate or mask.rate)) / 2
+    return mask.predict_rate or mask.masks_per_example * (mask.rate + (mask.final_rate or mask.rate)) / 2
 
 
 def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1,

@@ -17,17 +17,17 @@ TRAINING = (Score("accuracy", "training accuracy", ("correct", "mlm_weight"), sh
 
 
 def build(cfg: config.Config, about: types.About) -> types.Objective:
-    """The objective on these rows: room for rates up to mask.max_rate in training, for eval.rate in evaluation."""
+    """The objective on these rows: room for rates up to mask.max_rate in training, for eval.mask_rate in evaluation."""
     forward = build_forward(cfg, about)
 
     def asked(text, key_B, knobs):
         masked, _ = masking.draw(key_B, text.ids_BxL, knobs, cdf_V=np.ones(1),  # no random tokens are drawn
-                                 slots=masking.slots(cfg.eval.rate, about.length))
+                                 slots=masking.slots(cfg.eval.mask_rate, about.length))
         return masked.ids_BxL == MASK
 
     return types.Objective(
         init=lambda key, model: {}, loss=lambda *args, **kwargs: forward(*args, **kwargs)[0], asked=asked,
-        scores=SCORES, training=TRAINING, counts=("tokens", "eligible", "corrupted"), views=cfg.mask.views,
+        scores=SCORES, training=TRAINING, counts=("tokens", "eligible", "corrupted"), views=cfg.mask.masks_per_example,
         now=masking.scheduled)
 
 
@@ -37,18 +37,18 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
     In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
     """
     unigram_V = np.frombuffer(about.unigram, np.int64)
-    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_from == "uniform")
+    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_token_from == "uniform")
     log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
     unit = units.of(cfg, about)
 
     def forward(params, model, batch, key_B, knobs, *, train, view=0):
         text = batch.text
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
-        rate, views = (cfg.mask.max_rate, cfg.mask.views) if train else (cfg.eval.rate, 1)
+        rate, views = (cfg.mask.max_rate, cfg.mask.masks_per_example) if train else (cfg.eval.mask_rate, 1)
         masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
                                              cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B,
-                                             unknown=cfg.mask.unknown and train, unit=unit if train else None)
-        h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
+                                             unknown=cfg.mask.mask_unk and train, unit=unit if train else None)
+        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
                                 key_B=dropout_key_B if train else None)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         predict = tokens.predict_fast if train else tokens.predict
@@ -70,4 +70,4 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
 
 
 GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left", "row"), "rest",
-                  masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.rate", "eval.rates"))
+                  masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.mask_rate", "eval.mask_rates"))

@@ -15,12 +15,12 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     "score" is the prediction itself.
     """
     def init(key, model):
-        return heads.row_init(key, features.width(cfg, model), 1, cfg.tune.read) | features.init(cfg)
+        return heads.row_init(key, features.width(cfg, model), 1, cfg.finetune.pooling) | features.init(cfg)
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         key_B = key_B if train else None
         h_BxLxD = features.read(cfg, params, model, batch, key_B)
-        predicted_B = heads.row(params["objective"], h_BxLxD, batch.text, key_B, read=cfg.tune.read,
+        predicted_B = heads.row(params["objective"], h_BxLxD, batch.text, key_B, read=cfg.finetune.pooling,
                                 rate=cfg.model.dropout)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.real(batch.text)
         sums = {"tokens": heads.tokens(batch.text)}
@@ -48,5 +48,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=heads.SEES, seen="row",
-                  reads=("tune.read", "tune.features", "data.labelled.scores"))
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+                  reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

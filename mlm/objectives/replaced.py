@@ -33,15 +33,16 @@ TRAINING = (Score("accuracy", "training accuracy", ("correct", OF_TOKENS), share
 
 def generator(cfg: config.Config) -> config.Model:
     """A model like the run's with a share of its width, its heads and its units in a layer."""
-    model, share = cfg.model, cfg.replaced.generator
-    heads = max(1, round(share * model.heads)) if model.heads else 0
-    width = heads * (model.width // model.heads) if heads else max(1, round(share * model.width))
-    return dataclasses.replace(model, width=width, heads=heads, hidden=max(1, round(share * model.hidden)))
+    model, share = cfg.model, cfg.replaced_token_detection.generator_size
+    heads = max(1, round(share * model.num_heads)) if model.num_heads else 0
+    width = heads * (model.width // model.num_heads) if heads else max(1, round(share * model.width))
+    units = {name: max(1, round(share * count)) for name in ("mlp_dim", "rnn_dim") if (count := getattr(model, name))}
+    return dataclasses.replace(model, width=width, num_heads=heads, **units)
 
 
 def build(cfg: config.Config, about: types.About, small: types.Model) -> types.Objective:
     """The objective on these rows; small: the `generator`'s model. Samples are never special tokens."""
-    cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_from == "uniform")
+    cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_token_from == "uniform")
     unit = units.of(cfg, about)
 
     def init(key, model):
@@ -52,12 +53,12 @@ def build(cfg: config.Config, about: types.About, small: types.Model) -> types.O
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         text, head = batch.text, params["objective"]
         static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
-        slots = masking.slots(cfg.mask.max_rate if train else cfg.eval.rate, about.length)
+        slots = masking.slots(cfg.mask.max_rate if train else cfg.eval.mask_rate, about.length)
         masked, rest_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
-                                          static_key_B=static_key_B, unknown=cfg.mask.unknown and train,
+                                          static_key_B=static_key_B, unknown=cfg.mask.mask_unk and train,
                                           unit=unit if train else None)
         small_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
-        small_h_BxLxD, = small.hidden(head["generator"], text._replace(ids_BxL=masked.ids_BxL),
+        small_h_BxLxD, = small.encode(head["generator"], text._replace(ids_BxL=masked.ids_BxL),
                                       key_B=small_key_B if train else None)
         logits_BxKxV = small.logits(head["generator"], jnp.take_along_axis(
             small_h_BxLxD, masked.positions_BxK[..., None], axis=1))
@@ -67,7 +68,7 @@ def build(cfg: config.Config, about: types.About, small: types.Model) -> types.O
 
         shown_BxL = put(sample_key_B, text.ids_BxL, masked, logits_BxKxV)
         replaced_BxL, real_BxL = shown_BxL != text.ids_BxL, (text.segments_BxL > 0).astype(jnp.float32)
-        h_BxLxD, = model.hidden(params["model"], text._replace(ids_BxL=shown_BxL), key_B=key_B if train else None)
+        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=shown_BxL), key_B=key_B if train else None)
         hidden_BxLxD = jax.nn.gelu(heads.dense(head["hidden"], h_BxLxD.astype(jnp.float32)), approximate=False)
         logit_BxL = heads.dense(head["label"], hidden_BxLxD)[..., 0]
         wrong_BxL = jax.nn.softplus(jnp.where(replaced_BxL, -logit_BxL, logit_BxL))
@@ -101,14 +102,19 @@ def check(cfg: config.Config) -> None:
     model whose states do not see their own token.
     """
     masking.check(cfg)
-    errors.expect((cfg.model.family, cfg.model.sees) != ("feedforward", "both"), "config.model.sees", "both",
+    errors.expect((cfg.model.family, cfg.model.context) != ("feedforward", "both"), "config.model.context", "both",
                   "row, since a feedforward net that sees both sides of a token does not see the token itself")
-    errors.number("config.replaced.generator", cfg.replaced.generator, 0, 1, low_open=True)
-    errors.at_least(0, "config.replaced.weight", cfg.replaced.weight)
-    errors.expect(cfg.mask.views == 1, "config.mask.views", cfg.mask.views, "1, since config.objective is replaced")
+    errors.number("config.replaced_token_detection.generator_size", cfg.replaced_token_detection.generator_size, 0, 1,
+                  low_open=True)
+    errors.at_least(0, "config.replaced_token_detection.discriminator_weight",
+                    cfg.replaced_token_detection.discriminator_weight)
+    errors.expect(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
+                  "1, since config.objective is replaced")
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("row", "both"), seen="all", further=generator,
-                  knobs=lambda cfg: masking.knobs(cfg) | {"weight": np.float32(cfg.replaced.weight)},
-                  frozen=masking.frozen, traced=(*masking.TRACED, "replaced.weight"),
-                  reads=("mask", "eval.rate", "replaced"))
+                  knobs=lambda cfg: masking.knobs(cfg) |
+                  {"weight": np.float32(cfg.replaced_token_detection.discriminator_weight)}, frozen=masking.frozen,
+                  traced=(*masking.TRACED, "replaced_token_detection.discriminator_weight"), reads=("mask",
+                                                                                                    "eval.mask_rate",
+                                                                                                    "replaced"))

@@ -48,5 +48,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.length, sees=heads.SEES, seen="row",
-                  reads=("tune.features", "data.labelled.scores"))
+GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+                  reads=("finetune.layer_features", "data.labelled.scores"))

@@ -3,14 +3,14 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
+from mlm.base.conditional_fields import Rule
 from mlm.base.estimates import Score
-from mlm.base.reads import Rule
 from mlm.objectives import bilstm, features, heads, scores, tags
 
 NAMES = ("f1", "accuracy")  # what config.data.labelled.scores may ask for; of tags that are no entities' the second
 WEIGHT = "tag_weight"
 HEADS = ("linear", "bilstm")
-READ = (Rule(("tune.head_width",), "tune.head", ("bilstm",)),)
+READ = (Rule(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
 
 
 def build(cfg: config.Config, about: types.About) -> types.Objective:
@@ -27,17 +27,17 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
     def init(key, model):
         width = features.width(cfg, model)
-        if cfg.tune.head == "linear":
+        if cfg.finetune.head == "linear":
             return heads.dense_init(key, width, len(classes)) | features.init(cfg)
         key_label, key_below = jax.random.split(key)
-        return (heads.dense_init(key_label, 2 * cfg.tune.head_width, len(classes)) | features.init(cfg)
-                | {"below": bilstm.init(key_below, width, cfg.tune.head_width)})
+        return (heads.dense_init(key_label, 2 * cfg.finetune.head_dim, len(classes)) | features.init(cfg)
+                | {"below": bilstm.init(key_below, width, cfg.finetune.head_dim)})
 
     def loss(params, model, batch, key_B, knobs, *, train, view=0):
         key_B = key_B if train else None
         h_BxLxD, head = features.read(cfg, params, model, batch, key_B), params["objective"]
-        if cfg.tune.head == "bilstm":
-            h_BxLxD = bilstm.run(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.time_unroll)
+        if cfg.finetune.head == "bilstm":
+            h_BxLxD = bilstm.run(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.rnn_unroll)
         h_BxLxD = heads.dropout(h_BxLxD, key_B, cfg.model.dropout)
         log_prob_BxLxC = jax.nn.log_softmax(heads.dense(head, h_BxLxD))
         tag_BxL = jnp.maximum(batch.labels["tag_BxL"], 0)
@@ -66,10 +66,10 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for scores that are not of tags, and for a head and features that there are not."""
     features.check(cfg)
-    errors.one_of("config.tune.head", cfg.tune.head, HEADS)
-    errors.at_least(1, "config.tune.head_width", cfg.tune.head_width)
+    errors.one_of("config.finetune.head", cfg.finetune.head, HEADS)
+    errors.at_least(1, "config.finetune.head_dim", cfg.finetune.head_dim)
     scores.names(cfg, NAMES)
 
 
 GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
-                  reads=("tune.features", "tune.head", "data.labelled.scores"))
+                  reads=("finetune.layer_features", "finetune.head", "data.labelled.scores"))

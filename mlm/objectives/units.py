@@ -34,7 +34,7 @@ def check(mask: config.Mask) -> None:
     """Raises ConfigError for what is no unit, and for several disjoint masks of words."""
     errors.one_of("config.mask.unit", mask.unit, UNITS)
     if mask.unit != "token":
-        errors.expect(mask.views == 1, "config.mask.views", mask.views,
+        errors.expect(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example,
                       f"1, since config.mask.unit is {mask.unit}: words do not part into masks of one size")
 
 

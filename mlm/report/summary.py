@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mlm.base.estimates import Score, estimate
-from mlm.report import asked, rows, series
+from mlm.report import evaluation_columns, rows, series
 from mlm.report.table import Column, scored
 
 SPENT = (Column("seeds", "seeds", ",d"), Column("parameters", "parameters", ",d"),
@@ -22,14 +22,14 @@ def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Seque
 
     own: the experiment's columns, the first of them text; more: those that stand after the scores; about: the runs of
     a group -> its cells in both. Columns that no row fills are left out. Runs evaluated at further rates
-    (config.eval.rates) have a column for each: the excess over the floor there where that is known, else the first
+    (config.eval.mask_rates) have a column for each: the excess over the floor there where that is known, else the first
     score. Where runs were judged on different rows or masks a column says on which, and there are references of each.
-    What the runs were asked since (launch/judge.py) stands in the columns of `asked`. A run that is below its floor by
+    What the runs were asked since (mlm/cli/evaluate.py) stands in the columns of `asked`. A run that is below its floor by
     more than chance is named in a column of its own.
     """
-    value, sets, since = series.judging(results), rows.judged(results), asked.columns(results)
-    made = [about(seeds) | leaking(seeds) | measured(seeds, value) | asked.cells(seeds, since) | judged_on(seeds, sets)
-            for seeds in series.groups(results).values()]
+    value, sets, since = series.judging(results), rows.judged(results), evaluation_columns.columns(results)
+    made = [about(seeds) | leaking(seeds) | measured(seeds, value) | evaluation_columns.cells(seeds, since) |
+            judged_on(seeds, sets) for seeds in series.groups(results).values()]
     for one in sets:
         made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value, since)]
     further = sorted({rate for result in results for rate in series.rates(result)})
@@ -105,7 +105,9 @@ def cell(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
     return found | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 
-def references(results: Sequence[dict], title: str, value: Score, since: dict[asked.Text, Column]) -> list[dict]:
+def references(
+    results: Sequence[dict], title: str, value: Score, since: dict[evaluation_columns.Text, Column]
+) -> list[dict]:
     """A row for each reference of runs that were judged on the same rows: the unigram baseline, and the best there is.
 
     title: the column that names it; value: the score that says how far from the optimum it is; since: the columns of
@@ -129,7 +131,7 @@ def references(results: Sequence[dict], title: str, value: Score, since: dict[as
             row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
             alike = floor is not None and found is not None and score.unit == value.unit
             row |= {value.name: found - floor} if alike else {}
-    for name, cells in asked.references(results, since).items():
+    for name, cells in evaluation_columns.references(results, since).items():
         made[name] = made.get(name, {title: name}) | cells
     return [exponentials(row, every) | row for row in made.values()]
 

@@ -2,23 +2,23 @@
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.data.tasks import tasks
 
 GRID = ("learning_rates", "epochs", "batch_sizes")
-READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "variants")), "downstream.names",
+READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "variants")), "downstream.tasks",
              unless=("",)),)
 # What each fine-tuning has of its own, which no variant sets.
 TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
-         "start.run", "start.state", "start.hub", "start.content", "data.cache", "tokenizer.path", "eval.batch_size",
-         "parallel.mode")
+         "init.run", "init.run_sha256", "init.hub", "init.hub_sha256", "data.cache", "tokenizer.path",
+         "eval.batch_size", "parallel.mode")
 DRAWN = "from_scratch"  # in the place of NAME=VALUE: not with the run's parameters
 KINDS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
 
 
 def names(cfg: config.Config) -> tuple[str, ...]:
     """The tasks, in the order they are named."""
-    return tuple(name.strip() for name in cfg.downstream.names.split(",")) if cfg.downstream.names.strip() else ()
+    return tuple(name.strip() for name in cfg.downstream.tasks.split(",")) if cfg.downstream.tasks.strip() else ()
 
 
 def variants(cfg: config.Config) -> tuple[str, ...]:
@@ -31,10 +31,10 @@ def settings(variant: str) -> dict[str, Any]:
     field, found = "config.downstream.variants", {}
     for word in (words := variant.split()):
         if word == DRAWN:
-            found |= {"start.run": "", "start.state": ""}
+            found |= {"init.run": "", "init.run_sha256": ""}
             continue
         name, equals, text = word.partition("=")
-        errors.expect(bool(equals), field, word, f"NAME=VALUE, such as tune.layers=0, or {DRAWN}")
+        errors.expect(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {DRAWN}")
         fields.check_name(name)
         kind = type(fields.DEFAULT[name])
         errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")
@@ -52,12 +52,12 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; looks for no file."""
     said, field = cfg.downstream, "config.downstream"
     for name in names(cfg):
-        errors.one_of(f"{field}.names", name, [*tasks.DRAWN, *tasks.TASKS])
-    for name, values in (("names", names(cfg)), ("variants", variants(cfg))):
+        errors.one_of(f"{field}.tasks", name, [*tasks.DRAWN, *tasks.TASKS])
+    for name, values in (("tasks", names(cfg)), ("variants", variants(cfg))):
         errors.expect(len({*values}) == len(values), f"{field}.{name}", getattr(said, name), "each once")
     of_files = next((name for name in names(cfg) if name not in tasks.DRAWN), None)
     errors.expect(of_files is None or bool(said.path.strip()), f"{field}.path", said.path,
-                  f"the folder that holds a folder {of_files!r} with the task's files, since {field}.names has it")
+                  f"the folder that holds a folder {of_files!r} with the task's files, since {field}.tasks has it")
     for name in GRID:
         values = getattr(said, name)
         errors.expect(len({*values}) == len(values) and (bool(values) or name == "learning_rates"), f"{field}.{name}",

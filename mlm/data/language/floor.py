@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import ratio
-from mlm.data.language.filled import filled_posterior
+from mlm.data.language.backward_posterior import right_posterior, right_window_posterior, turned
+from mlm.data.language.causal_posterior import ended, left_posterior, left_window_posterior, with_end
+from mlm.data.language.corruption_channel import Channel, guess_corrupted
+from mlm.data.language.filled_posterior import filled_posterior
 from mlm.data.language.hmm import HMM, unigram
-from mlm.data.language.left import ended, left_posterior, left_window_posterior, with_end
-from mlm.data.language.noise import Channel, guess_corrupted
 from mlm.data.language.posterior import bag_posterior, guess, posterior, window_posterior
-from mlm.data.language.right import right_posterior, right_window_posterior, turned
 
 
 class Floor(NamedTuple):

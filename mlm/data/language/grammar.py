@@ -88,13 +88,13 @@ def check(language: Language) -> None:
     name = "config.data.language"
     for field in ("train_documents", "validation_documents"):
         errors.at_least(1, f"{name}.{field}", getattr(language, field))
-    for field in ("zipf", "topic"):
+    for field in ("zipf_exponent", "topic_strength"):
         errors.number(f"{name}.{field}", getattr(language, field), 0, 100)
-    errors.number(f"{name}.topics", language.topics, 1, len(TOPICS))
-    errors.number(f"{name}.names", language.names, 1, len(NAMES.split()))
-    for field in ("order", "agreement", "attractors", "recall"):
+    errors.number(f"{name}.num_topics", language.num_topics, 1, len(TOPICS))
+    errors.number(f"{name}.num_names", language.num_names, 1, len(NAMES.split()))
+    for field in ("word_order", "agreement_prob", "attractor_prob", "recall_prob"):
         errors.number(f"{name}.{field}", getattr(language, field), 0, 1)
-    for field in ("modifiers", "continues", "protagonist"):
+    for field in ("modifier_prob", "modifier_continue_prob", "protagonist_prob"):
         errors.number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
 
 
@@ -105,8 +105,8 @@ def arcs(language: Language) -> dict[State, dict[State, float]]:
     where a modifier is a preposition with a noun phrase, "that" with a verb and its object, or "that" with a subject,
     which may be modified itself, and its verb. The modified subject's number is held until its verb comes.
     """
-    go, more, other = language.modifiers, language.continues, language.attractors
-    named = language.protagonist
+    go, more, other = language.modifier_prob, language.modifier_continue_prob, language.attractor_prob
+    named = language.protagonist_prob
     table: dict[State, dict[State, float]] = {}
 
     def into(part, held, like, share):  # the determiner that opens a noun phrase, by number
@@ -174,7 +174,7 @@ def build(language: Language) -> Grammar:
 
     lexicon: dict[str, list[str]] = {"stop": ["."], "that": ["that"], "adverb": ADVERBS.split(),
                                      "preposition": PREPOSITIONS.split(), "adjective": ADJECTIVES.split(),
-                                     "name": NAMES.split()[:language.names]}
+                                     "name": NAMES.split()[:language.num_names]}
     lexicon |= {"determiner" + n: text.split() for n, text in DETERMINERS.items()}
     for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE)):
         lemmas = [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
@@ -185,17 +185,18 @@ def build(language: Language) -> Grammar:
     assert len(set(words)) == len(words), "the lexicon gives one word to two classes"
 
     class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W = [], [], [], [], [], []
-    topic_T = np.full(language.topics, 1 / language.topics)
-    name_M = _share(np.zeros(language.names), language.zipf)
+    topic_T = np.full(language.num_topics, 1 / language.num_topics)
+    name_M = _share(np.zeros(language.num_names), language.zipf_exponent)
     for kind, members in lexicon.items():
         count, n = len(members), len(partner_W)
         class_W += [classes.index(kind)] * count
         topical = kind[:-1] in ("noun", "transitive", "intransitive")
-        own_TxW = (np.arange(count) % language.topics == np.arange(language.topics)[:, None]) * language.topic * topical
+        own_TxW = ((np.arange(count) % language.num_topics == np.arange(language.num_topics)[:,
+                                                                                             None]) * language.topic_strength * topical)
         named = kind == "name"
-        topic_TxW.append(np.ones((language.topics, count)) if named else _share(own_TxW, language.zipf))
-        name_MxW.append(language.recall * np.eye(count) + (1 - language.recall) * name_M if named
-                        else np.ones((language.names, count)))
+        topic_TxW.append(np.ones((language.num_topics, count)) if named else _share(own_TxW, language.zipf_exponent))
+        name_MxW.append(language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M if named
+                        else np.ones((language.num_names, count)))
         number = kind[-1] if topical or kind[:-1] == "determiner" else ""
         kind_W += [kind.removesuffix(number)] * count
         number_W += [number] * count
@@ -208,15 +209,15 @@ def build(language: Language) -> Grammar:
         if kind == "determiner":
             class_SxC[i, classes.index(kind)], class_SxC[i, classes.index(kind + n)] = 1 - MARKED, MARKED
         elif kind in ("transitive", "intransitive"):
-            class_SxC[i, classes.index(kind + n)] = language.agreement
-            class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement
+            class_SxC[i, classes.index(kind + n)] = language.agreement_prob
+            class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement_prob
         else:
             class_SxC[i, classes.index(kind + n if kind == "noun" else kind)] = 1
     # Out of order, a word has the class of any place but the stop: sentences keep their length, classes their share.
     end = index[State("stop", "", "")]
     often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(states))) / 2, 4096)[end]
     often_S[end] = 0
-    mixed_SxC = language.order * class_SxC + (1 - language.order) * (often_S @ class_SxC / often_S.sum())
+    mixed_SxC = language.word_order * class_SxC + (1 - language.word_order) * (often_S @ class_SxC / often_S.sum())
     mixed_SxC[end] = class_SxC[end]
     hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), topic_T, np.concatenate(topic_TxW, 1), name_M,
               np.concatenate(name_MxW, 1))
@@ -236,12 +237,12 @@ def documents(language: Language, start: int = 0) -> Iterator[str]:
     """
     grammar = build(language)
     while True:
-        for words_L in draw(grammar.hmm, language.words, language.seed, start, BLOCK):
+        for words_L in draw(grammar.hmm, language.max_words, language.seed, start, BLOCK):
             yield " ".join([grammar.words[word] for word in words_L[words_L >= 0]])
         start += BLOCK
 
 
 def words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
-    """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
+    """words_NxL, the rows as `posterior` takes them: indices into language.max_words, -1 where a special token stands."""
     number = {word: i for i, word in enumerate(language.words)}
     return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]

@@ -67,7 +67,7 @@ def own(seed: int, number: int) -> np.random.Generator:
 def written(language: Grammar, words_L: np.ndarray, hidden_L: np.ndarray | None = None) -> str:
     """A passage as text."""
     hidden_L = np.zeros(len(words_L), bool) if hidden_L is None else hidden_L
-    return " ".join(HIDDEN if hidden else language.words[word]
+    return " ".join(HIDDEN if hidden else language.max_words[word]
                     for word, hidden in zip(words_L, hidden_L, strict=True) if word >= 0)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.data.language.bags import middle_state
+from mlm.data.language.bag_floor import middle_state
 from mlm.data.language.hmm import HMM, places
 
 INNER = 5       # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power

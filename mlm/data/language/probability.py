@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.data.language import bound, left
+from mlm.data.language import bound, causal_posterior
 from mlm.data.language.grammar import Grammar, build
 from mlm.data.language.posterior import log_probs
 
@@ -23,8 +23,8 @@ def log_prob(language: config.Language, texts: Sequence[str]) -> np.ndarray:
     """
     grammar = build(language)
     words_NxL = rows(grammar, texts)
-    log_P = np.append(bound.log_length(grammar.hmm, language.words), -np.inf)   # the last: of any more words
-    length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.words + 1)]
+    log_P = np.append(bound.log_length(grammar.hmm, language.max_words), -np.inf)   # the last: of any more words
+    length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.max_words + 1)]
     return np.where(length_N > -np.inf, bound.log_prob(grammar.hmm, words_NxL, words_NxL >= 0) + length_N, -np.inf)
 
 
@@ -35,14 +35,14 @@ def next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np
     """
     grammar = build(language)
     words_1xL = rows(grammar, [text])
-    no_document = f"how a document of at most {language.words} words begins, after which more may come"
-    errors.expect(words_1xL.shape[1] <= language.words, "text", text, no_document)
+    no_document = f"how a document of at most {language.max_words} words begins, after which more may come"
+    errors.expect(words_1xL.shape[1] <= language.max_words, "text", text, no_document)
     try:
-        known = left.left_posterior(grammar.hmm, words_1xL, language.words)
+        known = causal_posterior.left_posterior(grammar.hmm, words_1xL, language.max_words)
     except ValueError:
         raise errors.ConfigError(f"text = {errors.shown(text)}: expected {no_document}") from None
     last = type(known)(*(x_Kx[-1:] for x_Kx in known))
-    return (*grammar.words, ""), log_probs(left.ended(grammar.hmm), last)[0]
+    return (*grammar.words, ""), log_probs(causal_posterior.ended(grammar.hmm), last)[0]
 
 
 def rows(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:

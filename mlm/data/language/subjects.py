@@ -67,7 +67,7 @@ def examples(language: Language, split: str, count: int | None = None) -> Iterat
     says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and for a
     language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
     """
-    expect(language.order == 1, "config.data.language.order", language.order,
+    expect(language.word_order == 1, "config.data.language.word_order", language.word_order,
            "1, since config.data.task is language/subject")
     first, grammar = numbers(TASK, split), build(language)
     return itertools.islice(_all(grammar, language.seed, first, split), COUNT[split] if count is None else count)

@@ -21,13 +21,13 @@ WORDS = 16      # of a passage at most: few enough that its topic is not always 
 
 def several(language: Language, task: str) -> None:
     """Raises ConfigError where all documents have one topic."""
-    expect(language.topics > 1, "config.data.language.topics", language.topics,
+    expect(language.num_topics > 1, "config.data.language.num_topics", language.num_topics,
            f"at least 2, since config.data.task is {task}")
 
 
 def names(language: Language) -> tuple[str, ...]:
     """A topic is called by the noun that it favours most."""
-    return tuple(nouns.split()[0] for nouns in TOPICS[:language.topics])
+    return tuple(nouns.split()[0] for nouns in TOPICS[:language.num_topics])
 
 
 def examples(language: Language, split: str, count: int | None = None) -> Iterator[Example]:

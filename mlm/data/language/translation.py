@@ -65,9 +65,11 @@ class Both(NamedTuple):
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name = "config.data.language"
-    errors.expect(language.order == 1, f"{name}.order", language.order,
+    errors.expect(language.word_order == 1, f"{name}.word_order", language.word_order,
                   "1, since config.data.corpus is aligned: sentences are turned round by their grammar")
-    errors.number(f"{name}.words", language.words, 8, (length - 2) * 3 // 4)  # three words or more have a "wa" more
+    errors.number(
+        f"{name}.max_words", language.max_words, 8, (length - 2) * 3 // 4
+    )  # three words or more have a "wa" more
 
 
 @functools.lru_cache(maxsize=2)
@@ -166,7 +168,7 @@ def pairs(language: Language, start: int = 0) -> Iterator[tuple[str, str]]:
     """
     two = build(language)
     for begin in itertools.count(start, BLOCK):
-        words_DxL = draw(two.grammar.hmm, language.words, language.seed, begin, BLOCK)
+        words_DxL = draw(two.grammar.hmm, language.max_words, language.seed, begin, BLOCK)
         topic_D, _ = latents(two.grammar.hmm, language.seed, begin, BLOCK)
         for d, words_L in enumerate(words_DxL):
             source = " ".join(two.grammar.words[word] for word in words_L[words_L >= 0])

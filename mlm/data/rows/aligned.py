@@ -17,7 +17,7 @@ from mlm.base import config, types
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.rows import columns, store
 from mlm.data.rows.columns import Column, Packed
-from mlm.data.text import aligned, trouble
+from mlm.data.text import aligned, warnings_
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1            # of the files: a change of what they hold must change this number
@@ -42,7 +42,7 @@ def load(cfg: config.Config, tokenizer: Tokenizer) -> Packed:
     """
     found, size = aligned.pairs(cfg.data), _source_length(cfg)
     inputs = {"format": FORMAT, "corpus": found.content().hex(), "kind": tokenizer.kind,
-              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.length,
+              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.seq_len,
               "source_length": size}
     files_of = _columns(tokenizer.vocab_size)
 
@@ -50,7 +50,7 @@ def load(cfg: config.Config, tokenizer: Tokenizer) -> Packed:
         said = {}
         aligned.told_twice(found)
         for split, read in found.splits.items():
-            with columns.Writer(folder, split, files_of, cfg.pack.length, tokenizer.vocab_size, size) as writer:
+            with columns.Writer(folder, split, files_of, cfg.pack.seq_len, tokenizer.vocab_size, size) as writer:
                 kept = _write(writer, read(), tokenizer, split != "train" and _path(folder, split))
             empty = 1 - kept["source_tokens"] / (writer.rows * size)
             said[split] = writer.counts() | kept | {"source_padding": empty}
@@ -61,7 +61,7 @@ def load(cfg: config.Config, tokenizer: Tokenizer) -> Packed:
 
     folder, manifest = store.made(cfg.data.cache, "rows", inputs, make)
     _tell(cfg, manifest, list(found.splits))
-    there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length, size)
+    there = {split: columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.seq_len, size)
              for split in found.splits}
     about = shape(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
     return Packed(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
@@ -70,7 +70,7 @@ def load(cfg: config.Config, tokenizer: Tokenizer) -> Packed:
 def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
     """What a program must know of the rows; unigram_V: of the targets' tokens, where they are at hand."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return types.About(vocab_size, cfg.pack.length, (), unigram_V.tobytes(), source_length=_source_length(cfg))
+    return types.About(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_length=_source_length(cfg))
 
 
 def examples(packed: Packed, split: str) -> list[dict[str, str]]:
@@ -125,7 +125,7 @@ def fill(pairs: Iterable[Encoded], length: int, source_length: int) -> Iterator[
 
 
 def _source_length(cfg):
-    return cfg.pack.source_length or cfg.pack.length
+    return cfg.pack.source_len or cfg.pack.seq_len
 
 
 def _path(folder: Path, split: str) -> Path:
@@ -175,10 +175,9 @@ def _tell(cfg, manifest, splits):
     """Says what is padding, what was cut, and how much of the text the vocabulary does not know."""
     for split in splits:
         found = manifest[split]
-        trouble.tell(f"{split}: {found['pairs']} pairs in {found['rows']} rows; {found['padding']:.1%} of the rows is "
-                     f"padding, of the sources {found['source_padding']:.1%}")
+        warnings_.tell(f"{split}: {found['pairs']} pairs in {found['rows']} rows; {found['padding']:.1%} of the rows is " f"padding, of the sources {found['source_padding']:.1%}")
         if found["cut"]:
-            trouble.warn(f"{split}: {found['cut']} of {found['pairs']} pairs do not fit config.pack.length = "
-                         f"{cfg.pack.length}, or the source's length {_source_length(cfg)}, and were cut at the end")
-        say = trouble.warn if found["unknown"] > MANY else trouble.tell
+            warnings_.warn(f"{split}: {found['cut']} of {found['pairs']} pairs do not fit config.pack.seq_len = "
+                         f"{cfg.pack.seq_len}, or the source's length {_source_length(cfg)}, and were cut at the end")
+        say = warnings_.warn if found["unknown"] > MANY else warnings_.tell
         say(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

@@ -14,10 +14,10 @@ from mlm.base import config, types
 from mlm.base.special import PAD
 from mlm.data.rows import columns, loader, store
 from mlm.data.rows.columns import Packed
-from mlm.data.rows.makers import MAKERS
+from mlm.data.rows.preprocessors import MAKERS
 from mlm.data.tasks import splits, tasks
 from mlm.data.tasks.examples import endings
-from mlm.data.text import trouble
+from mlm.data.text import warnings_
 from mlm.data.tokenizers import hub, kinds, words
 
 FORMAT = 1            # of the files: a change of what they hold must change this number
@@ -37,10 +37,10 @@ def load(cfg: config.Config) -> Packed:
         tokenizer = words.showing_mask(tokenizer)
     source = splits.source(cfg)
     inputs = {"format": FORMAT, "corpus": source.content(), "objective": cfg.objective, "kind": tokenizer.kind,
-              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.length}
+              "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(), "length": cfg.pack.seq_len}
     if tasks.pairs(cfg.data) and hub.between(tokenizer) > 1:  # all others are known by what they were
         inputs["between"] = hub.between(tokenizer)
-    if tasks.pairs(cfg.data) and cfg.model.segment_types == 1:
+    if tasks.pairs(cfg.data) and cfg.model.type_vocab_size == 1:
         inputs["types"] = 1
     files_of = _columns(cfg, tokenizer.vocab_size)
 
@@ -92,7 +92,7 @@ def _path(folder: Path, split: str) -> Path:
 
 def _length(cfg):
     """Tokens of a row."""
-    return cfg.pack.length * _stretches(cfg)
+    return cfg.pack.seq_len * _stretches(cfg)
 
 
 def _stretches(cfg):
@@ -107,7 +107,7 @@ def about(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: S
 
 
 def _columns(cfg, vocab_size):
-    pairs = tasks.pairs(cfg.data) and cfg.model.segment_types != 1  # a model of one type tells no text from the other
+    pairs = tasks.pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model of one type tells no text from the other
     return columns.text(vocab_size) | (columns.TYPES if pairs else {}) | MAKERS[cfg.objective].columns
 
 
@@ -128,7 +128,7 @@ def _write(writer, cfg, read, tokenizer, classes, folder, split) -> dict[str, in
                 for row in rows:
                     block, at = writer.place()
                     for number, one_of in enumerate((row, *row.further)):
-                        first, used = number * cfg.pack.length, len(one_of.ids)
+                        first, used = number * cfg.pack.seq_len, len(one_of.ids)
                         there = slice(first, first + used)
                         block["ids"][at, there] = one_of.ids
                         block["segments"][at, there] = number + 1  # a stretch's texts see each other
@@ -152,8 +152,8 @@ def _tell(cfg, manifest, names):
         found = manifest[split]
         if found["truncated"]:
             share = found["truncated"] / found["examples"]
-            what = MAKERS[cfg.objective].cut.format(length=cfg.pack.length, lost=found["lost"])
-            say = trouble.warn if share > MANY else trouble.tell
+            what = MAKERS[cfg.objective].cut.format(length=cfg.pack.seq_len, lost=found["lost"])
+            say = warnings_.warn if share > MANY else warnings_.tell
             say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) {what}")
-        say = trouble.warn if found["unknown"] > MANY else trouble.tell
+        say = warnings_.warn if found["unknown"] > MANY else warnings_.tell
         say(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

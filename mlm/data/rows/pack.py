@@ -10,24 +10,24 @@ import numpy as np
 from absl import logging
 
 from mlm.base import buckets, config, errors, files, types
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import aligned, columns, labelled, store
 from mlm.data.rows.columns import Column, Packed
-from mlm.data.rows.fill import MODES, Sentences, laid_out
+from mlm.data.rows.packing import MODES, Sentences, laid_out
 from mlm.data.tasks import tasks
 from mlm.data.text import aligned as pairs
-from mlm.data.text import corpus, stream, trouble
+from mlm.data.text import corpus, stream, warnings_
 from mlm.data.tokenizers import kinds, memo
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
-READ = (Rule(("pack.mode", "pack.isolate", "pack.short_share"), "data.corpus", unless=("task", "aligned")),
-        Rule(("pack.source_length",), "data.corpus", ("aligned",)),
-        Rule(("data.boundary",), "pack.mode", unless=("stream",)),
-        Rule(("pack.isolate",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
-        Rule(("pack.short_share",), "pack.mode", ("segment_pair",)),
+READ = (Rule(("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"), "data.corpus", unless=("task", "aligned")),
+        Rule(("pack.source_len",), "data.corpus", ("aligned",)),
+        Rule(("data.document_boundary",), "pack.mode", unless=("stream",)),
+        Rule(("pack.isolate_documents",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
+        Rule(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
         Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
 BATCH = 2 ** 18       # characters tokenized at a time, and the rest of a document
 LINES = 2 ** 12       # lines of a running text tokenized at a time
@@ -38,19 +38,20 @@ def resolve(cfg: config.Config) -> config.Config:
     """With the corpus, its vocabulary and how its documents fill rows, where nothing is said."""
     data, knobs, pack = cfg.data, cfg.tokenizer, cfg.pack
     if data.corpus == "auto":
-        found = "task" if data.task else "aligned" if data.aligned_path else "text" if data.path else "language"
+        found = "task" if data.task else "aligned" if data.parallel_path else "text" if data.path else "language"
         data = dataclasses.replace(data, corpus=found)
     if data.corpus == "task":
         return tasks.resolve(dataclasses.replace(cfg, data=data))
     drawn = data.corpus == "language" or pairs.drawn(data)
     if drawn:
-        most = translation.WORDS if pairs.drawn(data) else pack.length - 2  # beside [CLS] and [SEP]
-        data = dataclasses.replace(data, language=dataclasses.replace(data.language, words=data.language.words or most))
+        most = translation.WORDS if pairs.drawn(data) else pack.seq_len - 2  # beside [CLS] and [SEP]
+        data = dataclasses.replace(data, language=dataclasses.replace(data.language,
+                                                                      max_words=data.language.max_words or most))
     if not knobs.path:
         knobs = dataclasses.replace(knobs, kind=knobs.kind or ("words" if drawn else "unigram"),
                                     vocab_size=knobs.vocab_size or (0 if drawn or knobs.kind == "characters" else 8192))
     if data.corpus == "aligned":
-        pack = dataclasses.replace(pack, source_length=pack.source_length or pack.length)
+        pack = dataclasses.replace(pack, source_len=pack.source_len or pack.seq_len)
     else:
         pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
     return dataclasses.replace(cfg, data=data, tokenizer=knobs, pack=pack)
@@ -59,17 +60,17 @@ def resolve(cfg: config.Config) -> config.Config:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
     files.check_folder("config.data.cache", cfg.data.cache, writing=False, schemes=tuple(buckets.LIBRARIES))
-    errors.number("config.pack.length", cfg.pack.length, 8, 2**16 - 1)  # segments and positions are kept as uint16
+    errors.number("config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1)  # segments and positions are kept as uint16
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
     if cfg.data.corpus == "aligned":
-        errors.number("config.pack.source_length", cfg.pack.source_length, 8, 2**16 - 1)
+        errors.number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
         for width in cfg.eval.beams:
             errors.expect(width >= 1 and width == int(width), "config.eval.beams", width, "a whole number, 1 or more")
     else:
         errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
-        errors.number("config.pack.short_share", cfg.pack.short_share, 0, 1)
+        errors.number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)
         errors.expect(cfg.pack.mode != "stream" or cfg.data.corpus == "text", "config.pack.mode", cfg.pack.mode,
                       f"another, since config.data.corpus is {cfg.data.corpus}, no running text")
     if not cfg.tokenizer.path:
@@ -86,9 +87,9 @@ def check(cfg: config.Config) -> None:
             errors.expect(value == only, f"config.{name}", value, f"{only or 'none'}, since config.data.corpus is "
                           f"{cfg.data.corpus}, of the built-in language; leave it out to have that")
     if pairs.drawn(cfg.data):
-        translation.check(cfg.data.language, min(cfg.pack.length, cfg.pack.source_length))
+        translation.check(cfg.data.language, min(cfg.pack.seq_len, cfg.pack.source_len))
         return
-    errors.number("config.data.language.words", cfg.data.language.words, 8, cfg.pack.length - 2)
+    errors.number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
 
 
 def load(cfg: config.Config) -> Packed:
@@ -103,11 +104,11 @@ def load(cfg: config.Config) -> Packed:
     tokenizer = vocabulary(cfg, content)
     if cfg.data.corpus == "aligned":
         return aligned.load(cfg, tokenizer)
-    isolate = cfg.pack.isolate and cfg.pack.mode == "full_sentences"
+    isolate = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind,
               "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
-              "mode": cfg.pack.mode, "length": cfg.pack.length, "isolate": isolate}
-    short = {"short_share": cfg.pack.short_share} if cfg.pack.short_share else {}
+              "mode": cfg.pack.mode, "length": cfg.pack.seq_len, "isolate": isolate}
+    short = {"short_share": cfg.pack.short_seq_prob} if cfg.pack.short_seq_prob else {}
     inputs |= short
 
     def make(folder):
@@ -116,9 +117,9 @@ def load(cfg: config.Config) -> Packed:
         encode = memo.Memo(tokenizer._replace(tied="") if cfg.pack.mode == "stream" else tokenizer)
         for split in corpus.SPLITS:
             there = _columns(cfg.pack.mode, tokenizer.vocab_size)
-            with columns.Writer(folder, split, there, cfg.pack.length, tokenizer.vocab_size) as writer:
-                for filled in MODES[cfg.pack.mode](_tokenize(cfg, split, encode), cfg.pack.length, **short):
-                    writer.add(laid_out(filled, cfg.pack.length, isolate))
+            with columns.Writer(folder, split, there, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
+                for filled in MODES[cfg.pack.mode](_tokenize(cfg, split, encode), cfg.pack.seq_len, **short):
+                    writer.add(laid_out(filled, cfg.pack.seq_len, isolate))
             counts[split] = writer.counts()
             errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")
@@ -135,7 +136,7 @@ def load(cfg: config.Config) -> Packed:
     if cfg.mask.unit != "token":
         about = about._replace(starts=tokenizer.starts_word_V.tobytes())
     files_of = _columns(cfg.pack.mode, tokenizer.vocab_size)
-    splits = (columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.length)
+    splits = (columns.opened(folder, split, files_of, manifest[split]["rows"], cfg.pack.seq_len)
               for split in corpus.SPLITS)
     return Packed(*splits, tokenizer, about, manifest, folder=folder)
 
@@ -158,7 +159,7 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
     if cfg.data.corpus == "aligned":
         return aligned.shape(cfg, vocab_size, unigram_V)
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return types.About(vocab_size, cfg.pack.length, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
+    return types.About(vocab_size, cfg.pack.seq_len, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
                        unigram_V.tobytes())
 
 
@@ -241,14 +242,14 @@ def _tell(cfg, tokenizer, manifest):
         which = "its end" if cfg.pack.mode == "stream" else "of documents by chance"
         asked = "" if cfg.data.validation_path else \
             f", {which} (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
-        trouble.tell(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
+        warnings_.tell(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
     for split in corpus.SPLITS:
         share = manifest[split]["unknown"]
         known = f"{split}: {share:.2%} of the words and pieces are unknown to the vocabulary of {tokenizer.kind}"
         if share > UNKNOWN:
-            trouble.warn(f"{known}; a larger config.tokenizer.vocab_size, or another kind, knows more")
+            warnings_.warn(f"{known}; a larger config.tokenizer.vocab_size, or another kind, knows more")
         else:
-            trouble.tell(known)
+            warnings_.tell(known)
 
 
 def _columns(mode, vocab_size) -> dict[str, Column]:

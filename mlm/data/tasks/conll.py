@@ -15,7 +15,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
 
     Raises ConfigError for a line that is not as `asks` says.
     """
-    place = {"text": int(asks.text), "label": int(asks.label)}
+    place = {"text": int(asks.text_column), "label": int(asks.label_column)}
     count = 0
     for sentence in sentences(path):
         words, tags = [], []

@@ -16,7 +16,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     Where `asks` names a column of heads, the label of a word that has none is not asked. Raises ConfigError for a line
     that is not CoNLL-U.
     """
-    place = {name: COLUMNS.index(name) for name in (asks.text, asks.label, asks.head) if name}
+    place = {name: COLUMNS.index(name) for name in (asks.text_column, asks.label_column, asks.head_column) if name}
     for count, sentence in enumerate(conll.sentences(path)):
         words, tags, heads, name = [], [], [], str(count)
         for where, line in sentence:
@@ -32,14 +32,15 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             if cells[0].isdecimal():
                 errors.expect(int(cells[0][:9]) == len(words) + 1, f"{where}: id", cells[0],
                               f"{len(words) + 1}, the next word's number")
-                words.append(examples.text(cells[place[asks.text]], f"{where}: {asks.text}"))
-                tags.append((cells[place[asks.label]], f"{where}: {asks.label}"))
-                heads.append((cells[place[asks.head]], f"{where}: {asks.head}") if asks.head else ("1", where))
+                words.append(examples.text(cells[place[asks.text_column]], f"{where}: {asks.text_column}"))
+                tags.append((cells[place[asks.label_column]], f"{where}: {asks.label_column}"))
+                heads.append((cells[place[asks.head_column]],
+                              f"{where}: {asks.head_column}") if asks.head_column else ("1", where))
         errors.expect(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
         head_of = tuple(_head(*head, len(words)) for head in heads)
         asked = iter(conll.labels([tag for tag, head in zip(tags, head_of, strict=True) if head], asks.scheme, label))
         labels = tuple(next(asked) if head else "" for head in head_of)
-        yield Example(name, (), tuple(words), labels, head_of if asks.head else ())
+        yield Example(name, (), tuple(words), labels, head_of if asks.head_column else ())
 
 
 def _head(value: str, where: str, words: int) -> int:

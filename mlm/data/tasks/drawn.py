@@ -5,7 +5,7 @@ import hashlib
 import json
 
 from mlm.base import config
-from mlm.base.drawn import DRAWN
+from mlm.base.rng_versions import DRAWN
 from mlm.data.language import tasks
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}  # names there, by split

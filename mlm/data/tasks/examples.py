@@ -32,22 +32,24 @@ class Example(NamedTuple):
 
 def endings(asks: config.Labelled) -> tuple[str, ...]:
     """The columns of the endings to choose from; () where there are none."""
-    return tuple(one.strip() for one in asks.choices.split(",")) if asks.choices else ()
+    return tuple(one.strip() for one in asks.choice_columns.split(",")) if asks.choice_columns else ()
 
 
 def columns(asks: config.Labelled) -> list[str]:
     """All columns of a table that are asked for."""
-    return [one for one in (asks.text, asks.second, *endings(asks), asks.label, asks.id) if one]
+    return [one for one in (asks.text_column, asks.text_pair_column, *endings(asks), asks.label_column,
+                            asks.id_column) if one]
 
 
 def of_row(asks: config.Labelled, found: Mapping[str, Any], label: Label, where: str, count: int) -> Example:
     """The example that a table's row is; found: what stands in the columns asked for; count: its number, from 0."""
-    texts = [text(found[one], f"{where}: {one}") for one in (asks.text, asks.second, *endings(asks)) if one]
-    if asks.choices:
-        begin = [texts.pop(1)] if asks.second else []
+    texts = [text(found[one], f"{where}: {one}") for one in (asks.text_column, asks.text_pair_column,
+                                                             *endings(asks)) if one]
+    if asks.choice_columns:
+        begin = [texts.pop(1)] if asks.text_pair_column else []
         texts[1:] = (" ".join((*begin, one)) for one in texts[1:])
-    name = text(found[asks.id], f"{where}: {asks.id}") if asks.id else str(count)
-    return Example(name, tuple(texts), label=label(found[asks.label], f"{where}: label"))
+    name = text(found[asks.id_column], f"{where}: {asks.id_column}") if asks.id_column else str(count)
+    return Example(name, tuple(texts), label=label(found[asks.label_column], f"{where}: label"))
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -19,8 +19,8 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
         errors.expect(isinstance(found, dict), where, found, "a JSON object")
         for key in examples.columns(asks):
             examples.column(key, list(found), where, "key")
-        found |= {asks.label: _written(found[asks.label], f"{where}: {asks.label}")}
-        found |= {asks.id: str(found[asks.id])} if asks.id else {}
+        found |= {asks.label_column: _written(found[asks.label_column], f"{where}: {asks.label_column}")}
+        found |= {asks.id_column: str(found[asks.id_column])} if asks.id_column else {}
         yield examples.of_row(asks, found, label, where, count)
         count += 1
 

@@ -47,8 +47,8 @@ def content(data: config.Data) -> str:
     if data.task in tasks.DRAWN:
         return drawn.content(data)
     how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
-    if not how["choices"]:
-        del how["choices"]  # a later field: what was read before there were any keeps its digest
+    if not how["choice_columns"]:
+        del how["choice_columns"]  # a later field: what was read before there were any keeps its digest
     if data.labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra
         found = [tfds.content(data, FILES)]
@@ -99,7 +99,7 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     found: set[str] = set()
     for one in _some(path, read, _label(cfg, ())):
         found.update([one.label] if isinstance(one.label, str) else one.label)
-        errors.expect(len(found) <= MOST, "config.data.labelled.label", said.label,
+        errors.expect(len(found) <= MOST, "config.data.labelled.label_column", said.label_column,
                       f"a column of at most {MOST} different labels; in {path} it has more")
     found.discard("")  # of words of which none is asked
     if said.scheme:
@@ -113,7 +113,7 @@ def _label(cfg, known):
     if cfg.objective == "regress":
         return examples.number
     origin = "config.data.labelled.labels" if cfg.data.labelled.labels else (
-        "config.data.labelled.choices, by number" if cfg.objective == "choice" else "the train split")
+        "config.data.labelled.choice_columns, by number" if cfg.objective == "choice" else "the train split")
 
     def label(value, where):
         value = value.strip()

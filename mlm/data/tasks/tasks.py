@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
 
@@ -22,14 +22,14 @@ READ = (Rule(("data.task", "data.task_path", "data.labelled", "train.group_by_le
         Rule(("data.task_path", "data.tfds_dir", *FIELDS), "data.task", unless=DRAWN),
         Rule(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
         Rule(("data.language",), "data.task", ("", *DRAWN)),
-        Rule(("data.labelled.text", "data.labelled.label"), "data.labelled.format", unless=("squad",)),
-        Rule(("data.labelled.second", "data.labelled.id"), "data.labelled.format", TABLES),
-        Rule(("data.labelled.choices",), "objective", ("choice",)),
+        Rule(("data.labelled.text_column", "data.labelled.label_column"), "data.labelled.format", unless=("squad",)),
+        Rule(("data.labelled.text_pair_column", "data.labelled.id_column"), "data.labelled.format", TABLES),
+        Rule(("data.labelled.choice_columns",), "objective", ("choice",)),
         Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
         Rule(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
         Rule(("data.labelled.scheme",), "objective", ("tag",)),
-        Rule(("data.labelled.head",), "data.labelled.format", ("conllu",)),
-        Rule(("data.labelled.head",), "objective", ("edge",)),
+        Rule(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
+        Rule(("data.labelled.head_column",), "objective", ("edge",)),
         Rule(("data.labelled.stride",), "data.labelled.format", ("squad",)),
         Rule(("data.labelled.labels",), "objective", LABELS))
 
@@ -47,60 +47,61 @@ class Task(NamedTuple):
 GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
 SQUAD = {"format": "squad", "scores": "f1,exact"}
 EWT = {"format": "conllu", "train": "en_ewt-ud-train.conllu", "dev": "en_ewt-ud-dev.conllu",
-       "test": "en_ewt-ud-test.conllu", "text": "form"}
+       "test": "en_ewt-ud-test.conllu", "text_column": "form"}
 EWT_SOURCE = "Silveira et al. 2014; Universal Dependencies"
-TASKS = {
-    "sst2": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence", "label": "label",
-        "scores": "accuracy"}, f"Socher et al. 2013; {GLUE}", title="SST-2"),
-    "cola": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "3", "label": "1",
-        "scores": "matthews,accuracy"}, f"Warstadt et al. 2019; {GLUE}", title="CoLA"),
-    "rte": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "sentence1", "second": "sentence2",
-        "label": "label", "id": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
-        f"Dagan et al. 2005 and later; {GLUE}", title="RTE"),
-    "mnli": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev_matched.tsv", "text": "sentence1", "second": "sentence2",
-        "label": "gold_label", "id": "pairID", "labels": "entailment,neutral,contradiction", "scores": "accuracy"},
-        f"Williams et al. 2018; {GLUE}", "dev is the matched one", title="MNLI"),
-    "qnli": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "question", "second": "sentence",
-        "label": "label", "id": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
-        f"Rajpurkar et al. 2016; {GLUE}", title="QNLI"),
-    "qqp": Task("classify", {
-        "format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "question1", "second": "question2",
-        "label": "is_duplicate", "id": "id", "scores": "accuracy,f1"}, f"Iyer et al. 2017; {GLUE}", title="QQP"),
-    "mrpc": Task("classify", {
-        "format": "tsv", "train": "msr-para-train.tsv", "dev": "msr-para-val.tsv", "test": "msr-para-test.tsv",
-        "text": "#1 String", "second": "#2 String", "label": "Quality", "scores": "accuracy,f1"},
-        "Dolan and Brockett 2005", "not GLUE's own split: its dev set is other rows of the published training set",
-        title="MRPC"),
-    "stsb": Task("regress", {
-        "format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv", "text": "5",
-        "second": "6", "label": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}", title="STS-B"),
-    "swag": Task("choice", {
-        "format": "csv", "train": "train.csv", "dev": "val.csv", "text": "sent1", "second": "sent2",
-        "choices": "ending0,ending1,ending2,ending3", "label": "label", "scores": "accuracy"},
-        "Zellers et al. 2018, arXiv:1808.05326", "dev is the published validation split", title="SWAG"),
-    "conll2003": Task("tag", {
-        "format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb", "text": "0", "label": "3",
-        "scheme": "iob1", "scores": "f1"}, "Tjong Kim Sang and De Meulder 2003", title="CoNLL-2003"),
-    "wnut17": Task("tag", {
-        "format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "text": "0", "label": "1",
-        "scheme": "bio", "scores": "f1"}, "Derczynski et al. 2017", title="WNUT-17"),
-    "ud_ewt": Task("tag", EWT | {"label": "upos", "scores": "accuracy"}, EWT_SOURCE,
-                   "parts of speech, words as the treebank cuts them", title="UD-EWT"),
-    "ud_pos": Task("edge", EWT | {"label": "upos", "scores": "f1,accuracy"}, EWT_SOURCE,
-                   "parts of speech, probed for a word at a time (Tenney et al. 2019)", title="UD-EWT, part of speech"),
-    "ud_dep": Task("edge", EWT | {"label": "deprel", "head": "head", "scores": "f1,accuracy"}, EWT_SOURCE,
-                   "relations of words to their heads, roots left out (Tenney et al. 2019)",
-                   title="UD-EWT, dependency label"),
-    "squad": Task("span", SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
-                  "Rajpurkar et al. 2016, arXiv:1606.05250", title="SQuAD 1.1"),
-    "squad2": Task("span", SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
-                   "Rajpurkar et al. 2018, arXiv:1806.03822", "questions may have no answer", title="SQuAD 2.0"),
-}
+TASKS = {"sst2": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "sentence",
+                                   "label_column": "label", "scores": "accuracy"}, f"Socher et al. 2013; {GLUE}",
+                      title="SST-2"),
+         "cola": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "3",
+                                   "label_column": "1", "scores": "matthews,accuracy"}, f"Warstadt et al. 2019; {GLUE}",
+                      title="CoLA"),
+         "rte": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "sentence1",
+                                  "text_pair_column": "sentence2", "label_column": "label", "id_column": "index",
+                                  "labels": "entailment,not_entailment", "scores": "accuracy"},
+                     f"Dagan et al. 2005 and later; {GLUE}", title="RTE"),
+         "mnli": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev_matched.tsv",
+                                   "text_column": "sentence1", "text_pair_column": "sentence2",
+                                   "label_column": "gold_label", "id_column": "pairID",
+                                   "labels": "entailment,neutral,contradiction", "scores": "accuracy"},
+                      f"Williams et al. 2018; {GLUE}", "dev is the matched one", title="MNLI"),
+         "qnli": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "question",
+                                   "text_pair_column": "sentence", "label_column": "label", "id_column": "index",
+                                   "labels": "entailment,not_entailment", "scores": "accuracy"},
+                      f"Rajpurkar et al. 2016; {GLUE}", title="QNLI"),
+         "qqp": Task("classify", {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "question1",
+                                  "text_pair_column": "question2", "label_column": "is_duplicate", "id_column": "id",
+                                  "scores": "accuracy,f1"}, f"Iyer et al. 2017; {GLUE}", title="QQP"),
+         "mrpc": Task("classify", {"format": "tsv", "train": "msr-para-train.tsv", "dev": "msr-para-val.tsv",
+                                   "test": "msr-para-test.tsv", "text_column": "#1 String",
+                                   "text_pair_column": "#2 String", "label_column": "Quality", "scores": "accuracy,f1"},
+                      "Dolan and Brockett 2005",
+                      "not GLUE's own split: its dev set is other rows of the published training set", title="MRPC"),
+         "stsb": Task("regress", {"format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv",
+                                  "test": "sts-test.csv", "text_column": "5", "text_pair_column": "6",
+                                  "label_column": "4", "scores": "spearman,pearson"}, f"Cer et al. 2017; {GLUE}",
+                      title="STS-B"),
+         "swag": Task("choice", {"format": "csv", "train": "train.csv", "dev": "val.csv", "text_column": "sent1",
+                                 "text_pair_column": "sent2", "choice_columns": "ending0,ending1,ending2,ending3",
+                                 "label_column": "label", "scores": "accuracy"},
+                      "Zellers et al. 2018, arXiv:1808.05326", "dev is the published validation split", title="SWAG"),
+         "conll2003": Task("tag", {"format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb",
+                                   "text_column": "0", "label_column": "3", "scheme": "iob1", "scores": "f1"},
+                           "Tjong Kim Sang and De Meulder 2003", title="CoNLL-2003"),
+         "wnut17": Task("tag", {"format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv",
+                                "text_column": "0", "label_column": "1", "scheme": "bio", "scores": "f1"},
+                        "Derczynski et al. 2017", title="WNUT-17"),
+         "ud_ewt": Task("tag", EWT | {"label_column": "upos", "scores": "accuracy"}, EWT_SOURCE,
+                        "parts of speech, words as the treebank cuts them", title="UD-EWT"),
+         "ud_pos": Task("edge", EWT | {"label_column": "upos", "scores": "f1,accuracy"}, EWT_SOURCE,
+                        "parts of speech, probed for a word at a time (Tenney et al. 2019)",
+                        title="UD-EWT, part of speech"),
+         "ud_dep": Task("edge", EWT | {"label_column": "deprel", "head_column": "head", "scores": "f1,accuracy"},
+                        EWT_SOURCE, "relations of words to their heads, roots left out (Tenney et al. 2019)",
+                        title="UD-EWT, dependency label"),
+         "squad": Task("span", SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
+                       "Rajpurkar et al. 2016, arXiv:1606.05250", title="SQuAD 1.1"),
+         "squad2": Task("span", SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
+                        "Rajpurkar et al. 2018, arXiv:1806.03822", "questions may have no answer", title="SQuAD 2.0")}
 
 
 def objective(name: str) -> str:
@@ -151,43 +152,45 @@ def check(cfg: config.Config) -> None:
         return
     errors.one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
     endings = examples.endings(said) if cfg.objective == "choice" else ()
-    columns = () if said.format == "squad" else ("text", "label", *(("choices",) if cfg.objective == "choice" else ()))
+    columns = (() if said.format == "squad" else ("text_column", "label_column",
+                                                  *(("choice_columns",) if cfg.objective == "choice" else ())))
     for field in ("train", "dev", "scores", *columns):
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
                       "to be set, since config.data.task is own")
     if said.format in ("tsv", "csv", "conll"):
-        asked = ("text", "label") if said.format == "conll" else ("text", "second", "label", "id")
+        asked = (("text_column", "label_column") if said.format == "conll" else ("text_column", "text_pair_column",
+                                                                                 "label_column", "id_column"))
         columns = [(field, value) for field in asked if (value := getattr(said, field))]
-        by_number = said.format == "conll" or said.text.isdecimal()
-        for field, value in (*columns, *(("choices", one) for one in endings)):
+        by_number = said.format == "conll" or said.text_column.isdecimal()
+        for field, value in (*columns, *(("choice_columns", one) for one in endings)):
             right = value.isdecimal() and value.isascii() and len(value) < 5
             errors.expect(right if by_number else not right, f"{name}.{field}", value,
-                          "a column's number, from 0" if by_number else
-                          f"a column's name in the header, as config.data.labelled.text = {said.text!r} is")
+                          "a column's number, from 0" if by_number else f"a column's name in the header, as config.data.labelled.text_column = {said.text_column!r} is")
     if said.format == "conllu":
-        for field in ("text", "label", *(("head",) if said.head else ())):
+        for field in ("text_column", "label_column", *(("head_column",) if said.head_column else ())):
             errors.one_of(f"{name}.{field}", getattr(said, field), conllu.COLUMNS)
     if said.format in ("tsv", "csv"):
         errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
     if cfg.objective == "tag" and said.scheme:
         errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
     if cfg.objective == "choice":
-        errors.expect(len(set(endings)) == len(endings) > 1 and all(endings), f"{name}.choices", said.choices,
-                      "two or more different columns, separated by commas")
+        errors.expect(len(set(endings)) == len(endings) > 1 and all(endings), f"{name}.choice_columns",
+                      said.choice_columns, "two or more different columns, separated by commas")
         errors.expect(not said.labels or len(labels(said)) == len(endings), f"{name}.labels", said.labels,
-                      f"{len(endings)} labels, one for each of {name}.choices, in their order")
+                      f"{len(endings)} labels, one for each of {name}.choice_columns, in their order")
     if said.labels and cfg.objective in LABELS:
         given = labels(said)
         errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
                       "two or more different labels, separated by commas")
     if said.format == "squad":
-        errors.number(f"{name}.stride", said.stride, 1, cfg.pack.length - 3 - QUESTION)
+        errors.number(f"{name}.stride", said.stride, 1, cfg.pack.seq_len - 3 - QUESTION)
 
 
 def pairs(data: config.Data) -> bool:
     """Whether an example is asked of two texts at once."""
     said = data.labelled
-    return bool(said.second or said.choices) or said.format == "squad" or data.task in ("pair", "subject")
+    return (bool(said.text_pair_column or said.choice_columns) or said.format == "squad" or data.task in ("pair",
+                                                                                                          "subject"))
 
 
 def labels(said: config.Labelled) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def reads(data: config.Data, fields: Mapping[str, str]) -> dict[str, tuple[str, 
 
 def classes(data: config.Data) -> tuple[str, ...]:
     """The names of the label's classes in their order; () where the feature is no class."""
-    return tuple(getattr(_opened(data).info.features[data.labelled.label], "names", None) or ())
+    return tuple(getattr(_opened(data).info.features[data.labelled.label_column], "names", None) or ())
 
 
 def content(data: config.Data, fields: Mapping[str, str]) -> bytes:
@@ -54,11 +54,11 @@ def _splits(builder, data, fields):
 def _opened(data):
     builder = tfds.opened("config.data.task_path", data.task_path, data.tfds_dir)
     said = data.labelled
-    for name in ("text", "second", "label", "id"):
+    for name in ("text_column", "text_pair_column", "label_column", "id_column"):
         if getattr(said, name):
             errors.one_of(f"{FIELD}.{name}", getattr(said, name), list(builder.info.features))
     for name in examples.endings(said):
-        errors.one_of(f"{FIELD}.choices", name, list(builder.info.features))
+        errors.one_of(f"{FIELD}.choice_columns", name, list(builder.info.features))
     return builder
 
 
@@ -68,7 +68,7 @@ def _read(builder, split: str, asks: config.Labelled, label: Label) -> Iterator[
     for count, record in enumerate(builder.as_data_source(split=split)):
         where = f"{place}, record {count}"
         found = {name: _written(features[name], record[name], f"{where}: {name}") for name in wanted}
-        found |= {name: str(found[name]) for name in (asks.label, asks.id) if name}
+        found |= {name: str(found[name]) for name in (asks.label_column, asks.id_column) if name}
         yield examples.of_row(asks, found, label, where, count)
 
 

@@ -19,7 +19,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     rows = _quoted(path, delimiter) if asks.quoting == "on" else (
         (line, text.split(delimiter)) for line, text in examples.lines(path) if text.strip(" "))
     wanted, header = examples.columns(asks), None
-    if not asks.text.isdecimal():
+    if not asks.text_column.isdecimal():
         line, header = next(rows, (1, []))
         for name in wanted:
             examples.column(name, header, f"{path}, line {line}")
@@ -35,7 +35,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                       f"{'tabs' if delimiter == chr(9) else 'commas'}")
         found = {name: row[at] for name, at in place.items()}
         if not header and not count:
-            examples.no_heading(found[asks.label], f"{where}: label")
+            examples.no_heading(found[asks.label_column], f"{where}: label")
         yield examples.of_row(asks, found, label, where, count)
 
 

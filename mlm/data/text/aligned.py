@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.data.language import translation
 from mlm.data.tasks import examples
-from mlm.data.text import files, trouble
+from mlm.data.text import files, warnings_
 
-FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.aligned by split
-READ = (Rule(("data.aligned_path", "data.aligned", "eval.beams"), "data.corpus", ("aligned",)),
-        Rule(("data.aligned",), "data.aligned_path", unless=("",)),
-        Rule(("data.language",), "data.aligned_path", ("",)))
+FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
+READ = (Rule(("data.parallel_path", "data.parallel", "eval.beams"), "data.corpus", ("aligned",)),
+        Rule(("data.parallel",), "data.parallel_path", unless=("",)),
+        Rule(("data.language",), "data.parallel_path", ("",)))
 
 
 class Pair(NamedTuple):
@@ -36,7 +36,7 @@ def check(data: config.Data) -> None:
     """Raises ConfigError for files that are not named; opens none."""
     if drawn(data):
         return
-    said, name = data.aligned, "config.data.aligned"
+    said, name = data.parallel, "config.data.parallel"
     for field in ("train", "dev"):
         errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
     errors.expect(bool(said.source) == bool(said.target), f"{name}.target", said.target,
@@ -46,7 +46,7 @@ def check(data: config.Data) -> None:
 
 
 def pairs(data: config.Data) -> Pairs:
-    """The pairs of config.data.aligned_path. Each pass raises ConfigError for the first fault, by file and line."""
+    """The pairs of config.data.parallel_path. Each pass raises ConfigError for the first fault, by file and line."""
     if drawn(data):
         return _of_language(data.language)
     there = paths(data)
@@ -62,7 +62,7 @@ def pairs(data: config.Data) -> Pairs:
 
 def drawn(data: config.Data) -> bool:
     """Whether the pairs are the built-in language's and their translations, whose least loss is known."""
-    return data.corpus == "aligned" and not data.aligned_path
+    return data.corpus == "aligned" and not data.parallel_path
 
 
 def _of_language(language):
@@ -90,20 +90,20 @@ def told_twice(found: Pairs) -> None:
             count[split] += 1
     for split, twice in count.items():
         if twice:
-            trouble.warn(f"{split}: pairs that also stand in the train split: {twice}")
+            warnings_.warn(f"{split}: pairs that also stand in the train split: {twice}")
 
 
 def paths(data: config.Data) -> dict[str, list[Path]]:
     """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
-    folder, said = Path(data.aligned_path).expanduser(), data.aligned
-    errors.expect(folder.is_dir(), "config.data.aligned_path", data.aligned_path, "the folder of the pairs' files")
+    folder, said = Path(data.parallel_path).expanduser(), data.parallel
+    errors.expect(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
     found = {}
     for split, field in FILES.items():
         if name := getattr(said, field):
             names = [f"{name}.{ending}" for ending in (said.source, said.target)] if said.source else [name]
             for one in names:
                 near = difflib.get_close_matches(one, sorted(path.name for path in folder.iterdir()), n=1)
-                errors.expect((folder / one).is_file(), f"config.data.aligned.{field}", name, f"a name of which {one} "
+                errors.expect((folder / one).is_file(), f"config.data.parallel.{field}", name, f"a name of which {one} "
                               f"is a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""))
             found[split] = [folder / one for one in names]
     return found
@@ -130,6 +130,6 @@ def _read_table(path):
     for number, line in examples.lines(path):
         parts = line.split("\t")
         errors.expect(len(parts) == 2, f"{path}, line {number}: columns", len(parts), "2, a source and its "
-                      "translation with a tab between them (two files: set config.data.aligned.source and target)")
+                      "translation with a tab between them (two files: set config.data.parallel.source and target)")
         yield Pair(*(examples.text(text, f"{path}, line {number}: {side}") for side, text in zip(
             Pair._fields, parts, strict=True)))

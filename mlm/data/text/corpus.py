@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 from mlm.data.language import grammar as drawn
 from mlm.data.language import translation
 from mlm.data.tasks import splits, tasks
 from mlm.data.text import aligned as two_sided
-from mlm.data.text import files, trouble
+from mlm.data.text import files, warnings_
 
 SPLITS = ("train", "validation")
-READ = (*tasks.READ, *two_sided.READ,
-        Rule(("data.path", "data.validation_path", "data.boundary"), "data.corpus", ("text",)),
-        Rule(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
-        Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
-        Rule(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
-        Rule(("data.validation_fraction",), "data.validation_path", ("",)),
-        Rule(("data.language",), "data.corpus", ("language", "task", "aligned")),
-        Rule(("data.language.continues", "data.language.attractors"), "data.language.modifiers", unless=(0.0,)),
-        Rule(("data.language.recall",), "data.language.protagonist", unless=(0.0,)))
+READ = (*tasks.READ, *two_sided.READ, Rule(("data.path", "data.validation_path", "data.document_boundary"),
+                                           "data.corpus", ("text",)), Rule(("data.tfds_name", "data.tfds_field"),
+                                                                           "data.corpus", ("tfds",)),
+        Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")), Rule(("data.validation_fraction",), "data.corpus",
+                                                                        ("text", "tfds", "docstrings")),
+        Rule(("data.validation_fraction",), "data.validation_path", ("",)), Rule(("data.language",), "data.corpus",
+                                                                                 ("language", "task", "aligned")),
+        Rule(("data.language.modifier_continue_prob", "data.language.attractor_prob"), "data.language.modifier_prob",
+             unless=(0.0,)), Rule(("data.language.recall_prob",), "data.language.protagonist_prob", unless=(0.0,)))
 MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded
 HELD_OUT = 2 ** 32      # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
@@ -56,7 +56,7 @@ def check(data: config.Data) -> None:
     errors.one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
-        files.boundary("config.data.boundary", data.boundary)
+        files.boundary("config.data.document_boundary", data.document_boundary)
     if data.corpus == "aligned":
         two_sided.check(data)
     if data.corpus == "tfds":
@@ -75,7 +75,7 @@ def documents(data: config.Data, split: str) -> Iterator[str]:
     return _some(_divide(corpus, data.validation_fraction, split), data, split)
 
 
-def sentences(text: str, long: trouble.Trouble | None = None) -> Iterable[str]:
+def sentences(text: str, long: warnings_.Trouble | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
     One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them, else it is told.
@@ -123,9 +123,9 @@ def to_learn(data: config.Data) -> Iterator[str]:
     long.report()
 
 
-def too_long() -> trouble.Trouble:
+def too_long() -> warnings_.Trouble:
     """Counts the sentences that are cut."""
-    return trouble.Trouble(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
+    return warnings_.Trouble(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
 
 
 def fingerprint(data: config.Data) -> str:
@@ -163,7 +163,7 @@ def _divide(corpus, fraction, split):
             else:
                 yield text
         if dropped:
-            trouble.warn(f"{dropped} training documents also stand in the validation split: left out of training")
+            warnings_.warn(f"{dropped} training documents also stand in the validation split: left out of training")
 
 
 def _some(texts, data, split):
@@ -185,25 +185,24 @@ def _ways(data):
     share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
     if data.corpus != "text":
         return f",{share}: raise it"
-    more = {"file": "; config.data.boundary=blank_line or line makes more of a file", "blank_line":
-            "; config.data.boundary=line makes more of a file"}.get(data.boundary, "")
+    more = {"file": "; config.data.document_boundary=blank_line or line makes more of a file", "blank_line":
+            "; config.data.document_boundary=line makes more of a file"}.get(data.document_boundary, "")
     return f",{share}{more}; or name a config.data.validation_path"
 
 
 def text(data: config.Data) -> Corpus:
-    """Documents in .gz and plain UTF-8 files; data.boundary says where one ends."""
-    boundary = files.boundary("config.data.boundary", data.boundary)
+    """Documents in .gz and plain UTF-8 files; data.document_boundary says where one ends."""
+    boundary = files.boundary("config.data.document_boundary", data.document_boundary)
     train = files.find("config.data.path", data.path)
     validation = files.find("config.data.validation_path", data.validation_path) if data.validation_path else []
 
     def content():
-        parts = [hashlib.sha256(data.boundary.encode()).digest(), len(train).to_bytes(8, "big")]
+        parts = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
         return b"".join([*parts, *map(files.sha256, [*train, *validation])])
 
     def read(paths):
-        if not (yield from files.read(paths, boundary)) and data.boundary != "file":
-            trouble.warn(f"config.data.boundary = {data.boundary!r}: no line of {len(paths)} files matches it; "
-                         "each file is one document")
+        if not (yield from files.read(paths, boundary)) and data.document_boundary != "file":
+            warnings_.warn(f"config.data.document_boundary = {data.document_boundary!r}: no line of {len(paths)} files matches it; " "each file is one document")
 
     return Corpus(train=lambda: read(train), validation=(lambda: read(validation)) if validation else None,
                   content=content)

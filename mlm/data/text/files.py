@@ -16,7 +16,7 @@ from typing import NamedTuple
 import regex
 
 from mlm.base import errors
-from mlm.data.text.trouble import Trouble
+from mlm.data.text.warnings_ import Trouble
 
 MAX_DOCUMENT = 2 ** 22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 PIECE = 2 ** 20         # bytes of a line that are read at a time

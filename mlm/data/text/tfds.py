@@ -14,7 +14,7 @@ from absl import app, flags
 
 from mlm.base import config, errors
 from mlm.data.text import files
-from mlm.data.text.trouble import Trouble
+from mlm.data.text.warnings_ import Trouble
 
 try:
     import tensorflow_datasets as tfds

@@ -27,7 +27,7 @@ class Tokenizer(NamedTuple):
     locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids of a text, as `encode` has them, and where
                                                              # in it each begins and ends, in characters
     hide: Callable[[str], list[int]] | None = None           # ids of a text in which [MASK] is that special token;
-                                                             # None: as mlm/judge/batches.py finds them
+                                                             # None: as mlm/inference/batching.py finds them
     tied: str = ""                                           # a regular expression: a stripped text that it is not
                                                              # found in has the ids of its words, between spaces
     parts: str = ""                                          # another: a word has the ids of all that it matches there

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 EMBEDDINGS = {"embeddings.word_embeddings": "token", "embeddings.position_embeddings": "position",
               "embeddings.token_type_embeddings": "type", "embeddings.LayerNorm": "embed_norm"}
-SIZES = {"layers": "num_hidden_layers", "width": "hidden_size", "hidden": "intermediate_size",
+SIZES = {"num_layers": "num_hidden_layers", "width": "hidden_size", "mlp_dim": "intermediate_size",
          "heads": "num_attention_heads"}
 QKV = ("query", "key", "value")  # side by side in ours
 LAYER = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
     prefix: str               # of all but the output layer
     architecture: str         # what AutoModelForMaskedLM makes of it
-    norm: str                 # config.model.norm
+    norm: str                 # config.model.norm_placement
     layer: Mapping[str, str]  # theirs -> ours, in a layer
     head: Mapping[str, str]   # in the output layer
     bias: str                 # of the output layer

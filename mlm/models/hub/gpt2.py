@@ -19,12 +19,19 @@ LAYER = {"attn.c_attn": "attention.qkv", "attn.c_proj": "attention.out", "mlp.c_
 KINDS = {"gpt2": Kind("transformer", "GPT2LMHeadModel", "pre", LAYER, {}, "", False, {})}
 DECODERS = ("lm_head",)       # the tied table over again
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-SIZES = {"layers": "n_layer", "width": "n_embd", "heads": "n_head"}
+SIZES = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
 RATES = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
 ASKED = {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
          "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True}
-OURS = {"norm": "pre", "positions": "learned", "sees": "left", "embed_norm": False, "activation": "gelu_tanh",
-        "output": "plain", "segment_types": 0}  # all that it is
+OURS = {
+    "norm_placement": "pre",
+    "positions": "learned",
+    "context": "left",
+    "embed_norm": False,
+    "activation": "gelu_tanh",
+    "lm_head": "plain",
+    "type_vocab_size": 0,
+}  # all that it is
 
 
 def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
@@ -35,11 +42,12 @@ def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     errors.expect(of[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", of, "GPT2LMHeadModel")
     sizes = {field: settings.whole(where, found, name, 1) for field, name in SIZES.items()}
     width = sizes["width"]
-    errors.expect(width % sizes["heads"] == 0, f"{where}: n_head", sizes["heads"], f"a divisor of n_embd = {width}")
+    errors.expect(width % sizes["num_heads"] == 0, f"{where}: n_head", sizes["num_heads"],
+                  f"a divisor of n_embd = {width}")
     hidden = 4 * width if found.get("n_inner") is None else settings.whole(where, found, "n_inner", 1)
     eps = settings.fraction(where, found, "layer_norm_epsilon", 1e-5)
     errors.expect(eps > 0, f"{where}: layer_norm_epsilon", eps, "0 < value < 1")
-    model = config.Model(family="transformer", norm_eps=eps, hidden=hidden, **OURS, **sizes,
+    model = config.Model(family="transformer", norm_eps=eps, mlp_dim=hidden, **OURS, **sizes,
                          max_positions=settings.whole(where, found, "n_positions", 1),
                          **{field: settings.fraction(where, found, name, 0.1) for field, name in RATES.items()})
     return model, settings.whole(where, found, "vocab_size", 1), 0
@@ -52,7 +60,7 @@ def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
         errors.expect(value == want, f"config.model.{field}", value, f"{want}, for transformers' GPT-2 to read it")
     return {"architectures": [KINDS["gpt2"].architecture], "model_type": "gpt2",
             **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()}, "embd_pdrop": model.dropout,
-            "n_inner": model.hidden, "n_positions": model.max_positions, "layer_norm_epsilon": model.norm_eps,
+            "n_inner": model.mlp_dim, "n_positions": model.max_positions, "layer_norm_epsilon": model.norm_eps,
             "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32", **grown(order_V)}
 
 

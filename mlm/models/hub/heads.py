@@ -81,9 +81,9 @@ def of(cfg: config.Config, classes: tuple[str, ...], said: Mapping[str, Any]) ->
     errors.expect(cfg.objective in (*PROBLEMS, "tag"), "config.objective", cfg.objective,
                   f"classify, regress or tag, {end}")
     word = cfg.objective == "tag"
-    for field, want in (("features", "last"), ("head", "linear") if word else ("read", "first")):
-        value = getattr(cfg.tune, field)
-        errors.expect(value == want, f"config.tune.{field}", value, f"{want}, {end}")
+    for field, want in (("layer_features", "last"), ("head", "linear") if word else ("pooling", "first")):
+        value = getattr(cfg.finetune, field)
+        errors.expect(value == want, f"config.finetune.{field}", value, f"{want}, {end}")
     name = KINDS[said["model_type"]].architecture.removesuffix(TOKENS) + (WORD if word else ROW)
     called = dict(enumerate(classes or ("value",)))
     problem = {} if word else {"problem_type": PROBLEMS[cfg.objective]}

@@ -62,10 +62,10 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
         outer = {place.path: place for place in table.places(kind, 0)}
         output = not any(place.head for place in outer.values()) or any(
             place.head and place.name in called for place in outer.values())
-        for place in table.places(kind, model.layers):
+        for place in table.places(kind, model.num_layers):
             errors.expect(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
                           f"{place.name} among them")
-        wanted = [place for place in table.places(kind, model.layers) if output or not place.head]
+        wanted = [place for place in table.places(kind, model.num_layers) if output or not place.head]
         shapes = _shapes(model, vocab_size)
         for place in wanted:
             tensors.check(at, file, called[place.name], _their_shape(place, shapes, first))
@@ -91,7 +91,7 @@ def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarra
               for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     if ("type", "embedding") not in leaves:  # ours may have none
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    for place in table.places(kind, said[table.SIZES["layers"]]):
+    for place in table.places(kind, said[table.SIZES["num_layers"]]):
         if place.head and not output:
             continue
         x = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
@@ -117,7 +117,7 @@ def said_of(model: config.Model, order_V: np.ndarray, *, output: bool = True) ->
 
     Raises ConfigError, saying why, for one that no class of theirs is.
     """
-    return gpt2.of(model, order_V) if output and model.sees == "left" else settings.of(model, order_V)
+    return gpt2.of(model, order_V) if output and model.context == "left" else settings.of(model, order_V)
 
 
 def grown(said: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _names(at, names, table, kind) -> dict[str, str]:
 
 @functools.cache
 def _shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
-    made = transformer.build(dataclasses.replace(model, unroll=1), vocab_size)
+    made = transformer.build(dataclasses.replace(model, scan_unroll=1), vocab_size)
     tree = jax.eval_shape(made.init, jax.random.key(0))
     return {tuple(key.key for key in path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 

@@ -57,7 +57,7 @@ def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     for name, want in ASKED.items():
         errors.expect(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
     sizes = {field: whole(where, found, name, 1) for field, name in SIZES.items()}
-    errors.expect(sizes["width"] % sizes["heads"] == 0, f"{where}: num_attention_heads", sizes["heads"],
+    errors.expect(sizes["width"] % sizes["num_heads"] == 0, f"{where}: num_attention_heads", sizes["num_heads"],
                   f"a divisor of hidden_size = {sizes['width']}")
     first = whole(where, found, "pad_token_id", 0, 1) + 1 if kind.after_pad else 0
     rows = whole(where, found, "max_position_embeddings", 1)
@@ -67,8 +67,8 @@ def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     errors.expect(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
     types = whole(where, found, "type_vocab_size", 1, 2)
     errors.number(f"{where}: type_vocab_size", types, 1, 2)
-    model = config.Model(family="transformer", norm=kind.norm, norm_eps=eps, positions="learned", sees="both",
-                         max_positions=rows - first, segment_types=types, **sizes,
+    model = config.Model(family="transformer", norm_placement=kind.norm, norm_eps=eps, positions="learned",
+                         context="both", max_positions=rows - first, type_vocab_size=types, **sizes,
                          **{field: fraction(where, found, name, 0.1) for field, name in RATES.items()})
     return model, whole(where, found, "vocab_size", 1), first
 
@@ -78,16 +78,16 @@ def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
 
     A model of one segment type is a RoBERTa there. Raises ConfigError, saying why, for one that no class of theirs is.
     """
-    for field, want in (("family", "transformer"), ("positions", "learned"), ("sees", "both"), ("embed_norm", True),
-                        ("activation", "gelu"), ("output", "bert")):
+    for field, want in (("family", "transformer"), ("positions", "learned"), ("context", "both"), ("embed_norm", True),
+                        ("activation", "gelu"), ("lm_head", "bert")):
         value = getattr(model, field)
         errors.expect(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
-    name = "roberta-prelayernorm" if model.norm == "pre" else "roberta" if model.segment_types == 1 else "bert"
+    name = ("roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert")
     kind, pad = KINDS[name], int(order_V[PAD])
     return {"architectures": [kind.architecture], "model_type": name, "vocab_size": len(order_V),
             **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()},
             "max_position_embeddings": model.max_positions + (pad + 1 if kind.after_pad else 0),
-            "type_vocab_size": max(model.segment_types, 1), "layer_norm_eps": model.norm_eps,
+            "type_vocab_size": max(model.type_vocab_size, 1), "layer_norm_eps": model.norm_eps,
             "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32",
             "pad_token_id": pad, "bos_token_id": int(order_V[CLS]), "eos_token_id": int(order_V[SEP])}
 

@@ -25,7 +25,7 @@ def reading(folder: Path) -> Iterator:
     if not path.exists():
         other = next((name for name in PICKLES if (folder / name).exists()), None)
         if other:
-            way = ("python -m launch.convert FOLDER OUT writes one" if other.startswith("pytorch_model") else
+            way = ("python -m mlm.cli.convert FOLDER OUT writes one" if other.startswith("pytorch_model") else
                    "transformers writes one: AutoModelForMaskedLM.from_pretrained(FOLDER).save_pretrained(OUT)")
             raise errors.ConfigError(f"{folder / other}: expected {NAME}, since to read this file could run code that "
                                      f"is in it; {way}")

@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
-from mlm.train.run import directory, longer
+from mlm.train.run import directory, extension
 from mlm.train.step import parallel
 from mlm.train.step.program import Program
 
@@ -103,7 +103,7 @@ def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int
     for step in checkpoints.all_steps():
         with contextlib.suppress(files.Damaged):
             saved = _origin(checkpoints, step)
-            if longer.behind(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
+            if extension.behind(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
                 found.append(step)
     return found
 
@@ -156,7 +156,7 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
     name = _name(checkpoints, step)
     origin = _origin(checkpoints, step)
     try:
-        fields.check_same(longer.behind(cfg, origin, step), data, origin, name)
+        fields.check_same(extension.behind(cfg, origin, step), data, origin, name)
         abstract = like._asdict()
         restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
         state = types.TrainState(**restored["state"])

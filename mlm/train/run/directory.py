@@ -23,7 +23,7 @@ from absl import logging
 from mlm.base import config, fields, files, lease
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.train.run import began, longer
+from mlm.train.run import extension, provenance
 from mlm.train.step import parallel
 from mlm.train.step.evaluation import Columns
 
@@ -52,7 +52,7 @@ def fine_tuning(workdir: Path | str, name: str) -> Path:
     return files.path(workdir, "tasks", name)
 
 
-def origin(workdir: Path | str) -> dict | None:
+def read_identity(workdir: Path | str) -> dict | None:
     """The identity (base/fields.py) of a run, or None where there is none.
 
     Where the run was made longer, beside it as "begun" what it was first begun with (longer.py).
@@ -70,22 +70,22 @@ def end(workdir: Path | str) -> Path:
     return files.path(workdir, "result.json")
 
 
-def result(workdir: Path | str) -> dict | None:
+def read_result(workdir: Path | str) -> dict | None:
     """The result of a run that is done, or None."""
     return files.read_sealed(end(workdir))
 
 
-def judged(workdir: Path | str) -> dict:
+def read_evaluations(workdir: Path | str) -> dict:
     """What a run's model was asked, with the "fingerprint" and "step" that it had then; {} where it was not."""
     return files.read_sealed(files.path(workdir, "judged.json")) or {}
 
 
-def provenance(workdir: Path | str) -> list[dict]:
+def read_provenance(workdir: Path | str) -> list[dict]:
     """A record of each start of a run."""
     return (files.read_sealed(files.path(workdir, "provenance.json")) or {"starts": []})["starts"]
 
 
-def held_out(workdir: Path | str, found: dict) -> Columns:
+def read_held_out(workdir: Path | str, found: dict) -> Columns:
     """The columns of the evaluation that a result is of."""
     path = files.path(workdir, "held_out.npz")
     content = _content(path, found["held_out"])
@@ -93,7 +93,7 @@ def held_out(workdir: Path | str, found: dict) -> Columns:
         return dict(file)
 
 
-def history(workdir: Path | str, found: dict) -> list[dict]:
+def read_history(workdir: Path | str, found: dict) -> list[dict]:
     """What the run of a result logged."""
     path = metrics(workdir)
     records = files.read_lines(path)
@@ -133,14 +133,14 @@ def reported(workdir: Path | str) -> dict | None:
     "answers", "summary": what it was asked at that step; "history": the records of metrics.jsonl; "held_out": columns;
     "provenance": a record of each start, the last with the time when the run "ended".
     """
-    found = result(workdir)
+    found = read_result(workdir)
     if found is None:
         return None
-    kept = judged(workdir)
+    kept = read_evaluations(workdir)
     asked = (kept.get("fingerprint"), kept.get("step")) == (found["fingerprint"], found["steps"])
-    return found | {"config": found["config"] | {"workdir": str(workdir)}, "provenance": provenance(workdir),
+    return found | {"config": found["config"] | {"workdir": str(workdir)}, "provenance": read_provenance(workdir),
                     "answers": kept["answers"] if asked else {}, "summary": kept["summary"] if asked else {},
-                    "history": history(workdir, found), "held_out": held_out(workdir, found)}
+                    "history": read_history(workdir, found), "held_out": read_held_out(workdir, found)}
 
 
 def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | None:
@@ -150,17 +150,17 @@ def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | No
     from the newest checkpoint once the run is taken up again.
     """
     kept = {}
-    for read in (origin, result):
+    for read in (read_identity, read_result):
         with mended():
-            kept[read] = None if read is result and outgrown(cfg, kept.get(origin)) else read(cfg.workdir)
+            kept[read] = None if read is read_result and outgrown(cfg, kept.get(read_identity)) else read(cfg.workdir)
             if kept[read] is not None:
                 fields.check_same(cfg, data, kept[read], cfg.workdir)
-    found = kept.get(result)
+    found = kept.get(read_result)
     with mended():
         if found is not None:
-            held_out(cfg.workdir, found)
-            history(cfg.workdir, found)
-            provenance(cfg.workdir)
+            read_held_out(cfg.workdir, found)
+            read_history(cfg.workdir, found)
+            read_provenance(cfg.workdir)
             if parallel.writes():
                 keep(cfg, data, vocabulary)
         return found
@@ -187,7 +187,7 @@ def outgrown(cfg: config.Config, saved: dict | None) -> int | None:
     """The steps of a result that is there from before the run of an identity was made as long as cfg; else None."""
     if "begun" in (saved or {}):
         with contextlib.suppress(files.Damaged):
-            found = result(cfg.workdir)
+            found = read_result(cfg.workdir)
             if found is not None and found["steps"] != cfg.train.steps:
                 return found["steps"]
     return None
@@ -201,7 +201,7 @@ def set_aside(cfg: config.Config, steps: int) -> None:
 
 def lengthen(cfg: config.Config, data: dict, saved: dict) -> None:
     """Makes the run of an identity that of cfg, which is longer: in one write, before which it is wholly the old."""
-    made = fields.identity(cfg, data) | {"begun": longer.begun(saved)}
+    made = fields.identity(cfg, data) | {"begun": extension.begun(saved)}
     files.write_sealed(files.path(cfg.workdir, "config.json"), made)
 
 
@@ -225,7 +225,7 @@ def finish(workdir: Path, found: dict, columns: Columns) -> None:
         np.savez(aside, **columns)
         digest = hashlib.sha256(aside.read_bytes()).hexdigest()
     with mended():
-        if starts := provenance(workdir):
+        if starts := read_provenance(workdir):
             starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             files.write_sealed(workdir / "provenance.json", {"starts": starts})
     files.write_sealed(end(workdir), {**found, "held_out": digest})
@@ -259,7 +259,7 @@ def keep(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> None:
     """Writes what a run is known by, and its tokenizer, where they are not there as they are to be."""
     folder, saved = tokenizer_folder(cfg.workdir), None
     try:
-        saved = origin(cfg.workdir)
+        saved = read_identity(cfg.workdir)
         tokenizer(cfg.workdir, saved or {"data": data})
     except files.Damaged as damaged:
         if folder.exists():
@@ -276,5 +276,5 @@ def describe(cfg: config.Config, data: dict, vocabulary: Tokenizer, step: int) -
     keep(cfg, data, vocabulary)
     starts = []
     with mended():
-        starts = provenance(cfg.workdir)
-    files.write_sealed(files.path(cfg.workdir, "provenance.json"), {"starts": [*starts, began.record(step)]})
+        starts = read_provenance(cfg.workdir)
+    files.write_sealed(files.path(cfg.workdir, "provenance.json"), {"starts": [*starts, provenance.record(step)]})

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
-from mlm.train import recipe, tuning
-from mlm.train.run import beat, checkpoint, directory, longer, spikes, start
+from mlm.train import finetuning_recipe, resolution
+from mlm.train.run import checkpoint, directory, extension, heartbeat, initialization, spikes
 from mlm.train.run.log import Diverged, Log
-from mlm.train.run.stop import Asked, Stopped
+from mlm.train.run.shutdown import Asked, Stopped
 from mlm.train.step import cost, evaluation, parallel, references
 from mlm.train.step import program as programs
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no run on these devices could use; compiles nothing."""
-    recipe.check(cfg)
-    tuning.check(cfg)
+    resolution.check(cfg)
+    finetuning_recipe.check(cfg)
     parallel.check(cfg)
     files.check_folder("config.workdir", cfg.workdir, schemes=directory.SCHEMES)
     cost.check_room(cfg)
@@ -28,7 +28,7 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
 
     packed: its rows, where they are at hand. Of runs one after the other that differ in traced values alone, only the
     first compiles (step/program.py). Raises ConfigError for what cannot be run, Stopped after SIGTERM or SIGINT,
-    Diverged for a loss that is not finite, unless config.train.spike answers it.
+    Diverged for a loss that is not finite, unless config.train.spike_threshold answers it.
     """
     check(cfg)
     packed = packed or pack.load(cfg)
@@ -56,11 +56,11 @@ def lengthen(cfg: config.Config, packed: pack.Packed) -> config.Config:
     of its checkpoints is on the way of the longer one. For one process alone.
     """
     data = packed.manifest["inputs"]
-    errors.expect(directory.origin(cfg.workdir) is not None, "config.workdir", cfg.workdir,
+    errors.expect(directory.read_identity(cfg.workdir) is not None, "config.workdir", cfg.workdir,
                   "the directory of a run to be trained longer")
     with directory.claim(cfg):
-        saved = directory.origin(cfg.workdir)
-        further = longer.resolve(cfg, data, saved)
+        saved = directory.read_identity(cfg.workdir)
+        further = extension.resolve(cfg, data, saved)
         if further.train.steps > saved["config"]["train.steps"]:
             check(further)
             made = programs.build(further, packed.about)
@@ -73,20 +73,20 @@ def lengthen(cfg: config.Config, packed: pack.Packed) -> config.Config:
 def can_lengthen(cfg: config.Config, packed: pack.Packed) -> bool:
     """Whether config.workdir holds another run than cfg's, of which `lengthen` would make it."""
     try:
-        saved = directory.origin(cfg.workdir)
+        saved = directory.read_identity(cfg.workdir)
         if saved is None:
             return False
-        longer.resolve(cfg, packed.manifest["inputs"], saved)
+        extension.resolve(cfg, packed.manifest["inputs"], saved)
     except errors.ConfigError:
         return False
-    return any(fields.flatten(cfg)[name] != saved["config"][name] for name in longer.CHANGED)
+    return any(fields.flatten(cfg)[name] != saved["config"][name] for name in extension.CHANGED)
 
 
 def settle(cfg: config.Config, checkpoints) -> None:
     """Puts out of the way what a run that was made longer had and the longer one has not."""
     saved = None
     with directory.mended():
-        saved = directory.origin(cfg.workdir)
+        saved = directory.read_identity(cfg.workdir)
     if "begun" in (saved or {}):
         if parallel.writes() and (steps := directory.outgrown(cfg, saved)):
             directory.set_aside(cfg, steps)
@@ -101,7 +101,7 @@ def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None =
     spike: one that it goes back from. cut: as loader.train_batches has it; else all batches have one shape.
     """
     made = programs.build(cfg, packed.about)
-    with contextlib.closing(checkpoint.manager(cfg.workdir, longer.stable(cfg), every=spikes.every(cfg))
+    with contextlib.closing(checkpoint.manager(cfg.workdir, extension.stable(cfg), every=spikes.every(cfg))
                             ) as checkpoints:
         settle(cfg, checkpoints)
         for step in checkpoints.all_steps() if spike else ():
@@ -111,7 +111,7 @@ def opened(cfg: config.Config, packed: pack.Packed, spike: spikes.Spike | None =
         if spike:
             saved = saved._replace(totals={**saved.totals, "spikes": spike.found})
         if saved.state.step == 0:
-            saved = saved._replace(state=start.begin(cfg, saved.state, packed.tokenizer))
+            saved = saved._replace(state=initialization.begin(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(Run(cfg, packed, made, checkpoints, saved, cut)) as run:
             if spike:
                 run.log.say(str(spike))
@@ -134,7 +134,7 @@ class Run:
         self.log = Log(cfg, made.objective, self.start, saved.totals)
         self.batches = self.spikes.batches(lambda first: loader.train_batches(
             packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first,
-            cut=cut and cfg.model.sees != "apart",  # whose right half reads padding first: its draws hang on it
+            cut=cut and cfg.model.context != "apart",  # whose right half reads padding first: its draws hang on it
             grouped=cfg.train.group_by_length, **parallel.share()), self.start)
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
@@ -163,7 +163,7 @@ class Run:
     def saves(self, number: int) -> bool:
         train = self.cfg.train
         often = (train.checkpoint_every, spikes.every(self.cfg) or train.checkpoint_every)
-        return number in (train.steps, longer.stable(self.cfg)) or any(number % steps == 0 for steps in often)
+        return number in (train.steps, extension.stable(self.cfg)) or any(number % steps == 0 for steps in often)
 
     def rest(self, number: int, state, stop: bool) -> None:
         """Evaluates and saves what is due after step `number`; where the run is to stop there, waits for the disk."""
@@ -231,7 +231,7 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
     """
     outcomes, last, shapes = {}, runs[0].cfg.train.steps, set()
     first = min(run.start for run in runs) + 1
-    beat.say(beat.REST, first - 1)
+    heartbeat.say(heartbeat.REST, first - 1)
     with Asked() as asked:
         for number in range(first, last + 1):
             moving = [m for m, run in enumerate(runs) if run.start < number and run.cfg.workdir not in outcomes]
@@ -240,9 +240,9 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
             batches = {m: next(runs[m].batches) for m in moving}
             compiles = {batch.text.ids_BxL.shape for batch in batches.values()} - shapes
             if compiles:
-                beat.say(beat.REST, number - 1)
+                heartbeat.say(heartbeat.REST, number - 1)
             read = steps.take(batches)
-            beat.say(beat.STEP, number)
+            heartbeat.say(heartbeat.STEP, number)
             stop, shapes = asked.now(runs[0].checkpoints, number), shapes | compiles
             for m in moving:
                 if compiles:
@@ -250,7 +250,7 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
                 try:
                     runs[m].took(number, functools.partial(read, m))
                     if runs[m].rests(number, stop):
-                        beat.say(beat.REST, number)
+                        heartbeat.say(heartbeat.REST, number)
                         runs[m].rest(number, steps.state(m), stop)
                 except Diverged as diverged:
                     outcomes[runs[m].cfg.workdir] = diverged
@@ -258,7 +258,7 @@ def drive(runs: Sequence[Run], steps) -> dict[str, dict | Diverged]:
                 saved = f"saved in {runs[0].cfg.workdir}" if len(runs) == 1 else f"{len(runs)} runs saved"
                 raise Stopped(f"stopped at step {number:,} of {last:,}, {saved}; the same command continues",
                               asked.signal)
-        beat.say(beat.TRAINED, last)
+        heartbeat.say(heartbeat.TRAINED, last)
         for m, run in enumerate(runs):
             if run.cfg.workdir not in outcomes:
                 outcomes[run.cfg.workdir] = run.finish(steps.state(m))

@@ -10,25 +10,27 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mlm.base import config, errors, reads
+from mlm.base import conditional_fields, config, errors
 from mlm.train.run.log import SIZES, Diverged
 
 WINDOW = 100  # steps that the running mean of the loss is over
 FIRST = 10    # steps of a run whose loss is not compared with it
-READ = (reads.Rule(("train.spike_back", "train.spike_limit"), "train.spike", unless=(0.0,)),)
+READ = (conditional_fields.Rule(("train.spike_rewind_steps", "train.spike_max_rewinds"), "train.spike_threshold",
+                                unless=(0.0,)),)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for knobs of spikes that no run could use."""
     train = cfg.train
-    errors.expect(train.spike == 0 or train.spike > 1, "config.train.spike", train.spike, "0, or more than 1")
-    errors.at_least(1, "config.train.spike_back", train.spike_back)
-    errors.at_least(0, "config.train.spike_limit", train.spike_limit)
+    errors.expect(train.spike_threshold == 0 or train.spike_threshold > 1, "config.train.spike_threshold",
+                  train.spike_threshold, "0, or more than 1")
+    errors.at_least(1, "config.train.spike_rewind_steps", train.spike_rewind_steps)
+    errors.at_least(0, "config.train.spike_max_rewinds", train.spike_max_rewinds)
 
 
 def every(cfg: config.Config) -> int:
     """Steps between two checkpoints that a run may go back to; 0: it never does."""
-    return cfg.train.spike_back if cfg.train.spike else 0
+    return cfg.train.spike_rewind_steps if cfg.train.spike_threshold else 0
 
 
 class Spike(Diverged):
@@ -52,30 +54,30 @@ class Spikes:
 
     def totals(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"loss_mean": self.mean, "spikes": self.found} if self.knobs.spike else {}
+        return {"loss_mean": self.mean, "spikes": self.found} if self.knobs.spike_threshold else {}
 
     def result(self) -> dict[str, Any]:
-        return {"spikes": self.found} if self.knobs.spike else {}
+        return {"spikes": self.found} if self.knobs.spike_threshold else {}
 
     def see(self, number: int, values: Mapping[str, Any]) -> None:
         """Takes the metrics of a step. Raises Spike where the run is to go back, Diverged where it did too often."""
-        if not self.knobs.spike:
+        if not self.knobs.spike_threshold:
             return
         loss = float(values["loss"])
         finite = all(math.isfinite(float(values[name])) for name in SIZES)
-        if finite and (number <= FIRST or loss <= self.knobs.spike * self.mean):
+        if finite and (number <= FIRST or loss <= self.knobs.spike_threshold * self.mean):
             self.mean += (loss - self.mean) / min(number, WINDOW)
             return
-        back_to = (number - 1) // self.knobs.spike_back * self.knobs.spike_back
+        back_to = (number - 1) // self.knobs.spike_rewind_steps * self.knobs.spike_rewind_steps
         said = (f"step {number:,}: loss {loss:.4g}, its running mean {self.mean:.4g}" if finite else
                 f"step {number:,}: " + ", ".join(f"{name} {float(values[name]):.4g}" for name in SIZES))
-        if len(self.found) >= self.knobs.spike_limit:
-            raise Diverged(f"{said}; it went back {len(self.found)} times before (config.train.spike_limit)")
+        if len(self.found) >= self.knobs.spike_max_rewinds:
+            raise Diverged(f"{said}; it went back {len(self.found)} times before (config.train.spike_max_rewinds)")
         left_out = self.left_out(back_to)
         spike = {"step": number, "loss": loss if math.isfinite(loss) else None, "mean": self.mean, "back_to": back_to,
                  "first_batch": back_to + left_out, "last_batch": number - 1 + left_out}
         raise Spike(f"{said}: back to step {back_to:,}, batches {spike['first_batch']:,} to {spike['last_batch']:,} "
-                    f"are left out ({len(self.found) + 1} of at most {self.knobs.spike_limit} times)",
+                    f"are left out ({len(self.found) + 1} of at most {self.knobs.spike_max_rewinds} times)",
                     [*self.found, spike])
 
     def left_out(self, step: int) -> int:

@@ -23,16 +23,16 @@ def per_step(cfg: config.Config, vocab_size: int) -> float | None:
     once, twice = (lowered(cfg, vocab_size, time_unroll=unroll) for unroll in (1, 2))
     if once is None:
         return None
-    bodies = 2 + cfg.pack.length % 2  # where the loop does not divide evenly, what is left over stands outside it
-    return once + (cfg.pack.length - 1) * (twice - once) / (bodies - 1)
+    bodies = 2 + cfg.pack.seq_len % 2  # where the loop does not divide evenly, what is left over stands outside it
+    return once + (cfg.pack.seq_len - 1) * (twice - once) / (bodies - 1)
 
 
 def lowered(cfg: config.Config, vocab_size: int, *, time_unroll: int) -> float | None:
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
-    if cfg.model.cell not in ("elman", "gru", "lstm") and cfg.tune.head != "bilstm":
+    if cfg.model.cell not in ("elman", "gru", "lstm") and cfg.finetune.head != "bilstm":
         time_unroll = 1  # no loop along a row
-    changes = {"model.unroll": 0, "model.time_unroll": time_unroll, "model.remat": False,
-               "model.fast": False,  # the same on every device
+    changes = {"model.scan_unroll": 0, "model.rnn_unroll": time_unroll, "model.remat": False,
+               "model.fused_kernels": False,  # the same on every device
                "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2, "train.steps": 1}
     return _lowered(program.unnamed(program.blank(fields.override(cfg, changes))), vocab_size)
 
@@ -56,10 +56,12 @@ def _lowered(cfg, vocab_size):
 
 def abstract(cfg: config.Config, vocab_size: int) -> types.TrainState:
     """The shapes of a blank config's state, which are the same however a step is made and how many there are."""
-    return _abstract(fields.override(program.unnamed(cfg), {
-        "train.steps": 1, "train.batch_size": 1, "train.accumulate": 1, "parallel.mode": "jit", "model.remat": False,
-        "model.fast": False, "model.unroll": 1, "model.time_unroll": 1,
-        "mask.max_rate": fields.DEFAULT["mask.max_rate"]}), vocab_size)
+    return _abstract(fields.override(program.unnamed(cfg), {"train.steps": 1, "train.batch_size": 1,
+                                                            "train.grad_accum_steps": 1, "parallel.mode": "jit",
+                                                            "model.remat": False, "model.fused_kernels": False,
+                                                            "model.scan_unroll": 1, "model.rnn_unroll": 1,
+                                                            "mask.max_rate": fields.DEFAULT["mask.max_rate"]}),
+                     vocab_size)
 
 
 @functools.cache
@@ -83,7 +85,7 @@ def memory(cfg: config.Config, vocab_size: int) -> int:
 @functools.cache
 def compiled(cfg: config.Config, vocab_size: int, *, alone: bool = False) -> Compiled:
     """A step of a blank config on all devices there are, or on one alone, its layers rolled; no array is allocated."""
-    cfg = fields.override(cfg, {"model.unroll": 1, "model.fast": False})  # the fast paths are this CPU's
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.fused_kernels": False})  # the fast paths are this CPU's
     about = pack.shape(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.parts(cfg, about))
     split = cfg.parallel.mode == "sharded" and not alone
@@ -102,13 +104,16 @@ def check_room(cfg: config.Config) -> None:
     room = parallel.room()
     if at_most(cfg) > room and (need := least(cfg)) > room:
         model = cfg.model
-        shape = ", ".join(f"{name} = {value}" for name, value in (
-            ("layers", model.layers), ("width", model.width), ("hidden", model.hidden), ("window", model.window),
-            ("vocab_size", cfg.tokenizer.vocab_size), ("length", cfg.pack.length), ("batch_size", cfg.train.batch_size),
-            ("eval.batch_size", cfg.eval.batch_size)) if value)
-        raise errors.ConfigError(f"config.model and its batches ({shape}): {need / 1e9:,.0f} GB are needed at least, "
-                                 f"and a device here has {room / 1e9:,.0f} GB; python -m launch.sweep plan says what "
-                                 "a step takes")
+        shape = ", ".join(f"{name} = {value}" for name, value in (("num_layers", model.num_layers), ("width",
+                                                                                                     model.width),
+                                                                  ("mlp_dim", model.mlp_dim), ("rnn_dim",
+                                                                                               model.rnn_dim),
+                                                                  ("window", model.window), ("vocab_size",
+                                                                                             cfg.tokenizer.vocab_size),
+                                                                  ("seq_len", cfg.pack.seq_len), ("batch_size",
+                                                                                                  cfg.train.batch_size),
+                                                                  ("eval.batch_size", cfg.eval.batch_size)) if value)
+        raise errors.ConfigError(f"config.model and its batches ({shape}): {need / 1e9:,.0f} GB are needed at least, " f"and a device here has {room / 1e9:,.0f} GB; python -m mlm.launch.sweep plan says what " "a step takes")
 
 
 def least(cfg: config.Config) -> int:
@@ -117,19 +122,22 @@ def least(cfg: config.Config) -> int:
     Its part of the parameters, their gradient and Adam's two moments, beside `rows`.
     """
     model = cfg.model
-    certain = _part(cfg, 16 * 2 * model.layers * model.width * model.hidden)  # whatever the architecture
+    certain = _part(
+        cfg, 16 * 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)
+    )  # whatever the architecture
     if certain > parallel.room():
         return certain
 
     def parameters(**shape):  # linear in both, so that nothing is traced a million times
-        changed = fields.override(cfg, {f"model.{name}": value for name, value in shape.items()} | {"model.unroll": 1})
+        changed = fields.override(cfg, {f"model.{name}": value for name, value in shape.items()} |
+                                  {"model.scan_unroll": 1})
         return sum(leaf.size for leaf in jax.tree.leaves(abstract(program.blank(changed), 6).params))
 
     window = min(model.window, 1)
-    one = parameters(layers=1, window=window)
-    every = one + (model.layers - 1) * (parameters(layers=2, window=window) - one)
+    one = parameters(num_layers=1, window=window)
+    every = one + (model.num_layers - 1) * (parameters(num_layers=2, window=window) - one)
     if model.window > 1:
-        every += (model.window - 1) * (parameters(layers=1, window=2) - one)
+        every += (model.window - 1) * (parameters(num_layers=1, window=2) - one)
     return _part(cfg, 16 * (every + max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1))) + rows(cfg)
 
 
@@ -141,7 +149,10 @@ def at_most(cfg: config.Config) -> int:
     """More than `least` for any architecture, without tracing one."""
     model = cfg.model
     tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (model.width + 1)
-    return 16 * (tables + 16 * (model.layers + 1) * (model.width + model.hidden)**2 * max(model.window, 1)) + rows(cfg)
+    return 16 * (
+        tables
+        + 16 * (model.num_layers + 1) * (model.width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
+    ) + rows(cfg)
 
 
 def rows(cfg: config.Config) -> int:
@@ -150,6 +161,6 @@ def rows(cfg: config.Config) -> int:
     """
     model, devices = cfg.model, parallel.describe()["devices"]
     size = 2 if model.dtype == "bfloat16" else 4
-    tokens = cfg.train.batch_size // (cfg.train.accumulate * devices) * cfg.pack.length
-    step = tokens * (model.width * model.layers + cfg.pack.length * model.heads) * size
-    return max(step, cfg.eval.batch_size // devices * cfg.pack.length * model.width * size)
+    tokens = cfg.train.batch_size // (cfg.train.grad_accum_steps * devices) * cfg.pack.seq_len
+    step = tokens * (model.width * model.num_layers + cfg.pack.seq_len * model.num_heads) * size
+    return max(step, cfg.eval.batch_size // devices * cfg.pack.seq_len * model.width * size)

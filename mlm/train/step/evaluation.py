@@ -22,8 +22,8 @@ def named(losses: types.Losses) -> dict:
 def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> Columns:
     """What each row of a split gives under the evaluation's knobs, as numpy arrays over the rows."""
     eval_step, knobs = program.run.per_row(update.eval_step, program.model, program.objective), frozen(cfg)
-    order_N = loader.by_length(rows, cfg.eval.max_rows)
-    batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_rows, order_N=order_N,
+    order_N = loader.by_length(rows, cfg.eval.max_examples)
+    batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_examples, order_N=order_N,
                                   **parallel.share())
     found: Columns = {}
     for number, batch in enumerate(batches):
@@ -50,7 +50,7 @@ def summary(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict:
     Raises ConfigError where nothing was predicted.
     """
     weight_N = columns[scores[0].columns[-1]]
-    errors.expect(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.rate, or more rows")
+    errors.expect(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.mask_rate, or more rows")
     result = {"rows": len(weight_N), "predictions": int(weight_N.sum())}
     for score in scores:
         result[score.name], result[f"{score.name}_se"] = measure(score, columns)

@@ -10,7 +10,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.data.language import bound, floor, parts
+from mlm.data.language import bound, floor, word_classes
 from mlm.data.language.grammar import Grammar
 
 WINDOW = 5  # neighbours on each side that is seen: what models/sizes.py gives the window models
@@ -83,7 +83,7 @@ def _of_length(rows):
 
 
 def _masked_parts(rows):
-    return parts.bayes_parts(rows.language, rows.words_NxL, rows.asked_NxL)
+    return word_classes.bayes_parts(rows.language, rows.words_NxL, rows.asked_NxL)
 
 
 def _bound_parts(rows):
@@ -94,10 +94,10 @@ def _bound_parts(rows):
 FLOORS = {
     "rest": Kind(_masked, {"window_floor": _masked_near}, _masked_parts),
     "left": Kind(_left, {"window_floor": _left_near},
-                 lambda rows: parts.left_parts(rows.language, rows.words_NxL, rows.most), _document),
+                 lambda rows: word_classes.left_parts(rows.language, rows.words_NxL, rows.most), _document),
     "sides": Kind(_sides, {"window_floor": _sides_near},
-                  lambda rows: parts.side_parts(rows.language, rows.words_NxL, rows.most), _document, times=2),
-    "filled": Kind(_filled, {}, lambda rows: parts.filled_parts(rows.language, rows.words_NxL, rows.asked_NxL)),
+                  lambda rows: word_classes.side_parts(rows.language, rows.words_NxL, rows.most), _document, times=2),
+    "filled": Kind(_filled, {}, lambda rows: word_classes.filled_parts(rows.language, rows.words_NxL, rows.asked_NxL)),
     "bound": Kind(_bound, {"window_floor": _bound_near}, _bound_parts, _of_length),
 }
 

@@ -4,34 +4,34 @@ from collections.abc import Mapping
 import numpy as np
 
 from mlm.base import config, errors
+from mlm.base.conditional_fields import Rule
 from mlm.base.estimates import Score
-from mlm.base.reads import Rule
 from mlm.data.rows import loader, ngram, pack, store
 
 FORMAT = 1  # of what is kept: a change of how it is computed must change this number
-READ = (Rule(("eval.ngrams", "eval.distance"), "model.sees", ("left",)),)
+READ = (Rule(("eval.ngram_order", "eval.context_range"), "model.context", ("left",)),)
 ASKED = "ngram_asked"
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for an order that is none."""
-    order = cfg.eval.ngrams
-    errors.expect(order == 0 or 2 <= order <= 9, "config.eval.ngrams", order, "0, or an order from 2 to 9")
+    order = cfg.eval.ngram_order
+    errors.expect(order == 0 or 2 <= order <= 9, "config.eval.ngram_order", order, "0, or an order from 2 to 9")
 
 
 def orders(cfg: config.Config) -> range:
-    return range(2, cfg.eval.ngrams + 1)
+    return range(2, cfg.eval.ngram_order + 1)
 
 
 def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
     """What the n-gram models give each held-out row: nats of each order, and the number of tokens that they tell.
 
-    Kept under config.data.cache, as it is the same for every model; {} where config.eval.ngrams asks for none.
+    Kept under config.data.cache, as it is the same for every model; {} where config.eval.ngram_order asks for none.
     """
-    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    count = loader.judged_rows(packed.validation, cfg.eval.max_examples)
 
     def make(folder):
-        found, kept = ngram.count(packed.train, packed.about.vocab_size, cfg.eval.ngrams), {}
+        found, kept = ngram.count(packed.train, packed.about.vocab_size, cfg.eval.ngram_order), {}
         for order in orders(cfg):
             kept[_nats(order)], kept[ASKED] = ngram.nats(ngram.smoothed(found, order), packed.validation, count)
         np.savez(folder / "nats.npz", **kept)
@@ -39,7 +39,7 @@ def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
 
     if not orders(cfg):
         return {}
-    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "order": cfg.eval.ngrams, "judged": count}
+    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "order": cfg.eval.ngram_order, "judged": count}
     with np.load(store.made(cfg.data.cache, "ngrams", inputs, make)[0] / "nats.npz") as file:
         return dict(file)
 

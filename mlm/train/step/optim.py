@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, errors, types
-from mlm.base.reads import Rule
+from mlm.base.conditional_fields import Rule
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant", "inverse_sqrt")
 STABLE = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
 READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
-        Rule(("optim.final_fraction",), "optim.schedule", unless=("constant", "inverse_sqrt")),
-        Rule(("optim.average_every",), "optim.average", unless=(0,)))
+        Rule(("optim.final_lr_fraction",), "optim.schedule", unless=("constant", "inverse_sqrt")),
+        Rule(("optim.average_every",), "optim.average_checkpoints", unless=(0,)))
 
 
 class Averaged(NamedTuple):
@@ -28,23 +28,23 @@ def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of so many steps could use."""
     name = "config.optim"
     errors.one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
-    for field in ("final_fraction", "warmup_fraction", "decay_fraction"):
+    for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
         errors.number(f"{name}.{field}", getattr(optim, field), 0, 1)
     for field in ("b1", "b2", "label_smoothing"):
         errors.number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
-    for field in ("weight_decay", "clip"):
+    for field in ("weight_decay", "clip_norm"):
         errors.at_least(0, f"{name}.{field}", getattr(optim, field))
     for field in ("learning_rate", "eps"):
         errors.expect(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
     if optim.schedule == "wsd":
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.expect(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
-    errors.at_least(0, f"{name}.average", optim.average)
+    errors.at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
     errors.at_least(1, f"{name}.average_every", optim.average_every)
     most = (steps - 1) // optim.average_every + 1
-    errors.expect(optim.average != 1 and optim.average <= most, f"{name}.average", optim.average,
-                  f"0, or 2 to {most}: so many there are, {name}.average_every = {optim.average_every} steps apart, of "
-                  f"config.train.steps = {steps}")
+    errors.expect(optim.average_checkpoints != 1 and optim.average_checkpoints <= most, f"{name}.average_checkpoints",
+                  optim.average_checkpoints,
+                  f"0, or 2 to {most}: so many there are, {name}.average_every = {optim.average_every} steps apart, of " f"config.train.steps = {steps}")
 
 
 def warmup(optim: config.Optim, steps: int) -> int:
@@ -56,7 +56,7 @@ def stable(optim: config.Optim, steps: int) -> int:
     """How many of the first steps are made by the number of steps of warm-up alone, whatever that of all steps is."""
     peak = max(steps - warmup(optim, steps), 1) - round(optim.decay_fraction * steps)
     early = {"constant": steps, "inverse_sqrt": steps, "wsd": warmup(optim, steps) + max(peak, 0) + 1}
-    before_mean = steps - (optim.average - 1) * optim.average_every - 1 if optim.average else steps
+    before_mean = (steps - (optim.average_checkpoints - 1) * optim.average_every - 1 if optim.average_checkpoints else steps)
     return min(early.get(optim.schedule, 0), before_mean)
 
 
@@ -70,7 +70,7 @@ def schedule(optim: config.Optim, steps: int) -> Callable:
     """
     rising = warmup(optim, steps)
     rest = max(steps - rising, 1)
-    final = optim.final_fraction
+    final = optim.final_lr_fraction
     after = {
         "constant": optax.constant_schedule(1.0),
         "inverse_sqrt": lambda step: jnp.sqrt(max(rising, 1) / (jnp.maximum(step, 0) + rising + 1)),
@@ -139,10 +139,11 @@ def build(optim: config.Optim, steps: int, knobs: types.Knobs, rates: types.Para
     """
     share = schedule(optim, steps)
     adamw = optax.chain(
-        clip_by_global_norm(optim.clip) if optim.clip else optax.identity(),
+        clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
         optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
         optax.add_decayed_weights(knobs.weight_decay, decays),
         *((scale_by(rates),) if rates is not None else ()),
         optax.scale_by_learning_rate(lambda step: knobs.learning_rate * share(step)),
     )
-    return averaging(adamw, optim.average, optim.average_every, steps) if optim.average else adamw
+    return (averaging(adamw, optim.average_checkpoints, optim.average_every,
+                      steps) if optim.average_checkpoints else adamw)

@@ -26,7 +26,7 @@ def columns(cfg: config.Config, packed: pack.Packed) -> dict[str, np.ndarray]:
         return {}
 
     folder, _ = store.made(cfg.data.cache, "optimum", {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}, make)
-    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    count = loader.judged_rows(packed.validation, cfg.eval.max_examples)
     with np.load(folder / "best.npz") as best:
         kept_E = best["row_E"] < count
         right_N, weight_N = np.zeros(count), np.zeros(count)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm.base import config, errors
-from mlm.train.step import sharded
+from mlm.train.step import fsdp
 
 
 class Parallel(NamedTuple):
@@ -40,9 +40,9 @@ def check_mode(cfg: config.Config) -> None:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the batches divide among the devices there are."""
     devices = jax.device_count()
-    parts = devices * cfg.train.accumulate
+    parts = devices * cfg.train.grad_accum_steps
     errors.expect(cfg.train.batch_size % parts == 0, "config.train.batch_size", cfg.train.batch_size,
-                  f"a multiple of {parts} ({devices} devices x config.train.accumulate = {cfg.train.accumulate})")
+                  f"a multiple of {parts} ({devices} devices x config.train.grad_accum_steps = {cfg.train.grad_accum_steps})")
     check_evaluation(cfg)
 
 
@@ -188,10 +188,10 @@ def over_shards(train_step: Callable, devices=None) -> Parallel:
     rows, total = jax.NamedSharding(mesh, jax.P("data")), total_over(len(devices))
 
     def laid(tree):
-        return jax.lax.with_sharding_constraint(tree, sharded.shardings(tree, mesh))
+        return jax.lax.with_sharding_constraint(tree, fsdp.shardings(tree, mesh))
 
     def step(state, batch, knobs):
-        spread = functools.partial(sharded.summed, mesh)
+        spread = functools.partial(fsdp.summed, mesh)
         state, metrics = train_step(total, state, batch, knobs, spread)
         return laid(state), metrics
 
@@ -201,9 +201,9 @@ def over_shards(train_step: Callable, devices=None) -> Parallel:
             return over_mesh(train_step, devices).per_row(function, *fixed)
 
         def of_rows(params, batch, knobs):
-            inputs = sharded.specs(params, mesh.size), jax.P("data"), jax.P()
+            inputs = fsdp.specs(params, mesh.size), jax.P("data"), jax.P()
             read = lambda whole, params, *more: function(*fixed, whole(params), *more)  # noqa: E731
-            return sharded.local(mesh, read, params, inputs, jax.P("data"))(params, batch, knobs)
+            return fsdp.local(mesh, read, params, inputs, jax.P("data"))(params, batch, knobs)
 
         compiled = jax.jit(of_rows)
         return lambda state, batch, knobs: gather(compiled(state.params, batch, knobs))
@@ -216,11 +216,11 @@ def over_shards(train_step: Callable, devices=None) -> Parallel:
     on_cpu = devices[0].platform == "cpu"  # where a checkpoint is written from the state's own memory
     return Parallel(
         initial=lambda function: jax.jit(lambda knobs: laid(function(knobs))),
-        put_state=lambda state: jax.tree.map(put, state, sharded.shardings(state, mesh)),
+        put_state=lambda state: jax.tree.map(put, state, fsdp.shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather(x)), state),
         kept=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
         like=lambda state: jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-                                        state, sharded.shardings(state, mesh)),
+                                        state, fsdp.shardings(state, mesh)),
         put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), batch),
         train_step=jax.jit(step, donate_argnums=0),
         per_row=per_row,

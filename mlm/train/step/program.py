@@ -13,11 +13,12 @@ from mlm.train.step import parallel, update
 # Fields that reach the compiled functions as knobs alone, beside the objective's own.
 TRACED = ("seed", "optim.learning_rate", "optim.weight_decay")
 # Fields that no compiled function of a run reads.
-OUTSIDE = ("workdir", "start.run", "start.state", "start.hub", "start.content", "eval.seed", "eval.max_rows",
-           "eval.rates", "eval.ngrams", "eval.distance", "eval.beams", "train.group_by_length", "train.spike",
-           "train.spike_back", "train.spike_limit", "train.eval_every", "train.checkpoint_every", "train.log_every",
-           "downstream.names", "downstream.path", "downstream.learning_rates", "downstream.epochs",
-           "downstream.batch_sizes", "downstream.seeds", "downstream.variants")
+OUTSIDE = ("workdir", "init.run", "init.run_sha256", "init.hub", "init.hub_sha256", "eval.mask_seed",
+           "eval.max_examples", "eval.mask_rates", "eval.ngram_order", "eval.context_range", "eval.beams",
+           "train.group_by_length", "train.spike_threshold", "train.spike_rewind_steps", "train.spike_max_rewinds",
+           "train.eval_every", "train.checkpoint_every", "train.log_every", "downstream.tasks", "downstream.path",
+           "downstream.learning_rates", "downstream.epochs", "downstream.batch_sizes", "downstream.seeds",
+           "downstream.variants")
 
 
 class Program(NamedTuple):
@@ -37,9 +38,9 @@ def knobs(cfg: config.Config) -> types.Knobs:
 
 
 def frozen(cfg: config.Config) -> types.Knobs:
-    """Those of its evaluation, drawn from config.eval.seed: the same for every model."""
+    """Those of its evaluation, drawn from config.eval.mask_seed: the same for every model."""
     zero = np.float32(0)
-    return types.Knobs(np.uint32(cfg.eval.seed), zero, zero, OBJECTIVES[cfg.objective].frozen(cfg))
+    return types.Knobs(np.uint32(cfg.eval.mask_seed), zero, zero, OBJECTIVES[cfg.objective].frozen(cfg))
 
 
 def blank(cfg: config.Config) -> config.Config:

@@ -30,7 +30,7 @@ class References(NamedTuple):
 
 
 def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> References:
-    """What is `exact`, the n-gram models of config.eval.ngrams, and nats by the word where words have several pieces.
+    """What is `exact`, the n-gram models of config.eval.ngram_order, and nats by the word where words have several pieces.
 
     None on processes that write no results.
     """
@@ -83,7 +83,7 @@ def exact(cfg: config.Config, made: program.Program, packed: pack.Packed) -> Ref
 
 def _translated(cfg, packed):
     """The floor of drawn translations: some seconds for a thousand rows."""
-    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    count = loader.judged_rows(packed.validation, cfg.eval.max_examples)
     columns = (np.asarray(packed.validation[name][:count]) for name in (
         "ids", "segments", "source_ids", "source_segments"))
     return translation.loss(cfg.data.language, translation.read(packed.tokenizer.pieces, *columns))
@@ -111,9 +111,9 @@ def _made(cfg, made, packed, noun, save):
     asked_NxL = asked(cfg, made, packed)
 
     def make(folder):
-        language, ids_NxL = grammar.build(cfg.data.language), packed.validation["ids"][:cfg.eval.max_rows or None]
+        language, ids_NxL = grammar.build(cfg.data.language), packed.validation["ids"][:cfg.eval.max_examples or None]
         words_NxL = grammar.words(language, packed.tokenizer.pieces, np.asarray(ids_NxL, np.int32))
-        rows = floors.Rows(language, words_NxL, asked_NxL, cfg.data.language.words)
+        rows = floors.Rows(language, words_NxL, asked_NxL, cfg.data.language.max_words)
         save(folder, lambda of: of(rows))
         return {}
 
@@ -125,7 +125,7 @@ def _made(cfg, made, packed, noun, save):
 
 def asked(cfg: config.Config, made: program.Program, packed: pack.Packed) -> np.ndarray:
     """asked_NxL: the tokens that evaluation asks for, by the objective that asks."""
-    count = loader.judged_rows(packed.validation, cfg.eval.max_rows)
+    count = loader.judged_rows(packed.validation, cfg.eval.max_examples)
     batch = loader.read(packed.validation, np.arange(count), np.arange(count, dtype=np.int32))
     return np.asarray(_asked(made.objective.asked, batch.text, batch.index_B, program.frozen(cfg)))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, types
-from mlm.train.step import finetune, optim
+from mlm.train.step import optim, trainable
 
 
 def row_keys(seed, step, index_B):
@@ -26,18 +26,18 @@ def init_state(cfg: config.Config, model: types.Model, objective: types.Objectiv
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
     key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
-    part = finetune.moving(params, frozen(cfg, objective))
+    part = trainable.moving(params, frozen(cfg, objective))
     return types.TrainState(jnp.int32(0), params, transform(cfg, part, knobs).init(part))
 
 
 def frozen(cfg: config.Config, objective: types.Objective) -> Callable:
     """How much of a leaf of the parameters is frozen, by its path."""
-    return functools.partial(finetune.held, cfg.tune, cfg.model.layers, objective.words)
+    return functools.partial(trainable.held, cfg.finetune, cfg.model.num_layers, objective.words)
 
 
 def transform(cfg: config.Config, part: types.Params, knobs: types.Knobs) -> optax.GradientTransformation:
     """The optimiser of the parameters that are trained."""
-    rates = finetune.rates(part, cfg.tune, cfg.model.layers) if cfg.tune.decay < 1 else None
+    rates = trainable.rates(part, cfg.finetune, cfg.model.num_layers) if cfg.finetune.layerwise_lr_decay < 1 else None
     return optim.build(cfg.optim, cfg.train.steps, knobs, rates)
 
 
@@ -51,12 +51,12 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     """
     knobs = objective.now(knobs, state.step / cfg.train.steps)
     holds = frozen(cfg, objective)
-    part = finetune.moving(state.params, holds)
+    part = trainable.moving(state.params, holds)
     gradient, sums, weight = (spread or summed)(total, functools.partial(gradients, cfg, model, objective),
                                                 state.params, part, state.step, batch, knobs)
 
     updates, opt_state = transform(cfg, part, knobs).update(gradient, state.opt_state, part)
-    params = finetune.joined(state.params, optax.apply_updates(part, updates), holds)
+    params = trainable.joined(state.params, optax.apply_updates(part, updates), holds)
     metrics = {
         "loss": minimised(objective, knobs, sums.loss_B, weight),
         "gradient_norm": optax.tree.norm(gradient),
@@ -85,7 +85,7 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
     holds = frozen(cfg, objective)
 
     def losses(part, batch, key_B, view):
-        per_row = objective.loss(whole(finetune.joined(params, part, holds)), model, batch, key_B, knobs, train=True,
+        per_row = objective.loss(whole(trainable.joined(params, part, holds)), model, batch, key_B, knobs, train=True,
                                  view=view)
         return jax.tree.map(jnp.sum, per_row)
 
@@ -98,7 +98,7 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
         return gradient
 
     views = objective.views
-    if cfg.train.accumulate * views == 1:
+    if cfg.train.grad_accum_steps * views == 1:
         loss, pull, sums = jax.vjp(lambda part: taken(part, batch, key_B, 0), part, has_aux=True)
         weight = total(sums.weight_B)
         return back(pull, loss, weight), sums, weight
@@ -107,7 +107,7 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
     # parts and still be those of the mean over the whole batch.
     each = [losses(part, batch, key_B, view).weight_B for view in range(views)]
     weight = total(jax.tree.map(lambda *parts: sum(parts), *each))
-    parts = jax.tree.map(lambda x: x.reshape(cfg.train.accumulate, -1, *x.shape[1:]), (batch, key_B))
+    parts = jax.tree.map(lambda x: x.reshape(cfg.train.grad_accum_steps, -1, *x.shape[1:]), (batch, key_B))
 
     def add_part(gradient, number):  # each part of the batch, under each view of its rows
         rows = jax.tree.map(lambda x: x[number // views], parts)
@@ -115,7 +115,7 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
         return jax.tree.map(jnp.add, gradient, back(pull, loss, weight)), sums
 
     gradient, sums = jax.lax.scan(add_part, jax.tree.map(jnp.zeros_like, part),
-                                  jnp.arange(cfg.train.accumulate * views))
+                                  jnp.arange(cfg.train.grad_accum_steps * views))
     return gradient, jax.tree.map(lambda x: x.sum(0), sums), weight
 
 
