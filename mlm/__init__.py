@@ -2,7 +2,7 @@
 
 
 def open(folder):
-    """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.inference.language_model.Opened`.
+    """The trained model in a run's directory or in a Hugging Face folder, to use: `mlm.inference.language_model.LanguageModel`.
 
     hf:ORG/NAME is a folder that huggingface_hub fetches. Raises mlm.base.errors.ConfigError where there is none.
     """

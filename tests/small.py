@@ -51,13 +51,13 @@ def drawn_config(cache, family="transformer", cell="", **changes) -> config.Conf
     return small_config(family, cell, **base | changes)
 
 
-def about(cfg, counts_V=None) -> types.About:
+def about(cfg, counts_V=None) -> types.DatasetInfo:
     """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
     counts_V = np.arange(VOCAB) if counts_V is None else counts_V
     labels = LABELLED.get(cfg.objective, ("next_B",) if cfg.pack.mode == "segment_pair" else ())
     classes = ENDINGS if cfg.objective == "choice" else CLASSES
     shares = (classes, np.arange(len(classes)).tobytes()) if {*labels} & {"label_B", "tag_BxL", "edge_BxL"} else ()
-    return types.About(len(counts_V), cfg.pack.seq_len, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
+    return types.DatasetInfo(len(counts_V), cfg.pack.seq_len, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
 
 
 def small_program(cfg, devices=1) -> program.Program:
@@ -108,7 +108,7 @@ def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
     for name, place in (("from", 1), ("to", 2), ("other_from", 4), ("other_to", 4)):
         brought[f"{name}_BxL"] = np.full((rows, length), place, np.int32)
     brought["edge_BxL"] = np.where(np.arange(length) < 6, brought["tag_BxL"], -1).astype(np.int32)
-    return types.Batch(types.Text(ids, tile(segments), tile(positions), np.zeros_like(ids)),
+    return types.Batch(types.Tokens(ids, tile(segments), tile(positions), np.zeros_like(ids)),
                        brought if labels else {}, np.arange(rows, dtype=np.int32))
 
 

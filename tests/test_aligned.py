@@ -35,7 +35,7 @@ def written(folder, **splits):
 def config_of(folder, cache, length=LENGTH, **said):
     words = 5 + len({word for pair in TRAIN for side in pair for word in side.split()})
     cfg = config.Config(
-        objective="causal", data=config.Data(parallel_path=str(folder), cache=str(cache), parallel=config.Aligned(
+        objective="causal", data=config.Data(parallel_path=str(folder), cache=str(cache), parallel=config.ParallelText(
             **{"source": "en", "target": "de"} | said)),
         tokenizer=config.Tokenizer(kind="words", vocab_size=words),
         pack=config.Pack(seq_len=length, source_len=SOURCE))

@@ -15,7 +15,7 @@ from mlm.base.special import MASK
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
 from mlm.inference import attention_maps, masked_queries
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 
 TEXT = "w3 w1 w4 w1 w5 w9 w2"
 
@@ -30,7 +30,7 @@ def opened(words):
     def of(family, cell="", objective="mlm", **changes):
         cfg = small_config(family, cell, objective=objective, **{"model__num_layers": 1} | changes)
         model, params, _ = build(cfg)
-        return Opened(cfg, words, model, None, {"model": params, "objective": {}}, about(cfg), 16)
+        return LanguageModel(cfg, words, model, None, {"model": params, "objective": {}}, about(cfg), 16)
 
     return of
 

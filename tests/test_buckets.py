@@ -56,7 +56,7 @@ def root(monkeypatch):
 def test_a_file_is_written_whole_or_not_at_all(root):
     path = root / "a.json"
     files.write_sealed(path, {"a": 1})
-    with pytest.raises(ZeroDivisionError), files.whole(path) as aside:
+    with pytest.raises(ZeroDivisionError), files.atomic_write(path) as aside:
         aside.write_text("half")
         raise ZeroDivisionError
     assert files.read_sealed(path) == {"a": 1} and buckets.names(root) == ["a.json"]
@@ -107,7 +107,7 @@ def test_lines_are_put_by_time_too(root, monkeypatch):
 def test_a_bucket_out_of_reach_is_not_damaged(root):
     """What was written there is neither left out nor made again."""
     files.write_sealed(root / "a.json", {"a": 1})
-    for read in (files.read_sealed, files.whole_lines):
+    for read in (files.read_sealed, files.complete_lines):
         Memory.fails.append(OSError("no route"))
         with pytest.raises(buckets.Unreachable, match=r"^gs://lab/runs/a.json: no route; the same command continues"):
             read(root / "a.json")

@@ -67,7 +67,8 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
 def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked(base, tmp_path, monkeypatch):
     points, folder = [small_config(**base | {"model__num_layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
     measured = []
-    monkeypatch.setattr(budget.subprocess_worker, "each", lambda function, items: measured.extend(items) or [0.02] * len(items))
+    monkeypatch.setattr(budget.subprocess_worker, "each", lambda function, items: measured.extend(items) or
+                        [0.02] * len(items))
     assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [budget.UNKNOWN] * 3
     assert not folder.exists()
     folder.mkdir()

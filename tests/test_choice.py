@@ -165,7 +165,7 @@ def answers(request):
 
 
 def about():
-    return types.About(50, 16, ("label_B",), b"", ENDINGS)
+    return types.DatasetInfo(50, 16, ("label_B",), b"", ENDINGS)
 
 
 def rows():
@@ -183,7 +183,7 @@ def turned(x_BxL, order):
 def test_endings_in_another_order_have_their_logits_in_that_order(answers):
     order = [2, 0, 3, 1]
     given = rows()
-    one, other = answers(given), answers(given._replace(text=types.Text(*(turned(x, order) for x in given.text))))
+    one, other = answers(given), answers(given._replace(text=types.Tokens(*(turned(x, order) for x in given.text))))
     np.testing.assert_allclose(other, np.asarray(one)[:, order], rtol=1e-5, atol=1e-6)
     assert np.ptp(one) > 0.1
 

@@ -91,13 +91,13 @@ def test_a_list_of_entries_says_itself_whether_it_is_cased(tmp_path, word, cased
 
 def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-    with pytest.raises(ZeroDivisionError), files.whole_folder(tmp_path / "out") as aside:
+    with pytest.raises(ZeroDivisionError), files.atomic_folder(tmp_path / "out") as aside:
         (aside / "one.txt").write_text("one")
         1 / 0  # noqa: B018
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and not [*(tmp_path / "out").iterdir()]
     monkeypatch.chdir(tmp_path / "out")
     for place in (".", tmp_path / "new" / "folder"):
-        with files.whole_folder(place) as aside:
+        with files.atomic_folder(place) as aside:
             (aside / "one.txt").write_text("one")
     assert (tmp_path / "out/one.txt").exists() and (tmp_path / "new/folder/one.txt").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"out", "new"}

@@ -166,7 +166,7 @@ def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
 def test_runs_of_other_draws_are_told_apart(runs, monkeypatch):
     cfg = copy(runs, "done", "older")
     now = fields.fingerprint(cfg)
-    monkeypatch.setitem(fields.DRAWN, "masks", 99)
+    monkeypatch.setitem(fields.RNG_VERSIONS, "masks", 99)
     assert fields.fingerprint(cfg) != now
     with pytest.raises(errors.ConfigError, match=r"another version's, which drew otherwise \(masks \d+, now 99\)"):
         loop.train(cfg)
@@ -216,7 +216,9 @@ def test_what_an_older_version_wrote_is_refused_and_stays(runs):
     path = directory.end(cfg.workdir)
     older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.SEAL}
     path.write_text(json.dumps(older))
-    with pytest.raises(files.Older, match=r"^[^\n]*result.json lacks its digest: an older version wrote it; [^\n]+$"):
+    with pytest.raises(
+        files.OutdatedFormat, match=r"^[^\n]*result.json lacks its digest: an older version wrote it; [^\n]+$"
+    ):
         loop.train(cfg)
     assert json.loads(path.read_text()) == older
 

@@ -40,7 +40,7 @@ def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
     rows = batch(8)
     losses, handed, asked_BxL = compiled(False)(rows)
     text, source = handed["text"], handed["source"]
-    for name in types.Text._fields:
+    for name in types.Tokens._fields:
         np.testing.assert_array_equal(getattr(text, name), getattr(rows.text, name))
         if name != "ids_BxL":
             np.testing.assert_array_equal(getattr(source, name), getattr(rows.text, name))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small import MEMBERS, VOCAB, small_config
 
-from mlm.base.rng_versions import DRAWN
+from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
 from mlm.models import MODELS, layers
@@ -65,7 +65,7 @@ def items():
     ("dropout", 2, dropped, "47b1c9d2"), ("probes", 1, items, "1cfc59cb")],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_draws_of_whole_numbers(name, version, draw, drawn):
-    assert (DRAWN[name], draw()) == (version, drawn)
+    assert (RNG_VERSIONS[name], draw()) == (version, drawn)
 
 
 SUMS = {("feedforward", "window"): [656.7938, 56.5571], ("feedforward", "bag"): [577.6599, 59.4591],
@@ -79,4 +79,4 @@ def test_first_parameters(family, cell):
     model = MODELS[family].build(small_config(family, cell).model, VOCAB)
     leaves = jax.tree.leaves(jax.jit(model.init)(jax.random.key(3)))
     found = [float(sum(np.sum(function(leaf)) for leaf in leaves)) for function in (np.abs, np.sin)]
-    assert DRAWN["parameters"] == 1 and found == pytest.approx(SUMS[family, cell], rel=1e-4)
+    assert RNG_VERSIONS["parameters"] == 1 and found == pytest.approx(SUMS[family, cell], rel=1e-4)

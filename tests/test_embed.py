@@ -16,8 +16,8 @@ from mlm.base import errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack
 from mlm.evaluation import embeddings, evaluation_tasks
-from mlm.evaluation.evaluation_tasks import QUESTIONS
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_columns, evaluation_tables
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel
@@ -51,7 +51,7 @@ def test_the_three_embeddings_are_those_of_numpy(run):
     ids = [[WORDS[word] for word in text.split()][:14] for text in TEXTS]
     rows_BxL = np.array([[CLS, *row, SEP, *[0] * (14 - len(row))] for row in ids], np.int32)
     there_BxL = (rows_BxL > 0).astype(np.int32)
-    shown = types.Text(rows_BxL, there_BxL, np.arange(16, dtype=np.int32) * there_BxL, np.zeros_like(rows_BxL))
+    shown = types.Tokens(rows_BxL, there_BxL, np.arange(16, dtype=np.int32) * there_BxL, np.zeros_like(rows_BxL))
     params = run.state.params["model"]
     h_BxLxD = np.asarray(jax.jit(run.program.model.encode)(params, shown)[0])
     for row, h_LxD, cls_KxD, mean_KxD, static_D in zip(ids, h_BxLxD, *found[:3], strict=True):
@@ -64,9 +64,9 @@ def test_similarities_are_the_correlations_of_cosines(run):
     draws = np.random.default_rng(0)
     texts = [" ".join(draws.choice(list(WORDS), 5)) for _ in range(40)]
     pairs = [[*draws.choice(texts, 2), float(value)] for value in draws.integers(0, 6, 60)]
-    part, told = Part("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
-    found = QUESTIONS["sts"].ask(run, part, lambda: told.append(1))
-    assert len(told) == QUESTIONS["sts"].work(run, part) and found["pairs"] == 60
+    part, told = EvaluationCase("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
+    found = EVALUATION_TASKS["sts"].ask(run, part, lambda: told.append(1))
+    assert len(told) == EVALUATION_TASKS["sts"].work(run, part) and found["pairs"] == 60
     vectors = embeddings.sentences(run, texts)
     at = {text: place for place, text in enumerate(texts)}
     for of, h_SxD in ((found["static"], vectors.static_SxD), (found["layers"][-1]["mean"], vectors.mean_SxKxD[:, -1]),
@@ -170,7 +170,7 @@ def test_states_that_know_no_context_are_their_words_alone(drawn):
     cfg, rows = drawn
     run = of_words_alone(cfg, rows)
     part = embeddings.held_out(cfg)
-    found = QUESTIONS["embeddings"].ask(run, part, lambda: None)
+    found = EVALUATION_TASKS["embeddings"].ask(run, part, lambda: None)
     of_layer, = found["layers"]
     assert found["rows"] == 40 and found["words"] > 20 and found["places"] >= 5 * found["words"]
     assert of_layer["self_similarity"] == pytest.approx(1) and of_layer["explained"] == pytest.approx(1)

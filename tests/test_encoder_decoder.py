@@ -67,10 +67,10 @@ def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell)
     np.testing.assert_array_equal(moved_LxS[real_L], (segments_L[:, None] == segments_S)[real_L])
 
 
-def alone(text: types.Text, row: int, segment: int) -> types.Text:
+def alone(text: types.Tokens, row: int, segment: int) -> types.Tokens:
     """One segment of a row, from the first place on, in a row of its own."""
     places = np.flatnonzero(text.segments_BxL[row] == segment)
-    return types.Text(*(np.pad(x[row, places], (0, x.shape[1] - len(places)))[None] for x in text))
+    return types.Tokens(*(np.pad(x[row, places], (0, x.shape[1] - len(places)))[None] for x in text))
 
 
 @cells
@@ -79,7 +79,7 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
     text, source = pairs()
     together = np.asarray(logits(text, source))
     for row in range(2):
-        apart = logits(*(types.Text(*map(np.concatenate, zip(*(alone(one, row, segment) for segment in (1, 2)),
+        apart = logits(*(types.Tokens(*map(np.concatenate, zip(*(alone(one, row, segment) for segment in (1, 2)),
                                                              strict=True))) for one in (text, source)))
         for segment in (1, 2):
             places = np.flatnonzero(text.segments_BxL[row] == segment)
@@ -98,11 +98,11 @@ def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
                              positions_BxL=np.tile(np.arange(12, dtype=np.int32), (3, 1)))
     ids_BxL = batch(3, 9, seed=3, pad=0).text.ids_BxL
     ones = np.ones_like(ids_BxL)
-    whole = logits(types.Text(ids_BxL, ones, np.arange(9, dtype=np.int32) * ones, 0 * ones), source)
+    whole = logits(types.Tokens(ids_BxL, ones, np.arange(9, dtype=np.int32) * ones, 0 * ones), source)
     length_B = np.array([3, 0, 2])
     there_BxL = (np.arange(4) < length_B[:, None]).astype(np.int32)
     cache = jax.jit(model.init_cache, static_argnums=3)(
-        params, types.Text(ids_BxL[:, :4] * there_BxL, there_BxL, there_BxL * np.arange(4), 0 * there_BxL), source, 9)
+        params, types.Tokens(ids_BxL[:, :4] * there_BxL, there_BxL, there_BxL * np.arange(4), 0 * there_BxL), source, 9)
     further = jax.jit(model.decode_step)
     for step in range(6):
         place_B = length_B + step

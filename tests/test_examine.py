@@ -9,8 +9,8 @@ from mlm.base.special import MASK
 from mlm.data.language import grammar, posterior, probes
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, mask_rates
-from mlm.evaluation.evaluation_tasks import QUESTIONS
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel, program
 
@@ -54,7 +54,8 @@ def asked(cfg, rows, made, state) -> dict:
                                                                          rows)} for rate in cfg.eval.mask_rates}}
     for part in evaluation_tasks.due(cfg):
         if part.question != "rates":
-            found.setdefault(part.question, {})[part.name] = QUESTIONS[part.question].ask(run, part, lambda: None)
+            found.setdefault(part.question, {})[part.name] = EVALUATION_TASKS[part.question].ask(run, part,
+                                                                                                 lambda: None)
     return found
 
 
@@ -114,5 +115,6 @@ def test_words_out_of_order_leave_agreement_out():
 
 
 def test_what_is_asked_at_other_rates_or_of_other_items_is_another_question():
-    one, other = Part("rates", "0.3", {"rate": 0.3, "seed": 1}), Part("rates", "0.3", {"rate": 0.3, "seed": 2})
+    one, other = EvaluationCase("rates", "0.3", {"rate": 0.3, "seed": 1}), EvaluationCase("rates", "0.3", {"rate": 0.3,
+                                                                                                           "seed": 2})
     assert one.sha256 != other.sha256

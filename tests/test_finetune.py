@@ -78,7 +78,7 @@ def test_which_parameters_are_held(layers, words, frozen):
         "token": {"embedding": 1}, "transform": {"kernel": 2}, "bias": 3,
         "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}}}}
     place = {0: "objective", 1: "token", 2: "transform", 3: "bias", 4: "norm", 5: "stack"}
-    held = functools.partial(trainable.held, config.Tune(trainable_layers=layers), 2, words)
+    held = functools.partial(trainable.held, config.Finetune(trainable_layers=layers), 2, words)
     found = {place[leaf]: held(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     assert {name: first for name, first in found.items() if first != 0} == frozen
 
@@ -87,14 +87,15 @@ def test_a_part_joins_to_what_it_was_taken_from():
     params = {"model": {"token": {"embedding": np.arange(3.0)},
                         "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}}},
               "objective": {"label": {"kernel": np.ones(2)}}}
-    held = functools.partial(trainable.held, config.Tune(trainable_layers=3), 4, False)
+    held = functools.partial(trainable.held, config.Finetune(trainable_layers=3), 4, False)
     part = trainable.moving(params, held)
     assert "token" not in part["model"] and part["model"]["body"]["stack"]["layers"]["kernel"].shape == (3, 2)
     jax.tree.map(np.testing.assert_array_equal, trainable.joined(params, part, held), params)
-    rates = trainable.rates(part, config.Tune(layerwise_lr_decay=0.5), 4)
+    rates = trainable.rates(part, config.Finetune(layerwise_lr_decay=0.5), 4)
     np.testing.assert_allclose(rates["model"]["body"]["stack"]["layers"]["kernel"][:, 0], [1 / 8, 1 / 4, 1 / 2])
     assert rates["objective"]["label"]["kernel"] == 1
-    assert trainable.rates(params, config.Tune(layerwise_lr_decay=0.5), 4)["model"]["token"]["embedding"] == 0.5 ** 5
+    assert trainable.rates(params, config.Finetune(layerwise_lr_decay=0.5),
+                           4)["model"]["token"]["embedding"] == 0.5 ** 5
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, loss_decomposition
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run import trained_run
 from mlm.train.step import evaluation, floors, program, references
 
@@ -132,7 +132,7 @@ def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
         model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,)))
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
     run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
-    return loss_decomposition.ask(run, Part("gap", "parts", loss_decomposition.asked(cfg)),
+    return loss_decomposition.ask(run, EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)),
                                   lambda: None), evaluated(cfg, rows, logits_NxLxV)
 
 

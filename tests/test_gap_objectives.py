@@ -11,7 +11,7 @@ from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import backward_posterior, bound, causal_posterior, filled_posterior, grammar, posterior
 from mlm.evaluation import loss_decomposition
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run import trained_run
 from mlm.train.step import evaluation, floors, program, references
 
@@ -85,7 +85,7 @@ def judged(cfg, rows, made, logits_WxNxLxV):
     columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
     run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
     return (evaluation.summary(columns, (*made.objective.scores, *beside.scores)),
-            loss_decomposition.ask(run, Part("gap", "parts", loss_decomposition.asked(cfg)), lambda: None))
+            loss_decomposition.ask(run, EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)), lambda: None))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.objective}-{case.sees}")

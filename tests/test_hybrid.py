@@ -153,8 +153,8 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
 def test_terms_weigh_as_their_rows_are_many():
     """What is minimised: a quarter of the causal rows' mean, and three of the masked ones', whatever each predicts."""
     objective = types.Objective(None, None, None, (), factors=hybrid.factors)
-    knobs = types.Knobs(None, None, None, {"here": np.float32(0.25)})
-    sums = types.Losses({"mlm": 6.0, "causal": 100.0}, {}, {})
+    knobs = types.TracedHparams(None, None, None, {"here": np.float32(0.25)})
+    sums = types.LossSums({"mlm": 6.0, "causal": 100.0}, {}, {})
     assert float(update.minimised(objective, knobs, sums.loss_B, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
 
 
@@ -176,7 +176,7 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
     model = MODELS["feedforward"].build(cfg.model, words.vocab_size)
     params = {"model": jax.jit(model.init)(jax.random.key(0)), "objective": {}}
     told = about(cfg)._replace(vocab_size=words.vocab_size)
-    run = language_model.Opened(cfg, words, model, None, params, told, 16, 4)
+    run = language_model.LanguageModel(cfg, words, model, None, params, told, 16, 4)
     text = "w1 w2 [MASK] w4"
     ids_BxL = np.array([[CLS, *words.encode_batch(["w1 w2"])[0], MASK, *words.encode_batch(["w4"])[0], SEP]], np.int32)
     h_BxLxD, = model.encode(params["model"], masked_queries.text(jnp.asarray(ids_BxL)))

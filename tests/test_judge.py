@@ -13,7 +13,7 @@ from mlm.base import errors, fields, files
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
 from mlm.train import resolution
 from mlm.train.run import directory, loop, trained_run
@@ -59,7 +59,7 @@ def test_a_run_is_loaded_as_it_was_trained(run):
 
 def parts(texts, suite=None, count=None):
     """The sentences, and the first so many paradigms of the suite."""
-    held_out = [Part("sentences", "all", texts)] if texts else []
+    held_out = [EvaluationCase("sentences", "all", texts)] if texts else []
     return [*held_out, *(minimal_pairs.parts(suite)[:count] if suite else [])]
 
 

@@ -77,7 +77,8 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
     ids_L, copies = np.arange(NUM_SPECIAL, NUM_SPECIAL + 8), 2**13
     unigram_V = np.where(np.arange(NUM_SPECIAL + 9) == APRICOT, 1000, 1)
     cfg = small_config(pack__seq_len=8, mask__rate=0.375, mask__max_rate=0.5, **PLAIN)  # room for four
-    objective = OBJECTIVES["mlm"].build(cfg, types.About(len(unigram_V), 8, (), unigram_V.astype(np.int64).tobytes()))
+    objective = OBJECTIVES["mlm"].build(cfg, types.DatasetInfo(len(unigram_V), 8, (),
+                                                               unigram_V.astype(np.int64).tobytes()))
     log_prob_LxV = np.log(np.random.default_rng(0).dirichlet(np.ones(len(unigram_V)), 8)).astype(np.float32)
     shown = []
 
@@ -86,7 +87,8 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
         return (jnp.broadcast_to(jnp.arange(8)[:, None], (*text.ids_BxL.shape, 1)),)
 
     model = types.Model(("both",), 1, dict, hidden, lambda params, h: jnp.asarray(log_prob_LxV)[h[..., 0]])
-    text = types.Text(*(np.tile(x_L, (copies, 1)) for x_L in (ids_L, np.ones(8, int), np.arange(8), np.zeros(8, int))))
+    text = types.Tokens(*(np.tile(x_L, (copies, 1)) for x_L in (ids_L, np.ones(8, int), np.arange(8), np.zeros(8,
+                                                                                                               int))))
     found = objective.loss({"model": {}}, model, types.Batch(text, {}, np.arange(copies)),
                            jax.random.split(jax.random.key(0), copies), program.knobs(cfg), train=True)
     wanted_L = np.where(np.isin(ids_L, (LONG, THANKS)), MASK, np.where(ids_L == THE, APRICOT, ids_L))

@@ -139,7 +139,7 @@ def test_nothing_leaks(objective, family, cell):
     ids_BxL = np.random.default_rng(1).integers(NUM_SPECIAL, VOCAB, (64, 16)).astype(np.int32)
     ids_BxL[:, 0] = CLS
     there_BxL = (places_L < length_B[:, None]).astype(np.int32)
-    text = types.Text(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (64, 1)), 0 * ids_BxL)
+    text = types.Tokens(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (64, 1)), 0 * ids_BxL)
     index_B = np.arange(64, dtype=np.int32)
     asked_BxL = np.asarray(of.made.objective.asked(text, update.eval_keys(of.knobs, index_B), of.knobs))
     row = np.flatnonzero(asked_BxL.sum(1) == 1)[-1]

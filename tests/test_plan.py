@@ -92,7 +92,7 @@ def test_near_the_edge_only_the_compiler_tells(monkeypatch):
 def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_other(monkeypatch):
     monkeypatch.setattr(cost, "memory", None)
     points = {"a": member(seed=1), "bad": member(), "b": member(train__steps=7)}
-    monkeypatch.setattr(plan, "vocab_size", lambda cfg: plan.errors.expect(cfg != points["bad"], "x", 1, "2") or 500)
+    monkeypatch.setattr(plan, "vocab_size", lambda cfg: plan.errors.require(cfg != points["bad"], "x", 1, "2") or 500)
     lines = plan.lines(points, plan.Plan(accelerators.KINDS["H200"]))
     assert next(lines).split()[1] == "point" and set(next(lines)) == set("|-")
     said = list(lines)

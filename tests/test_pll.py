@@ -54,7 +54,7 @@ def by_hand(cfg, sentence, rest_of_word):
         row = np.array([[CLS, *ids, SEP]], np.int32)
         row[0, 1 + i:1 + (hidden_ends(ids)[i] if rest_of_word else i + 1)] = MASK
         there, places = np.ones_like(row), np.arange(row.shape[1], dtype=np.int32)[None]
-        text = types.Text(row, there, places, 0 * row)
+        text = types.Tokens(row, there, places, 0 * row)
         total += float(jax.nn.log_softmax(logits(text)[0, 1 + i])[token])
     return total
 

@@ -46,7 +46,7 @@ def folder(tmp_path):
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
     task = prompts.read("sst2", folder)
     part = prompts.zero_shot(task)
-    found = evaluation_tasks.QUESTIONS["zero_shot"].ask(run, part, lambda: None)
+    found = evaluation_tasks.EVALUATION_TASKS["zero_shot"].ask(run, part, lambda: None)
     score, right, predicted = masked_queries.scorer(run.program.model, run.program.run, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
@@ -181,7 +181,7 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
     assert len(parts[0].asked["train"]) == len(parts[0].asked["choose"]) == 32
     told = []
-    found = evaluation_tasks.QUESTIONS["few_shot"].ask(run, parts[0], lambda: told.append(1))
+    found = evaluation_tasks.EVALUATION_TASKS["few_shot"].ask(run, parts[0], lambda: told.append(1))
     assert len(told) == few_shot.work(run, parts[0]) == 6 and found["trials"] == 2
     zero = prompts.ask(run, prompts.zero_shot(task), lambda: None)
     assert found["chosen"]["rate"] == 1e-2 and found["chosen"]["accuracy"] > 0.9

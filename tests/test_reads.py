@@ -104,13 +104,15 @@ def test_every_field_is_always_read_or_has_a_rule():
     assert not ruled & ALWAYS
     for rule in resolution.READ:
         assert rule.where in fields.DEFAULT and bool(rule.values) != bool(rule.unless)
-        assert all(conditional_fields.Rule((field,), rule.where).names(fields.DEFAULT) for field in rule.fields)
+        assert all(conditional_fields.FieldCondition((field,),
+                                                     rule.where).names(fields.DEFAULT) for field in rule.fields)
 
 
 def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
     refused = set()
     for choice in CHOICES:
-        unread = conditional_fields.unread(resolution.READ, fields.flatten(resolution.resolve(made(choice))))
+        unread = conditional_fields.find_unread_fields(resolution.READ,
+                                                       fields.flatten(resolution.resolve(made(choice))))
         for name, why in unread.items():
             if name in choice:
                 continue

@@ -26,7 +26,7 @@ def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
         path.write_text(spoilt)
         with pytest.raises(files.Damaged, match="line 1"):
             files.read_lines(path)
-        assert files.whole_lines(path)[0][-2:] == [{"step": 2}, {"step": 3}]
+        assert files.complete_lines(path)[0][-2:] == [{"step": 2}, {"step": 3}]
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):

@@ -26,7 +26,7 @@ def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family
     {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__seq_len": 65_535},
     {"tokenizer__vocab_size": 2**31 - 1}, {"train__batch_size": 2**31 - 8}, {"eval__batch_size": 2**31 - 4}])
 def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
-    monkeypatch.setattr(parallel, "room", lambda: 25 * 10**9)
+    monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
     cfg = resolved(**changes)
     resolution.check(cfg)
     with pytest.raises(errors.ConfigError, match=r"[\d,]+ GB are needed at least, and a device here has 25") as error:
@@ -36,16 +36,16 @@ def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
 
 def test_a_small_run_is_not_traced_for_it(monkeypatch):
     monkeypatch.setattr(cost, "least", None)
-    monkeypatch.setattr(parallel, "room", lambda: 25 * 10**9)
+    monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
     cost.check_room(resolved())
 
 
 def test_a_device_has_memory():
-    assert 2**28 < parallel.room() < 2**50
+    assert 2**28 < parallel.device_memory() < 2**50
 
 
 def test_a_process_has_no_more_memory_than_it_was_given(monkeypatch):
     monkeypatch.setattr(parallel.Path, "read_text", lambda path: "1000000\n")
-    assert parallel.room() == 1_000_000
+    assert parallel.device_memory() == 1_000_000
     monkeypatch.setattr(parallel.Path, "read_text", lambda path: "max\n")
-    assert parallel.room() > 2**28
+    assert parallel.device_memory() > 2**28

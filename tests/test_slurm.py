@@ -85,7 +85,7 @@ def alone(folder):
 
 
 def step(run: Path) -> int:
-    return max((record["step"] for record in files.whole_lines(directory.metrics(run))[0]), default=0)
+    return max((record["step"] for record in files.complete_lines(directory.metrics(run))[0]), default=0)
 
 
 def starts(root: Path) -> dict[str, list[int]]:

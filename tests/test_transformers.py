@@ -62,9 +62,9 @@ def batch(number, head):
         segments = segments * (np.arange(theirs.ROWS)[:, None] % theirs.ENDINGS + 1)
         text = (x.reshape(-1, theirs.ENDINGS * theirs.LENGTH) for x in (one["ids"], segments, places, one["types"]))
         examples = theirs.ROWS // theirs.ENDINGS
-        return types.Batch(types.Text(*text), {"label_B": one["label"][:examples]}, places[:examples, 0])
+        return types.Batch(types.Tokens(*text), {"label_B": one["label"][:examples]}, places[:examples, 0])
     labels = {"label_B": one["label"], "tag_BxL": one["tag"], "start_B": one["start"], "end_B": one["end"]}
-    return types.Batch(types.Text(one["ids"], segments, places, one["types"]), labels, places[:, 0])
+    return types.Batch(types.Tokens(one["ids"], segments, places, one["types"]), labels, places[:, 0])
 
 
 def made(head):

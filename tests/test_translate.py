@@ -17,7 +17,7 @@ from mlm.data.rows import aligned as rows
 from mlm.data.text.aligned import Pair
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_tables
 from mlm.train.run import directory
 from mlm.train.step import parallel
@@ -83,7 +83,7 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypa
     cfg = config.Config(data=config.Data(corpus="aligned"))
     assert [part.name for part in translation_scores.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean",
                                                                            "dev-beam4-none"]
-    with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, parallel=config.Aligned(test="test")))
+    with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, parallel=config.ParallelText(test="test")))
     assert [part.name for part in translation_scores.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
     asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
     assert [part.asked["beam"] for part in evaluation_tasks.due(asked)] == [1, 8, 8]
@@ -135,7 +135,7 @@ def test_the_answer_is_kept_with_what_was_found(run):
     assert found["pairs"] == 2 and found["cut"] == 0 and told == [1] and 50 < found["bleu"] < 100
     assert directory.predictions(run.cfg.workdir, "own-beam1")[1] == {
         "source": "w6 w7 w8 w9", "target": "w6 w7 w8 w1", "translation": "w6 w7 w8 w9"}
-    assert isinstance(part, Part) and part.about == {"of": "own", "beam": 1, "normalise": "none"}
+    assert isinstance(part, EvaluationCase) and part.about == {"of": "own", "beam": 1, "normalise": "none"}
 
 
 def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():

@@ -168,7 +168,7 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
             "tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 40, "data.validation_fraction": 0.3})
         made = pack.load(cfg)
         expected = made.tokenizer.starts_word_V
-        assert isinstance(made.about, types.About) and not expected.all()
+        assert isinstance(made.about, types.DatasetInfo) and not expected.all()
         assert made.about.starts == (expected.tobytes() if unit == "word" else b"")
 
 

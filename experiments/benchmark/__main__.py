@@ -35,7 +35,7 @@ def main(argv):
     if len(argv) > 1:
         raise errors.ConfigError(f"unexpected argument {argv[1]!r}: parts are named as --only=transformer,rnn")
     for name in _ONLY.value:
-        errors.one_of("--only", name, (*PARTS, *ASKED))
+        errors.require_one_of("--only", name, (*PARTS, *ASKED))
     if _ALLOCATOR.value:
         process_environment.restart(machine.ENVIRONMENT)
 

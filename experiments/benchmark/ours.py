@@ -40,7 +40,7 @@ def checked(changes: Mapping[str, Any]) -> config.Config:
     return cfg
 
 
-def about(cfg: config.Config) -> types.About:
+def about(cfg: config.Config) -> types.DatasetInfo:
     """Rows of the config's shape, whose tokens are all equally frequent."""
     return pack.shape(cfg, cfg.tokenizer.vocab_size)
 
@@ -66,12 +66,12 @@ def batches(cfg: config.Config) -> list[types.Batch]:
         ids_BxL = rng.integers(NUM_SPECIAL, cfg.tokenizer.vocab_size, shape, np.int32)
         ids_BxL[:, 0], ids_BxL[:, -1] = CLS, SEP
         positions_BxL = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
-        text = types.Text(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
+        text = types.Tokens(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
         made.append(types.Batch(text, {}, np.arange(shape[0], dtype=np.int32)))
     return made
 
 
-def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: types.Knobs) -> masking.Masked:
+def masked(cfg: config.Config, rate: float, batch: types.Batch, key_B, knobs: types.TracedHparams) -> masking.Masked:
     """The rows as the project masks them, as numpy arrays: peers get them ready made and draw nothing themselves."""
     cdf_V = masking.cumulative(np.ones(cfg.tokenizer.vocab_size), uniform=False)
     draw = functools.partial(masking.draw, slots=masking.slots(rate, cfg.pack.seq_len), cdf_V=cdf_V)

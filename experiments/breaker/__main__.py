@@ -32,7 +32,8 @@ def known(place: Place) -> dict[str, tuple[dict, dict]]:
     path, code = place.out / "undisturbed.json", consistency.program()
     if path.exists():
         kept = json.loads(path.read_text())
-        errors.expect(kept["code"] == code, "--out", str(place.out), "a folder that holds trials of this code, or none")
+        errors.require(kept["code"] == code, "--out", str(place.out),
+                       "a folder that holds trials of this code, or none")
     else:
         print("first, nobody disturbs them", flush=True)
         kept = {"code": code, "found": {what.name: kills.undisturbed(place, what) for what in subject.subjects()}}
@@ -59,7 +60,7 @@ def main(argv):
     logging.set_verbosity(logging.ERROR)
     place = Place(Path(_OUT.value).absolute())
     for name in _FAULTS.value:
-        errors.one_of("--faults", name, [*faults.FAULTS])
+        errors.require_one_of("--faults", name, [*faults.FAULTS])
     found = known(place)
     trials = kills.run(place, _KILLS.value, _SEED.value, found)
     endings = faults.run(place, _FAULTS.value, _SEED.value, {name: wanted for name, (wanted, _) in found.items()})

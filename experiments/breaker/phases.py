@@ -87,7 +87,7 @@ def done(workdir: Path) -> bool:
 def of_run(workdir: Path) -> str:
     """The phase of a run that a process is at."""
     begun, metrics = starts(workdir)[-1]["step"], directory.metrics(workdir)
-    records = [record for record in files.whole_lines(metrics)[0] if record["step"] > begun]
+    records = [record for record in files.complete_lines(metrics)[0] if record["step"] > begun]
     if directory.end(workdir).exists():
         return "results"
     old = not metrics.exists() or metrics.stat().st_mtime_ns < (workdir / "provenance.json").stat().st_mtime_ns

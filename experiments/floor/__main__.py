@@ -33,7 +33,7 @@ def bound(language, given):
     from mlm.data.language import bound, floor, grammar, hmm
     from mlm.data.text.corpus import HELD_OUT
 
-    errors.expect(not given, "bound", given, "no text, since it draws documents")
+    errors.require(not given, "bound", given, "no text, since it draws documents")
     model = grammar.build(language).hmm
     words_NxL = hmm.draw(model, language.max_words, language.seed, HELD_OUT, _DOCUMENTS.value)
     count_N = (words_NxL >= 0).sum(1)
@@ -60,7 +60,7 @@ def score(language, given):
     from mlm.base import errors
     from mlm.data.language import probability
 
-    errors.expect(bool(given) != bool(_FILE.value), "--file", _FILE.value, "texts there or on the command line")
+    errors.require(bool(given) != bool(_FILE.value), "--file", _FILE.value, "texts there or on the command line")
     try:
         texts = given or Path(_FILE.value).read_text(errors="replace").splitlines()
     except OSError as error:
@@ -76,7 +76,7 @@ def following(language, given):
     from mlm.base import errors
     from mlm.data.language import probability
 
-    errors.expect(len(given) == 1, "next", given, "one text")
+    errors.require(len(given) == 1, "next", given, "one text")
     words, log_W = probability.next_word(language, given[0])
     for place in np.argsort(-log_W, kind="stable")[:_TOP.value]:
         yield {"what": words[place] or "(the end)", "probability": float(np.exp(log_W[place]))}
@@ -91,12 +91,12 @@ def main(argv):
     from mlm.train import resolution
 
     _, what, *given = [*argv, ""] if len(argv) < 2 else argv
-    errors.one_of("command", what, list(COMMANDS))
+    errors.require_one_of("command", what, list(COMMANDS))
     cfg = resolution.resolve(command.base(), {"data.corpus": "language"}, command.overrides(sys.argv))
     resolution.check(cfg)
     command.listen()
     rows = list(COMMANDS[what](cfg.data.language, given))
-    errors.expect(bool(rows), "--file", _FILE.value, "a text, one a line")
+    errors.require(bool(rows), "--file", _FILE.value, "a text, one a line")
     columns = (Column("what", what), Column("probability", "probability", ".4f"),
                Column("document", "nats", ".4f"), Column("document_error", "its error", ".4f"),
                Column("word", "nats per word", ".5f"), Column("word_error", "its error", ".5f"))

@@ -52,7 +52,7 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
     rest = rest.lstrip("/")
     near = difflib.get_close_matches(scheme.lower(), schemes, n=1)
     right = f"{near[0]}://{rest}" if near and rest else ""
-    errors.expect(place == right, field, place, " or ".join(["a folder on a disk", *(f"{one}://BUCKET/FOLDER"
+    errors.require(place == right, field, place, " or ".join(["a folder on a disk", *(f"{one}://BUCKET/FOLDER"
                   for one in schemes)]) + (f"; did you mean {right!r}?" if right else ""))
     bucket = rest.partition("/")[0]
     if importlib.util.find_spec(LIBRARIES[scheme]) is None:
@@ -61,7 +61,7 @@ def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> N
     try:
         _tried(f"{scheme}://{bucket}", "" if writing else place)
     except (Unreachable, FileNotFoundError) as error:
-        why = "there is none" if isinstance(error, FileNotFoundError) else errors.line(error.__cause__ or error)
+        why = "there is none" if isinstance(error, FileNotFoundError) else errors.first_line(error.__cause__ or error)
         raise OutOfReach(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
                                  f"({why})") from None
 
@@ -101,7 +101,7 @@ def asked(place: PurePath | str) -> Iterator[None]:
     except (FileNotFoundError, FileExistsError, Unreachable, errors.ConfigError):
         raise
     except Exception as error:  # of the network, of who one is, of what one may
-        raise Unreachable(f"{place}: {errors.line(error) or type(error).__name__}; {CONTINUES}") from error
+        raise Unreachable(f"{place}: {errors.first_line(error) or type(error).__name__}; {CONTINUES}") from error
 
 
 def unreachable(error: BaseException | None) -> str:
@@ -109,8 +109,8 @@ def unreachable(error: BaseException | None) -> str:
     of tensorstore as ValueError. "" of any other."""
     while error is not None:
         if isinstance(error, Unreachable):
-            return errors.line(error)
-        text = errors.line(error)
+            return errors.first_line(error)
+        text = errors.first_line(error)
         if type(error).__module__.partition(".")[0] in ERRORS or (type(error) is ValueError and "gs://" in text):
             return f"the bucket: {text or type(error).__name__}; {CONTINUES}"
         error = error.__cause__ or error.__context__

@@ -3,7 +3,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
-class Rule(NamedTuple):
+class FieldCondition(NamedTuple):
     """`fields`, or all below one, are read only where the field `where` has one of `values`, or none of `unless`."""
 
     fields: tuple[str, ...]
@@ -19,7 +19,7 @@ class Rule(NamedTuple):
         return [name for name in flat if any(name == field or name.startswith(f"{field}.") for field in self.fields)]
 
 
-def unread(rules: Iterable[Rule], flat: Mapping[str, Any]) -> dict[str, str]:
+def find_unread_fields(rules: Iterable[FieldCondition], flat: Mapping[str, Any]) -> dict[str, str]:
     """The fields that nothing reads in a resolved config, `flat` by dotted name, each with why."""
     found = {}
     for rule in rules:

@@ -1,7 +1,7 @@
 """Every knob of a run: typed fields with unit and default, what follows from them, and a run's name by them."""
 import dataclasses
 
-from mlm.base.further import Downstream, Start, Tune, setting
+from mlm.base.further import Downstream, Finetune, Init, setting
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -52,7 +52,7 @@ class Labelled:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
-class Aligned:
+class ParallelText:
     """Which files of parallel_path hold pairs of a text and its translation, a pair a line."""
 
     source: str = ""                    # ending of the files of texts that are read, such as "en"; with train: train.en
@@ -86,7 +86,7 @@ class Data:
     cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)
-    parallel: Aligned = dataclasses.field(default_factory=Aligned)
+    parallel: ParallelText = dataclasses.field(default_factory=ParallelText)
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -140,7 +140,7 @@ class Hybrid:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
-class Replaced:
+class ReplacedTokenDetection:
     generator_size: float = 0.25             # its width, heads and hidden units, as a share of the model's
     discriminator_weight: float = 50.0                # of the model's loss beside the generator's
 
@@ -264,11 +264,11 @@ class Config:
     pack: Pack = dataclasses.field(default_factory=Pack)
     mask: Mask = dataclasses.field(default_factory=Mask)
     hybrid: Hybrid = dataclasses.field(default_factory=Hybrid)
-    replaced_token_detection: Replaced = dataclasses.field(default_factory=Replaced)
+    replaced_token_detection: ReplacedTokenDetection = dataclasses.field(default_factory=ReplacedTokenDetection)
     model: Model = dataclasses.field(default_factory=Model)
     optim: Optim = dataclasses.field(default_factory=Optim)
-    init: Start = dataclasses.field(default_factory=Start)
-    finetune: Tune = dataclasses.field(default_factory=Tune)
+    init: Init = dataclasses.field(default_factory=Init)
+    finetune: Finetune = dataclasses.field(default_factory=Finetune)
     downstream: Downstream = dataclasses.field(default_factory=Downstream)
     train: Train = dataclasses.field(default_factory=Train)
     eval: Eval = dataclasses.field(default_factory=Eval)

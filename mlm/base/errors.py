@@ -11,38 +11,38 @@ class ConfigError(ValueError):
     """A bad value in a config; its message is one line naming field, value, what was expected and the nearest name."""
 
 
-def expect(condition: bool, field: str, value: Any, expected: str) -> None:
+def require(condition: bool, field: str, value: Any, expected: str) -> None:
     """Raises ConfigError naming the field, its value and what was expected, unless the condition holds."""
     if not condition:
-        raise ConfigError(f"{field} = {shown(value)}: expected {expected}")
+        raise ConfigError(f"{field} = {format_value(value)}: expected {expected}")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """The value as in code, cut where it is long or deep."""
     return _SHORT.repr(value)
 
 
-def line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters."""
     said = " ".join(str(error).split())
     return said if len(said) <= 300 else f"{said[:297]}..."
 
 
-def one_of(field: str, value: str, names) -> None:
+def require_one_of(field: str, value: str, names) -> None:
     """Raises ConfigError unless value is one of names; says which name is nearest."""
     if value not in names:
         near = difflib.get_close_matches(str(value)[:100], names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{field} = {shown(value)}: expected one of {', '.join(names)}{hint}")
+        raise ConfigError(f"{field} = {format_value(value)}: expected one of {', '.join(names)}{hint}")
 
 
-def number(field: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
+def require_number(field: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
            ) -> None:
     """Raises ConfigError unless value lies between low and high, which are allowed themselves where not `open`."""
     ok = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
-    expect(ok, field, value, f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}")
+    require(ok, field, value, f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}")
 
 
-def at_least(low: float, field: str, value: float) -> None:
+def require_at_least(low: float, field: str, value: float) -> None:
     """Raises ConfigError unless value is low or more."""
-    expect(value >= low, field, value, f"at least {low}")
+    require(value >= low, field, value, f"at least {low}")

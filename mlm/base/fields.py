@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlm.base.config import Config
-from mlm.base.errors import ConfigError, expect
-from mlm.base.rng_versions import DRAWN
+from mlm.base.errors import ConfigError, require
+from mlm.base.rng_versions import RNG_VERSIONS
 
 LEAST, MOST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers; NumPy would take longer than all --help
 
@@ -32,7 +32,7 @@ def check_name(name: str) -> None:
     """Raises ConfigError with the nearest right name unless name is a field, dotted, of Config."""
     names = list(DEFAULT)
     if name not in names:
-        expect(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
+        require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
         near = (difflib.get_close_matches(name, names, n=1, cutoff=0.6)
                 or [full for full in names if full.rpartition(".")[2] == leaf][:1])
@@ -56,7 +56,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
             value = _with_point(value)
         elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
             value = tuple(map(_with_point, value))
-        expect(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
+        require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
             value = dataclasses.replace(owner, **{field: value})
         config = value
@@ -74,27 +74,27 @@ def check_values(config: Config) -> None:
     """
     def number(name, value):
         if type(value) is float:
-            expect(value == 0 or LEAST <= abs(value) <= MOST, name, value,
+            require(value == 0 or LEAST <= abs(value) <= MOST, name, value,
                    f"a finite number that float32 holds (0, or {LEAST:.2g} to {MOST:.2g} in size)")
         elif type(value) is int:
             seed = name.rpartition(".")[2] == "seed"
             least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
-            expect(least <= value <= most, name, value, f"{least} <= value <= {most}")
+            require(least <= value <= most, name, value, f"{least} <= value <= {most}")
 
     flat = flatten(config)
     for name, value in DEFAULT.items():
         kind = type(value).__name__
-        expect(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
+        require(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
     for name, value in flat.items():
         if type(value) is tuple:
             whole = int in map(type, DEFAULT[name])
             for part in value:
-                expect(type(part) is (int if whole else float), f"config.{name}", value,
+                require(type(part) is (int if whole else float), f"config.{name}", value,
                        "whole numbers" if whole else "numbers with a decimal point")
                 number(f"config.{name}", part)
         elif type(value) is str:
             control = any(ord(letter) < 32 and letter != "\t" for letter in value)
-            expect(not control, f"config.{name}", value, "text without line ends and control characters")
+            require(not control, f"config.{name}", value, "text without line ends and control characters")
         else:
             number(f"config.{name}", value)
 
@@ -105,18 +105,19 @@ def fingerprint(config: Config) -> str:
     Fields at their default do not enter: one that is added, its default being what was before, renames no run.
     """
     said = {name: value for name, value in flatten(config, results_only=True).items() if value != DEFAULT[name]}
-    return hashlib.sha256(json.dumps([said, DRAWN], sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([said, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's files keep to be known by; data: the identity of the packed rows."""
-    return {"config": flatten(config), "data": data, "drawn": DRAWN}
+    return {"config": flatten(config), "data": data, "drawn": RNG_VERSIONS}
 
 
 def drawn_otherwise(saved: Mapping[str, Any]) -> str:
     """What chance decided otherwise for a run of this identity than it would now, "" where nothing is."""
     drawn = saved.get("drawn", {})
-    return "; ".join(f"{name} {drawn.get(name)}, now {now}" for name, now in DRAWN.items() if drawn.get(name) != now)
+    return "; ".join(f"{name} {drawn.get(name)}, now {now}" for name,
+                     now in RNG_VERSIONS.items() if drawn.get(name) != now)
 
 
 def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:

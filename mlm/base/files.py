@@ -28,7 +28,7 @@ class Damaged(errors.ConfigError):
     """A file is not what was written: torn, emptied or changed since."""
 
 
-class Older(Damaged):
+class OutdatedFormat(Damaged):
     """A file may be whole, but was written by a version that gave it no digest."""
 
 
@@ -54,29 +54,29 @@ def check_folder(field: str, path: str, *, writing: bool = True, schemes: Sequen
 
     writing: False where it may be that nothing has to be written. schemes: of the buckets that it may be on.
     """
-    errors.expect(path.strip() != "", field, path, "the path of a folder")
+    errors.require(path.strip() != "", field, path, "the path of a folder")
     if buckets.is_one(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
         buckets.check(field, path, schemes, writing=writing)
         return
     long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
-    errors.expect(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
+    errors.require(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
                   "a path of less than 4000 bytes, each name in it of at most 255")
     above = Path(os.path.abspath(path))
     while not os.path.lexists(above):
         above = above.parent
-    errors.expect(above.is_dir(), field, path, f"a folder, or a place for one; {above} is none")
-    errors.expect(not writing or os.access(above, os.W_OK | os.X_OK), field, path,
+    errors.require(above.is_dir(), field, path, f"a folder, or a place for one; {above} is none")
+    errors.require(not writing or os.access(above, os.W_OK | os.X_OK), field, path,
                   f"a folder to write in; {above} cannot be written")
 
 
 def check_empty(field: str, path: str) -> None:
     """Raises ConfigError unless a folder can be made at this path, or lies there and holds nothing."""
     check_folder(field, path)
-    errors.expect(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty folder, or none yet")
+    errors.require(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty folder, or none yet")
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to, renamed to it when the block ends well and removed when it does not.
 
     The place has path's ending, by which libraries know a format; it is always on a disk.
@@ -98,7 +98,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path | str) -> Iterator[Path]:
+def atomic_folder(path: Path | str) -> Iterator[Path]:
     """A folder beside `path` to write into, which takes its place when the block ends well and is removed when it does
     not. What lies at `path` is empty, or nothing. On a disk alone."""
     path = Path(os.path.abspath(path))
@@ -142,7 +142,7 @@ def content(path: Path | str) -> bytes:
 
 
 def write_text(path: Path, text: str) -> None:
-    with whole(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
@@ -167,7 +167,7 @@ def unseal(value, name: Path | str) -> dict:
     if SEAL not in value:
         if difflib.get_close_matches(SEAL, value, 1, 0.9):
             raise Damaged(f"{name} is damaged: it lacks its digest")
-        raise Older(f"{name} lacks its digest: an older version wrote it; move what is there away to make it again")
+        raise OutdatedFormat(f"{name} lacks its digest: an older version wrote it; move what is there away to make it again")
     rest = {key: one for key, one in value.items() if key != SEAL}
     if value[SEAL] != sha256(rest):
         raise Damaged(f"{name} is damaged: it is not what its digest is of")
@@ -191,7 +191,7 @@ def read_sealed(path: Path) -> dict | None:
 
 def brief(error: Exception) -> str:
     """What an error says in one line, without the path where it names one."""
-    return getattr(error, "strerror", None) or errors.line(error) or type(error).__name__
+    return getattr(error, "strerror", None) or errors.first_line(error) or type(error).__name__
 
 
 def line(record: dict) -> str:
@@ -208,7 +208,7 @@ def write_lines(path: Path, records: Iterable[dict]) -> None:
     write_text(path, "".join(map(line, records)))
 
 
-def whole_lines(path: Path) -> tuple[list[dict], list[str]]:
+def complete_lines(path: Path) -> tuple[list[dict], list[str]]:
     """The records of the lines that are as they were written, and for each other line what is wrong with it.
 
     No file: none. A last line without its end, torn by a kill, is left out without a word.
@@ -234,7 +234,7 @@ def whole_lines(path: Path) -> tuple[list[dict], list[str]]:
 
 def read_lines(path: Path) -> list[dict]:
     """As `whole_lines`; raises Damaged for a line that is not as it was written."""
-    records, faults = whole_lines(path)
+    records, faults = complete_lines(path)
     if faults:
         raise Damaged(faults[0])
     return records

@@ -8,7 +8,7 @@ def setting(default, **kwargs):
 
 
 @dataclasses.dataclass(unsafe_hash=True)
-class Start:
+class Init:
     """What the first parameters of the model are; the objective's own head is drawn, but for BERT's pooler."""
 
     run: str = setting("")  # directory of the run whose newest checkpoint they are; empty: drawn
@@ -21,7 +21,7 @@ class Start:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
-class Tune:
+class Finetune:
     trainable_layers: int = -1  # which of the model's parameters are trained: -1: all; k: those of its last k
     #       layers and what stands behind them; 0: none but the objective's head,
                                         #       and the model drops nothing

@@ -3,7 +3,7 @@
 They are part of a run's identity, so that results under other draws never stand in one table unnoticed.
 """
 
-DRAWN = {
+RNG_VERSIONS = {
     "language": 1,    # documents of the built-in language (mlm/data/language/grammar.py)
     "batches": 2,     # which rows a step takes (mlm/data/rows/loader.py)
     "masks": 2,       # what is hidden, and by what (mlm/objectives/masking.py; keys: mlm/train/step/update.py)

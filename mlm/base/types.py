@@ -14,7 +14,7 @@ from mlm.base.estimates import Score
 Params = Any  # a tree of arrays
 
 
-class Text(NamedTuple):
+class Tokens(NamedTuple):
     """Rows of tokens as they were packed, all that a model may see of them. int32; PAD fills where segments is 0."""
 
     ids_BxL: jax.Array
@@ -26,16 +26,16 @@ class Text(NamedTuple):
 class Batch(NamedTuple):
     """Rows of a split, before an objective makes its question of them."""
 
-    text: Text
+    text: Tokens
     labels: dict[str, jax.Array]        # by the names that the rows were made with; none for text alone
     index_B: jax.Array        # names the row in random draws: its slot in the global batch; in evaluation, in the split
-    source: Text | None = None          # what a decoder reads beside it: a token of the text sees those of the source
+    source: Tokens | None = None          # what a decoder reads beside it: a token of the text sees those of the source
                                         # whose segment has its own number
     row_B: jax.Array | None = None      # in training: its number in the split,
     epoch_B: jax.Array | None = None    # and how often all rows came before it; None: it has no static mask
 
 
-class About(NamedTuple):
+class DatasetInfo(NamedTuple):
     """What a compiled program must know of its rows; hashable."""
 
     vocab_size: int
@@ -51,18 +51,18 @@ class About(NamedTuple):
 NUMBERS = ("value_B",)        # labels that are float32, not int32
 
 
-def abstract(rows: int, about: About) -> Batch:
+def abstract(rows: int, about: DatasetInfo) -> Batch:
     """The shapes of a batch of `rows` rows, without their values."""
     def array(name, length=about.length):
         size, kind = {"B": rows, "L": length}, jnp.float32 if name.startswith("value") else jnp.int32
         return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], kind)
 
-    source = Text(*(array(name, about.source_length) for name in Text._fields)) if about.source_length else None
-    return Batch(Text(*map(array, Text._fields)), {name: array(name) for name in about.labels}, array("index_B"),
+    source = Tokens(*(array(name, about.source_length) for name in Tokens._fields)) if about.source_length else None
+    return Batch(Tokens(*map(array, Tokens._fields)), {name: array(name) for name in about.labels}, array("index_B"),
                  source)
 
 
-class Knobs(NamedTuple):
+class TracedHparams(NamedTuple):
     """Scalars of a run that are traced: changing one never recompiles."""
 
     seed: jax.Array           # uint32
@@ -112,7 +112,7 @@ class Model(NamedTuple):
     decode_step: Callable | None = None  # (params, cache, ids_B) -> (logits_BxV of the token after these, cache)
 
 
-class Family(NamedTuple):
+class ModelSpec(NamedTuple):
     """A row of MODELS."""
 
     build: Callable           # (config.Model, vocab_size) -> Model
@@ -123,7 +123,7 @@ class Family(NamedTuple):
     source: bool = False      # whether it reads a source beside each row; else it is given none
 
 
-class Losses(NamedTuple):
+class LossSums(NamedTuple):
     """What is minimised is the sum over terms of (sum of loss over the global batch) / (sum of weight over it), each
     times the objective's factor of that term.
     """
@@ -155,7 +155,7 @@ class Objective(NamedTuple):
                               # evaluation gave by row, the split's columns by name, its examples) -> columns by row
 
 
-class Goal(NamedTuple):
+class ObjectiveSpec(NamedTuple):
     """A row of OBJECTIVES."""
 
     build: Callable           # (config.Config, About) -> Objective; with a Model beside them where it asks for one

@@ -51,7 +51,7 @@ def blamed(flag: str, path: str, *, reading: bool = False) -> Iterator[None]:
         elif isinstance(error, SystemExit):
             said = f"it ends Python by exit({error.code!r})"
         else:
-            said = f"{type(error).__name__}: {errors.line(error)}"
+            said = f"{type(error).__name__}: {errors.first_line(error)}"
         if not lines and not reading:
             raise
         where = f", line {lines[-1]}" if lines else ""

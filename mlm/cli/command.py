@@ -55,7 +55,7 @@ def recipe(path: str) -> config.Config:
     module = user_code.load("--config", file, ("get_config",))
     with user_code.blamed("--config", file):
         found = module.get_config(argument) if argument else module.get_config()
-    errors.expect(isinstance(found, config.Config), "--config", path, "a file whose get_config() returns an "
+    errors.require(isinstance(found, config.Config), "--config", path, "a file whose get_config() returns an "
                   f"mlm.base.config.Config, such as {DEFAULT}, not {type(found).__name__}")
     fields.check_values(found)
     return found
@@ -79,7 +79,7 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
         except flags.Error:
             raise
         except Exception as error:  # whatever the flags' own code makes of a value
-            raise errors.ConfigError(f"the command's flags: {errors.line(error)}") from None
+            raise errors.ConfigError(f"the command's flags: {errors.first_line(error)}") from None
 
     def ours_or_serious(record):
         told = record.exc_info and "orbax" in record.pathname  # of an error in a thread, which is raised later
@@ -104,7 +104,7 @@ def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
         said = outside(error)
         if said is None:
             traceback.print_exc()
-            ending(1, f"{type(error).__name__}: {errors.line(error)}")
+            ending(1, f"{type(error).__name__}: {errors.first_line(error)}")
             sys.exit(1)
         leave(*said, ending)
     finally:

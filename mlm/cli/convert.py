@@ -23,10 +23,10 @@ def read(path: Path) -> dict:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only "
-                                 f"({errors.line(error).partition('. ')[0]})") from None
+                                 f"({errors.first_line(error).partition('. ')[0]})") from None
     plain = isinstance(found, dict) and all(isinstance(name, str) and isinstance(one, torch.Tensor)
                                             for name, one in found.items())
-    errors.expect(plain, str(path), type(found).__name__, "tensors by name")
+    errors.require(plain, str(path), type(found).__name__, "tensors by name")
     return {name: _array(path, name, one) for name, one in found.items()}
 
 
@@ -41,7 +41,7 @@ def _array(path, name, tensor):
         dense = tensor.detach()
         return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True), order="C")
     except (RuntimeError, TypeError) as error:  # of sparse ones, quantized ones and other kinds
-        raise errors.ConfigError(f"{path}: {name}: expected a tensor of plain numbers ({errors.line(error)})") from None
+        raise errors.ConfigError(f"{path}: {name}: expected a tensor of plain numbers ({errors.first_line(error)})") from None
 
 
 def main(argv):
@@ -49,10 +49,10 @@ def main(argv):
     from mlm.data.tokenizers import hub
     from mlm.models.hub import settings, tensors
 
-    errors.expect(len(argv) == 3, "convert", argv[1:], "two folders: python -m mlm.cli.convert FOLDER OUT")
+    errors.require(len(argv) == 3, "convert", argv[1:], "two folders: python -m mlm.cli.convert FOLDER OUT")
     folder, out = Path(argv[1]), Path(argv[2])
     pickles = sorted(folder.glob(PICKLED))
-    errors.expect(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLED}")
+    errors.require(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLED}")
     files.check_empty("OUT", str(out))
     try:
         import torch  # noqa: F401
@@ -62,7 +62,7 @@ def main(argv):
 
     command.listen()
     found = {name: x for path in pickles for name, x in read(path).items()}
-    with files.whole_folder(out) as aside:
+    with files.atomic_folder(out) as aside:
         for name in (settings.NAME, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
             if (folder / name).exists():
                 shutil.copyfile(folder / name, aside / name)

@@ -157,7 +157,7 @@ def sift(workdirs: list[str]) -> list[str]:
     lines = [f"{what}: {', '.join(those)}" for what, those in said.items()]
     if len(workdirs) == 1 and not kept:
         return workdirs  # to open it says more
-    errors.expect(bool(kept), "directories", len(workdirs), f"one that can be judged at least; {'; '.join(lines)}")
+    errors.require(bool(kept), "directories", len(workdirs), f"one that can be judged at least; {'; '.join(lines)}")
     for line in lines:
         print(line, file=sys.stderr, flush=True)
     return kept
@@ -170,14 +170,14 @@ def asked() -> list:
 
     parts = embeddings.similarities("--sts", _STS.value) if _STS.value else []
     for flag in (_TASK_PATH, _PATTERN, _VERBALISERS, _FEW_SHOT):
-        errors.expect(bool(_PROMPT.value) or not flag.value, f"--{flag.name}", flag.value, "--prompt=TASK beside it")
+        errors.require(bool(_PROMPT.value) or not flag.value, f"--{flag.name}", flag.value, "--prompt=TASK beside it")
     if _PROMPT.value:
         task = prompts.read(_PROMPT.value, _TASK_PATH.value, _PATTERN.value, _VERBALISERS.value)
         parts.append(prompts.zero_shot(task))
         if _FEW_SHOT.value:
             parts += few_shot.parts(task, few_shot.Grid(numbers(_FEW_BATCHES, int), numbers(_FEW_RATES, float),
                                                         _FEW_STEPS.value, min(few_shot.Grid().every, _FEW_STEPS.value)))
-    errors.expect(bool(_BEAMS.value) or not _PAIRS.value, "--pairs", ",".join(_PAIRS.value), "--beams=1,4 beside it")
+    errors.require(bool(_BEAMS.value) or not _PAIRS.value, "--pairs", ",".join(_PAIRS.value), "--beams=1,4 beside it")
     return parts
 
 
@@ -191,10 +191,10 @@ def translated(cfg) -> list:
 
     beams = numbers(_BEAMS, int)
     for width in beams:
-        errors.at_least(1, "--beams", width)
+        errors.require_at_least(1, "--beams", width)
     if not (beams and _PAIRS.value):
         return translation_scores.due(cfg, beams)
-    errors.expect(len(_PAIRS.value) < 3, "--pairs", ",".join(_PAIRS.value), "one file, or two separated by a comma")
+    errors.require(len(_PAIRS.value) < 3, "--pairs", ",".join(_PAIRS.value), "one file, or two separated by a comma")
     paths = [Path(path) for path in _PAIRS.value]
     return translation_scores.of_pairs(paths[-1].name, list(aligned.read(paths)), beams)
 
@@ -216,12 +216,12 @@ def main(argv):
         raise errors.ConfigError("expected the directories of runs, such as: python -m mlm.cli.evaluate runs/a")
     from mlm.data.tasks import blimp
     from mlm.evaluation import embeddings, evaluation_tasks, minimal_pairs
-    from mlm.evaluation.evaluations import Part
+    from mlm.evaluation.evaluations import EvaluationCase
     from mlm.train.run import trained_run
 
     command.listen()
     for flag in (_PARADIGMS, _SUITE):
-        errors.expect(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
+        errors.require(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
                       if flag is _PARADIGMS else flag.value, "--blimp=FOLDER beside it")
     suite = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value, _SUITE.value) if _BLIMP.value else None
     other = asked()
@@ -231,7 +231,8 @@ def main(argv):
             run = trained_run.load(workdir, command.overrides(sys.argv))
             parts = minimal_pairs.parts(suite) if suite else []
             if not (other or _EMBEDDINGS.value or _BEAMS.value) or suite or _SENTENCES.value or _MAX_SENTENCES.value:
-                parts = [*(Part("sentences", "all", texts) for texts in [sentences(run.cfg.data)] if texts), *parts]
+                parts = [*(EvaluationCase("sentences", "all", texts) for texts in [sentences(run.cfg.data)] if texts),
+                         *parts]
             parts += other + translated(run.cfg) + ([embeddings.held_out(run.cfg)] if _EMBEDDINGS.value else [])
             show(evaluation_tasks.ask(run, parts))
         except errors.ConfigError as error:

@@ -45,13 +45,13 @@ def load_experiment(path: str):
 
     if not os.path.lexists(path):
         there = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
-        errors.one_of("experiment", path, sorted(str(file) for file in there.glob("*.py")))
+        errors.require_one_of("experiment", path, sorted(str(file) for file in there.glob("*.py")))
     module = user_code.load("experiment", path, ("SCALES", "sweep", "table"))
     for name, right, what in (("SCALES", isinstance(module.SCALES, Mapping) and bool(module.SCALES),
                                "a dict of scales by name, with one at least"),
                               ("sweep", callable(module.sweep), "a function of a scale"),
                               ("table", callable(module.table), "a function of results")):
-        errors.expect(right, f"experiment {path}: {name}", getattr(module, name), what)
+        errors.require(right, f"experiment {path}: {name}", getattr(module, name), what)
     return module
 
 
@@ -61,7 +61,7 @@ def points(experiment, argv, verb: str) -> tuple[Path, list]:
     from mlm.launch.sweep import sweep_points as checked
     from mlm.train.run import directory
 
-    errors.one_of("--scale", _SCALE.value, list(experiment.SCALES))
+    errors.require_one_of("--scale", _SCALE.value, list(experiment.SCALES))
     asked = command.overrides(argv)
     own_steps = _BUDGET.value == "steps"
     name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
@@ -130,7 +130,7 @@ def plan(configs) -> None:
     jax.config.update("jax_platforms", "cpu")  # an accelerator is left to those at work there
     points, exact = {Path(cfg.workdir).name: cfg for cfg in configs}, _EXACT.value
     if _DEVICE.value == "here":
-        errors.expect(_DEVICES.value == 1, "--devices", _DEVICES.value, "1 beside --device=here, which has its own")
+        errors.require(_DEVICES.value == 1, "--devices", _DEVICES.value, "1 beside --device=here, which has its own")
         found = local_timing.Here({cfg.model.dtype for cfg in configs}, _UTILISATION.value)
         kind, machine = found.kind(), found.machine
         asked = plan.Plan(kind, 1, _UTILISATION.value, exact, found.step)
@@ -139,7 +139,7 @@ def plan(configs) -> None:
         note = (f"On this machine ({machine.devices} x {machine.name}, each {peaks} and {kind.memory / 1e9:.1f} GB), a "
                 f"step as measured, with nothing else at work one hopes")
     else:
-        errors.one_of("--device", _DEVICE.value, [*accelerators.KINDS, "here"])
+        errors.require_one_of("--device", _DEVICE.value, [*accelerators.KINDS, "here"])
         kind = accelerators.KINDS[_DEVICE.value]
         asked = plan.Plan(kind, _DEVICES.value, _UTILISATION.value, exact)
         note = (f"On {_DEVICES.value} x {_DEVICE.value} (chips: {_DEVICES.value * kind.chips}, each "
@@ -186,10 +186,12 @@ def main(argv):
         raise errors.ConfigError(f"expected a verb ({', '.join(VERBS)}) and an experiment, such as: "
                                  "python -m mlm.launch.sweep run experiments/architectures.py --scale=quick")
     verb, path = argv[1:]
-    errors.one_of("verb", verb, VERBS)
-    errors.expect(verb == "submit" or not submitting.dry(), "--dry_run", True, f"none beside {verb}")
-    errors.number("--utilisation", _UTILISATION.value, 0.01, 1)  # which the flag's own bounds let pass where it is nan
-    errors.expect(not _POINTS.value or verb not in ("table", "report", "cancel"), "--points", ",".join(_POINTS.value),
+    errors.require_one_of("verb", verb, VERBS)
+    errors.require(verb == "submit" or not submitting.dry(), "--dry_run", True, f"none beside {verb}")
+    errors.require_number(
+        "--utilisation", _UTILISATION.value, 0.01, 1
+    )  # which the flag's own bounds let pass where it is nan
+    errors.require(not _POINTS.value or verb not in ("table", "report", "cancel"), "--points", ",".join(_POINTS.value),
                   f"none beside {verb}, which is of all points")
     experiment = load_experiment(path)
     try:

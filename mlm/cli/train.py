@@ -51,7 +51,7 @@ def main(argv):
     from mlm.launch import rendezvous
 
     if _LOCAL.value:
-        errors.expect(not (_COORDINATOR.value or _DISTRIBUTED.value), "--local_processes", _LOCAL.value,
+        errors.require(not (_COORDINATOR.value or _DISTRIBUTED.value), "--local_processes", _LOCAL.value,
                       "none beside --coordinator or --distributed")
         here = local_processes.Asked(_LOCAL.value, _RESTARTS.value, _HANG.value, command.CONFIG.value.workdir)
         local_processes.check(here)
@@ -69,7 +69,7 @@ def main(argv):
     asked = rendezvous.Asked(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _DISTRIBUTED.value,
                              _JOIN_TIMEOUT.value)
     rendezvous.check(asked)
-    errors.expect(not (_LONGER.value and (asked.coordinator or asked.distributed)), "--longer", True,
+    errors.require(not (_LONGER.value and (asked.coordinator or asked.distributed)), "--longer", True,
                   "a single process; once the run is made longer, several can continue it by what its config.json says")
     cfg = initialization.resolve(command.base(), command.overrides(sys.argv))
     resolution.check(cfg)
@@ -103,7 +103,7 @@ def main(argv):
             print(stop)
             sys.exit(128 + stop.signal)
         except errors.ConfigError as error:
-            if parallel.several() or not loop.can_lengthen(cfg, packed):
+            if parallel.is_multiprocess() or not loop.can_lengthen(cfg, packed):
                 raise
             raise errors.ConfigError(f"{error}, or give --longer, which trains the run there further") from None
         except log.Diverged as diverged:

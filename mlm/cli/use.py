@@ -52,11 +52,11 @@ def numbered(path: str) -> dict[int, str]:
     try:
         given = Path(path).read_text() if path else sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise errors.ConfigError(f"{path or 'standard input'}: expected UTF-8 ({errors.line(error)})") from None
+        raise errors.ConfigError(f"{path or 'standard input'}: expected UTF-8 ({errors.first_line(error)})") from None
     except OSError as error:
         raise errors.ConfigError(f"--file = {path!r}: expected a file ({error.strerror})") from None
     found = {number: line for number, line in enumerate(given.split("\n"), 1) if line.strip()}
-    errors.expect(bool(found), f"--file = {path!r}" if path else "standard input", len(found), "a text, one a line")
+    errors.require(bool(found), f"--file = {path!r}" if path else "standard input", len(found), "a text, one a line")
     return found
 
 
@@ -69,8 +69,8 @@ def writable(ending: str) -> Path:
     from mlm.base import errors, files
 
     path = Path(_OUT.value)
-    errors.expect(_OUT.value.endswith(ending), "--out", _OUT.value, f"the name of a file to write, FILE{ending}")
-    errors.expect(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
+    errors.require(_OUT.value.endswith(ending), "--out", _OUT.value, f"the name of a file to write, FILE{ending}")
+    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
     files.check_folder("--out", str(path.parent))
     return path
 
@@ -89,7 +89,7 @@ def embed(model, texts: list[str]) -> Iterator[dict]:
 
     out = writable(".npy")
     h_SxD = model.embed(texts, layer=_LAYER.value, pool=_POOL.value)
-    with files.whole(out) as path, path.open("wb") as file:
+    with files.atomic_write(out) as path, path.open("wb") as file:
         np.save(file, h_SxD)
     yield {"written": _OUT.value, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
@@ -98,14 +98,14 @@ def similar(model, texts: list[str]) -> Iterator[dict]:
     from mlm.base import errors
     from mlm.inference import neighbors
 
-    errors.expect(bool(_FILE.value), "--file", _FILE.value, "the file of texts to search, one a line")
+    errors.require(bool(_FILE.value), "--file", _FILE.value, "the file of texts to search, one a line")
     found = numbered(_FILE.value)
     number, others = list(found), list(found.values())
     if _WORD.value:
-        errors.expect(_POOL.value == "mean", "--pool", _POOL.value, "mean, over the pieces of --word")
+        errors.require(_POOL.value == "mean", "--pool", _POOL.value, "mean, over the pieces of --word")
         for text in texts:
             near = neighbors.nearest(model, text, _WORD.value, others, _TOP.value, _LAYER.value)
-            errors.expect(bool(near), "--file", _FILE.value, "a text with a word that this model has entries for")
+            errors.require(bool(near), "--file", _FILE.value, "a text with a word that this model has entries for")
             for rank, one in enumerate(near):
                 yield {"asked": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
         return
@@ -148,7 +148,7 @@ def attend(model, texts: list[str]) -> Iterator[dict]:
         yield from ({"text": text, **attention_maps.plain(attention_maps.ask(model, text))} for text in texts)
         return
     path = writable(".html")
-    errors.expect(len(texts) == 1, "attend", len(texts), "one text, which the page is of")
+    errors.require(len(texts) == 1, "attend", len(texts), "one text, which the page is of")
     looked = attention_maps.ask(model, texts[0])
     files.write_text(path, attention.page(model.cfg.workdir, texts[0], **looked._asdict()))
     yield {"written": _OUT.value, "tokens": len(looked.tokens)}
@@ -158,7 +158,7 @@ def export(model, given: list[str]) -> Iterator[dict]:
     from mlm.base import errors
     from mlm.inference import pretrained_io
 
-    errors.expect(len(given) == 1, "export", given, "one folder to write")
+    errors.require(len(given) == 1, "export", given, "one folder to write")
     yield pretrained_io.write(model, given[0])
 
 
@@ -176,7 +176,7 @@ def main(argv):
     if len(argv) < 3:
         raise errors.ConfigError(f"expected what to do and the directory of a run: {wanted}")
     _, what, workdir, *texts = argv
-    errors.one_of("command", what, [*COMMANDS, "serve"])
+    errors.require_one_of("command", what, [*COMMANDS, "serve"])
     if what == "serve":
         app.serve([workdir, *texts], numbered(_FILE.value) if _FILE.value else {})
     if what == "generate" and not texts and not _FILE.value:
@@ -185,7 +185,7 @@ def main(argv):
         texts = lines("" if what == "similar" else _FILE.value)
     elif _FILE.value and what != "similar":
         raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")
-    errors.expect(what in ("export", "generate") or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
+    errors.require(what in ("export", "generate") or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
     import mlm
     from mlm.report.table import Column, markdown
 

@@ -14,7 +14,7 @@ from mlm.base.estimates import ratio
 from mlm.data.language import causal_posterior, grammar, posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.rows import loader
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel, program
 
@@ -33,14 +33,14 @@ def can(cfg: config.Config) -> str:
     return "" if objectives.seen(cfg) == "left" else f"config.objective is {cfg.objective}, not one of next tokens"
 
 
-def parts(cfg: config.Config) -> list[Part]:
+def parts(cfg: config.Config) -> list[EvaluationCase]:
     """"gradient" and "time", and of the built-in language "recall"."""
     asked = {"rows": ROWS, "max_rows": cfg.eval.max_examples}
     names = ["gradient", "time"] + ["recall"] * (cfg.data.corpus == "language")
-    return [Part("distance", name, asked) for name in names]
+    return [EvaluationCase("distance", name, asked) for name in names]
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """A list of values by distance, or of "time" by length, as `gradient`, `recall` and `timed` say."""
     return {"gradient": gradient, "recall": recall, "time": timed}[part.name](run, told)
 
@@ -63,7 +63,7 @@ def gradient(run: Trained, told) -> dict:
     return found
 
 
-def reach(model: types.Model, params, batch: types.Batch, knobs: types.Knobs):
+def reach(model: types.Model, params, batch: types.Batch, knobs: types.TracedHparams):
     """(norm_BxL, apart_BxL): of the gradient by each token's embedding, and how far before the state it stands; -1 of
     tokens that it cannot see."""
     text = batch.text
@@ -130,7 +130,7 @@ def again(language: Grammar, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndar
     return tuple(np.array(found, int).reshape(-1, 3).T)
 
 
-def likeliest(model: types.Model, entries: bytes, params, batch: types.Batch, knobs: types.Knobs):
+def likeliest(model: types.Model, entries: bytes, params, batch: types.Batch, knobs: types.TracedHparams):
     """(best_BxL,): which of some entries each state finds likeliest to come next."""
     entry_M = jnp.asarray(np.frombuffer(entries, np.int32))
     h_BxLxD, = model.encode(params["model"], batch.text)
@@ -150,7 +150,7 @@ def timed(run: Trained, told) -> dict:
             continue
         shape = max(TOKENS // length, 1), length
         place_BxL = np.broadcast_to(np.arange(length, dtype=np.int32), shape)
-        text = types.Text(place_BxL % run.about.vocab_size, np.ones(shape, np.int32), place_BxL, np.zeros(shape, int))
+        text = types.Tokens(place_BxL % run.about.vocab_size, np.ones(shape, np.int32), place_BxL, np.zeros(shape, int))
         step = jax.jit(jax.grad(lambda params, text: (model.encode(params, text)[0].astype(jnp.float32) ** 2).sum()))
         seconds = []
         for _ in range(4):  # the first compiles
@@ -171,7 +171,7 @@ def _collected(run, function, state, *fixed) -> list[np.ndarray]:
     cfg, run_ = run.cfg, run.program.run
     answer, knobs = run_.per_row(function, run.program.model, *fixed), program.frozen(cfg)
     batches = loader.eval_batches(run.packed().validation, batch_size=cfg.eval.batch_size, max_rows=_rows(run),
-                                  **parallel.share())
+                                  **parallel.process_slice())
     found = [answer(state, run_.put_batch(batch), knobs) for batch in batches]
     return [np.concatenate(part)[:_rows(run)] for part in zip(*found, strict=True)]
 

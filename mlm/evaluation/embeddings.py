@@ -16,7 +16,7 @@ from mlm.base.estimates import measure
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
 from mlm.data.tasks import splits, tasks
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import batching, masked_queries
 from mlm.objectives import scores
 from mlm.train.run.trained_run import Trained
@@ -34,24 +34,25 @@ def can(cfg: config.Config) -> str:
     return f"config.model.family is {cfg.model.family}, which reads no text alone" if models.source(cfg) else ""
 
 
-def layers(model: types.Model, params, text: types.Text) -> jnp.ndarray:
+def layers(model: types.Model, params, text: types.Tokens) -> jnp.ndarray:
     """h_KxBxLxD, float32: the states that are asked about, of the embeddings first, of the last layer at the end."""
     return model.encode_layers(params["model"], text).astype(jnp.float32)
 
 
-def similarities(field: str, folder: str) -> list[Part]:
+def similarities(field: str, folder: str) -> list[EvaluationCase]:
     """What TASK in a folder asks: the similarity of two texts, a part a split.
 
     field: what named the folder. Raises ConfigError for a folder that is none, and as splits.source does.
     """
-    errors.expect(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {TASK}'s files")
+    errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {TASK}'s files")
     cfg = tasks.resolve(fields.override(config.Config(), {
         "data.corpus": "task", "data.task": TASK, "data.task_path": folder}))
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     try:
         source = splits.source(cfg)
-        return [Part("sts", f"{TASK}/{name}", {"pairs": [[*one.texts, one.label] for one in source.splits[split]()],
-                                               "format": FORMAT}) for name, split in SPLITS.items()]
+        return [EvaluationCase("sts", f"{TASK}/{name}", {"pairs": [[*one.texts,
+                                                                    one.label] for one in source.splits[split]()],
+                                                         "format": FORMAT}) for name, split in SPLITS.items()]
     except errors.ConfigError as error:
         raise errors.ConfigError(f"{field} = {folder!r}: {error}") from None
 
@@ -65,7 +66,7 @@ class Sentences(NamedTuple):
     cut: int                   # sentences longer than a row
 
 
-def ask_similarities(run: Trained, part: Part, told: Callable) -> dict:
+def ask_similarities(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """How the cosine of two sentences' embeddings goes with the similarity that people see (Cer et al. 2017).
 
     "spearman" and "pearson", each with its standard error over pairs ("_se"): of the "static" embedding, and for each
@@ -90,7 +91,7 @@ def ask_similarities(run: Trained, part: Part, told: Callable) -> dict:
                        for layer in range(found.mean_SxKxD.shape[1])]}
 
 
-def work(run: Trained, part: Part) -> int:
+def work(run: Trained, part: EvaluationCase) -> int:
     """Batches that a part's sentences take."""
     texts = {text for *two, _ in part.asked["pairs"] for text in two}
     return sum(1 for _ in _batches(run, batching.whole(run.tokenizer, sorted(texts))))
@@ -120,7 +121,7 @@ def sentences(run: Trained, texts: Sequence[str], told: Callable = lambda: None)
     answer = run.program.run.per_row(embedded, run.program.model)
     found: list = [None] * len(texts)
     for numbers, ids_BxL in _batches(run, rows):
-        of_B = answer(run.state, run.program.run.put_batch(ids_BxL[parallel.mine(len(ids_BxL))]), None)
+        of_B = answer(run.state, run.program.run.put_batch(ids_BxL[parallel.is_local(len(ids_BxL))]), None)
         for place, number in enumerate(numbers):
             found[number] = [of[place] for of in of_B]
         told()
@@ -143,12 +144,13 @@ def _batches(run, rows):
     return batching.batched([batching.fitted(row, length) for row in rows], length, run.cfg.eval.batch_size, whole=True)
 
 
-def held_out(cfg: config.Config) -> Part:
+def held_out(cfg: config.Config) -> EvaluationCase:
     """What is asked of the states of held-out text."""
-    return Part("embeddings", "held-out", {"tokens": TOKENS, "contexts": CONTEXTS, "seed": SEED, "format": FORMAT})
+    return EvaluationCase("embeddings", "held-out", {"tokens": TOKENS, "contexts": CONTEXTS, "seed": SEED,
+                                                     "format": FORMAT})
 
 
-def ask_held_out(run: Trained, part: Part, told: Callable) -> dict:
+def ask_held_out(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """How far the states of held-out text are their words' own, after Ethayarajh 2019 (EMNLP, arXiv:1909.00512).
 
     Its contexts are the first rows of the validation split, nothing masked; a word is the pieces that make it, its
@@ -161,7 +163,7 @@ def ask_held_out(run: Trained, part: Part, told: Callable) -> dict:
     rows = min(len(held["ids"]), max(1, TOKENS // length))
     answer = run.program.run.per_row(states, run.program.model)
     keys, row_W, h_WxKxD = [], [], []
-    parts = loader.eval_batches(held, batch_size=run.cfg.eval.batch_size, max_rows=rows, **parallel.share())
+    parts = loader.eval_batches(held, batch_size=run.cfg.eval.batch_size, max_rows=rows, **parallel.process_slice())
     first = 0
     for batch in parts:
         h_BxKxLxD = answer(run.state, run.program.run.put_batch(batch), None)
@@ -174,7 +176,7 @@ def ask_held_out(run: Trained, part: Part, told: Callable) -> dict:
     told()
     row_W, h_WxKxD = np.concatenate(row_W), np.concatenate(h_WxKxD)
     groups = contexts(keys, row_W)
-    errors.expect(bool(groups), f"words of {rows} held-out rows that stand in {CONTEXTS} of them or more", 0, "some")
+    errors.require(bool(groups), f"words of {rows} held-out rows that stand in {CONTEXTS} of them or more", 0, "some")
     beside = drawn(row_W, [len(place_X) for place_X in groups])
     return {"rows": rows, "tokens": int((held["ids"][:rows] >= NUM_SPECIAL).sum()), "words": len(groups),
             "places": sum(map(len, groups)),
@@ -239,7 +241,7 @@ def anisotropy(h_WxD, row_W) -> tuple[float, float]:
     u_WxD = unit(h_WxD)
     _, row_W = np.unique(row_W, return_inverse=True)
     count_R = np.bincount(row_W)
-    errors.expect(len(count_R) > 1, "held-out rows", len(count_R), "two or more with a word in them")
+    errors.require(len(count_R) > 1, "held-out rows", len(count_R), "two or more with a word in them")
     sum_RxD = np.zeros((len(count_R), u_WxD.shape[1]))
     np.add.at(sum_RxD, row_W, u_WxD)
     others_RxD, others_R = sum_RxD.sum(0) - sum_RxD, count_R.sum() - count_R

@@ -1,31 +1,41 @@
 """What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
 from mlm.base import config
 from mlm.data.rows import pack
-from mlm.evaluation import (context_range, embeddings, evaluations, few_shot, finetuned_tasks, grammar_probes,
-                            loss_decomposition, mask_rates, minimal_pairs, predictions, prompts, translation_scores)
-from mlm.evaluation.evaluations import Part, Question
+from mlm.evaluation import (
+    context_range,
+    embeddings,
+    evaluations,
+    few_shot,
+    finetuned_tasks,
+    grammar_probes,
+    loss_decomposition,
+    mask_rates,
+    minimal_pairs,
+    predictions,
+    prompts,
+    translation_scores,
+)
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
 from mlm.inference import pseudo_likelihood
 from mlm.train.run import trained_run
 
-QUESTIONS = {"rates": Question(mask_rates.can, mask_rates.ask), "probes": Question(grammar_probes.can,
-                                                                                   grammar_probes.ask),
-             "gap": Question(loss_decomposition.can, loss_decomposition.ask),
-             "sentences": Question(pseudo_likelihood.can, pseudo_likelihood.ask, pseudo_likelihood.work),
-             "predictions": Question(predictions.can, predictions.ask), "embeddings": Question(embeddings.can,
-                                                                                               embeddings.ask_held_out),
-             "distance": Question(context_range.can, context_range.ask), "sts": Question(embeddings.can,
-                                                                                         embeddings.ask_similarities,
-                                                                                         embeddings.work),
-             "zero_shot": Question(pseudo_likelihood.can, prompts.ask, prompts.work), "few_shot": Question(few_shot.can,
-                                                                                                           few_shot.ask,
-                                                                                                           few_shot.work,
-                                                                                                           few_shot.summary),
-             "pairs": Question(pseudo_likelihood.can, minimal_pairs.ask, pseudo_likelihood.work, minimal_pairs.summary),
-             "translation": Question(translation_scores.can, translation_scores.ask),
-             "tasks": Question(finetuned_tasks.can, finetuned_tasks.ask, summary=finetuned_tasks.summary)}
+EVALUATION_TASKS = {"rates": EvaluationTask(mask_rates.can, mask_rates.ask),
+                    "probes": EvaluationTask(grammar_probes.can, grammar_probes.ask),
+                    "gap": EvaluationTask(loss_decomposition.can, loss_decomposition.ask),
+                    "sentences": EvaluationTask(pseudo_likelihood.can, pseudo_likelihood.ask, pseudo_likelihood.work),
+                    "predictions": EvaluationTask(predictions.can, predictions.ask),
+                    "embeddings": EvaluationTask(embeddings.can, embeddings.ask_held_out),
+                    "distance": EvaluationTask(context_range.can, context_range.ask),
+                    "sts": EvaluationTask(embeddings.can, embeddings.ask_similarities, embeddings.work),
+                    "zero_shot": EvaluationTask(pseudo_likelihood.can, prompts.ask, prompts.work),
+                    "few_shot": EvaluationTask(few_shot.can, few_shot.ask, few_shot.work, few_shot.summary),
+                    "pairs": EvaluationTask(pseudo_likelihood.can, minimal_pairs.ask, pseudo_likelihood.work,
+                                            minimal_pairs.summary),
+                    "translation": EvaluationTask(translation_scores.can, translation_scores.ask),
+                    "tasks": EvaluationTask(finetuned_tasks.can, finetuned_tasks.ask, summary=finetuned_tasks.summary)}
 
 
-def due(cfg: config.Config) -> list[Part]:
+def due(cfg: config.Config) -> list[EvaluationCase]:
     """What a run is asked at the end of its training: what its config names, and what its corpus has answers to.
 
     Raises ConfigError for what cannot be asked here.
@@ -36,11 +46,11 @@ def due(cfg: config.Config) -> list[Part]:
 
 
 def _due(cfg):
-    parts = [Part("rates", f"{rate:g}", mask_rates.asked(cfg, rate)) for rate in cfg.eval.mask_rates]
+    parts = [EvaluationCase("rates", f"{rate:g}", mask_rates.asked(cfg, rate)) for rate in cfg.eval.mask_rates]
     if not grammar_probes.can(cfg):
-        parts += [Part("probes", name, grammar_probes.asked(cfg)) for name in grammar_probes.names(cfg)]
+        parts += [EvaluationCase("probes", name, grammar_probes.asked(cfg)) for name in grammar_probes.names(cfg)]
     if not loss_decomposition.can(cfg):
-        parts.append(Part("gap", "parts", loss_decomposition.asked(cfg)))
+        parts.append(EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)))
     if not predictions.can(cfg):
         parts += predictions.parts(cfg)
     if cfg.eval.anisotropy:
@@ -52,16 +62,16 @@ def _due(cfg):
     return parts + translation_scores.due(cfg, tuple(map(int, cfg.eval.beams))) + finetuned_tasks.parts(cfg)
 
 
-def missing(cfg: config.Config) -> list[Part]:
+def missing(cfg: config.Config) -> list[EvaluationCase]:
     """`judged.missing` of what is due."""
     return evaluations.missing(cfg, _due(cfg))
 
 
 def finish(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
     """`judged.finish` of what is due."""
-    return evaluations.finish(QUESTIONS, cfg, due(cfg), packed)
+    return evaluations.finish(EVALUATION_TASKS, cfg, due(cfg), packed)
 
 
-def ask(run: trained_run.Trained, parts: list[Part]) -> dict:
+def ask(run: trained_run.Trained, parts: list[EvaluationCase]) -> dict:
     """`judged.ask` of these questions."""
-    return evaluations.ask(QUESTIONS, run, parts)
+    return evaluations.ask(EVALUATION_TASKS, run, parts)

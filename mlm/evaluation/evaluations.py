@@ -17,7 +17,7 @@ from mlm.train.step import parallel
 EVERY = 5.0  # seconds between lines of progress
 
 
-class Question(NamedTuple):
+class EvaluationTask(NamedTuple):
     """A row of QUESTIONS."""
 
     can: Callable                  # (cfg) -> "" or why it cannot be asked of such a run
@@ -26,7 +26,7 @@ class Question(NamedTuple):
     summary: Callable = lambda answers: {}  # (answers by part) -> what follows from them all
 
 
-class Part(NamedTuple):
+class EvaluationCase(NamedTuple):
     """What is asked and kept as one."""
 
     question: str
@@ -39,13 +39,13 @@ class Part(NamedTuple):
         return hashlib.sha256(json.dumps(self.asked).encode()).hexdigest()
 
 
-def unanswered(kept: Mapping, parts: Sequence[Part]) -> list[Part]:
+def unanswered(kept: Mapping, parts: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     """The parts that these contents of judged.json do not answer."""
     answers = kept.get("answers", {})
     return [part for part in parts if answers.get(part.question, {}).get(part.name, {}).get("sha256") != part.sha256]
 
 
-def missing(cfg: config.Config, parts: Sequence[Part]) -> list[Part]:
+def missing(cfg: config.Config, parts: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     """Those of the parts that a finished run has not answered yet. Raises Damaged where its answers are."""
     kept = directory.read_evaluations(cfg.workdir)
     if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
@@ -53,7 +53,7 @@ def missing(cfg: config.Config, parts: Sequence[Part]) -> list[Part]:
     return unanswered(kept, parts)
 
 
-def finish(questions: Mapping[str, Question], cfg: config.Config, parts: Sequence[Part],
+def finish(questions: Mapping[str, EvaluationTask], cfg: config.Config, parts: Sequence[EvaluationCase],
            packed: pack.Packed | None = None) -> dict:
     """Asks a finished run those of the parts that it has not answered yet, and returns all its answers.
 
@@ -68,11 +68,11 @@ def finish(questions: Mapping[str, Question], cfg: config.Config, parts: Sequenc
     here = {name: value for name, value in fields.flatten(cfg).items()
             if name == "data.cache" or name.startswith("downstream.")}
     run = trained_run.load(cfg.workdir, here, packed or pack.load(cfg))
-    with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
+    with directory.claim(cfg) if parallel.is_primary() else contextlib.nullcontext():
         return ask(questions, run, todo)
 
 
-def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) -> dict:
+def ask(questions: Mapping[str, EvaluationTask], run: Trained, parts: Sequence[EvaluationCase]) -> dict:
     """The contents of judged.json once these parts are answered in it.
 
     "fingerprint" and "step" say what was asked; "answers" has each question's answers by part, and "summary" what
@@ -91,7 +91,7 @@ def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) 
         found = kept
     todo = unanswered(found, parts)
     units = sum(questions[part.question].work(run, part) for part in todo)
-    progress = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.writes() and todo else None
+    progress = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and todo else None
     heard = time.monotonic()
 
     def told(name):
@@ -110,7 +110,7 @@ def ask(questions: Mapping[str, Question], run: Trained, parts: Sequence[Part]) 
             of_question[part.name] = {"sha256": part.sha256, **part.about, **answer}
             if summary := question.summary(of_question):
                 found["summary"][part.question] = summary
-            if parallel.writes():
+            if parallel.is_primary():
                 directory.keep_judged(run.cfg.workdir, found)
     finally:
         if progress is not None:

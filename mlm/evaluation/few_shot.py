@@ -17,7 +17,7 @@ from mlm import objectives
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import SHARE, estimate
 from mlm.evaluation import prompts
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.evaluation.prompts import Task
 from mlm.inference import masked_queries, pseudo_likelihood
 from mlm.inference.masked_queries import Cloze
@@ -42,19 +42,19 @@ class Grid(NamedTuple):
 
 
 def can(cfg: config.Config) -> str:
-    return pseudo_likelihood.can(cfg) or ("it runs in several processes, not one" if parallel.several() else "")
+    return pseudo_likelihood.can(cfg) or ("it runs in several processes, not one" if parallel.is_multiprocess() else "")
 
 
-def parts(task: Task, grid: Grid) -> list[Part]:
+def parts(task: Task, grid: Grid) -> list[EvaluationCase]:
     """What is asked, a part a draw. Raises ConfigError for a grid that trains nothing, and too few examples."""
     for name, values in (("--few_batches", grid.batches), ("--few_rates", grid.rates)):
-        errors.expect(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
+        errors.require(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
     one = prompts.zero_shot(task)
     made = []
     for seed in SEEDS:
         train, choose = draw(task.train, len(task.prompt.verbalisers), seed)
         asked = one.asked | {"train": train, "choose": choose, "seed": seed, "grid": list(grid), "format": FORMAT}
-        made.append(Part("few_shot", f"{one.name}/{seed}", asked, one.about))
+        made.append(EvaluationCase("few_shot", f"{one.name}/{seed}", asked, one.about))
     return made
 
 
@@ -69,7 +69,8 @@ def draw(examples: list, labels: int, seed: int) -> tuple[list, list]:
     for place in order:
         of_label[examples[place][-1]].append(examples[place])
     least = min(map(len, of_label.values()))
-    errors.expect(least >= 2 * SHOTS, "examples of the rarest label", least, f"at least {2 * SHOTS}, half to choose by")
+    errors.require(least >= 2 * SHOTS, "examples of the rarest label", least,
+                   f"at least {2 * SHOTS}, half to choose by")
     first, second = ([one for every in of_label.values() for one in every[start:start + SHOTS]]
                      for start in (0, SHOTS))
     return first, second
@@ -82,12 +83,12 @@ def objective(verbaliser_C: np.ndarray) -> types.Objective:
         h_BxD = jnp.take_along_axis(h_BxLxD, batch.labels["place_B"][:, None, None], axis=1)[:, 0]
         log_prob_BxC = jax.nn.log_softmax(model.logits(params["model"], h_BxD)[:, verbaliser_C])
         nats_B = -jnp.take_along_axis(log_prob_BxC, batch.labels["label_B"][:, None], axis=1)[:, 0]
-        return types.Losses({"prompt": nats_B}, {"prompt": jnp.ones_like(nats_B)}, {})
+        return types.LossSums({"prompt": nats_B}, {"prompt": jnp.ones_like(nats_B)}, {})
 
     return types.Objective(init=lambda key, model: {}, loss=loss, asked=None, scores=())
 
 
-def ask(run: Trained, part: Part, told: Callable) -> dict:
+def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """`prompts.ask` of dev, after learning from SHOTS examples a label by the trial that SHOTS others choose.
 
     "chosen": its batch, learning rate and steps, and the accuracy on those others, on which ties go to the higher
@@ -135,7 +136,9 @@ def compiled(cfg: config.Config, model: types.Model, verbalisers: bytes) -> tupl
     return goal, steps, score
 
 
-def begin(cfg: config.Config, goal: types.Objective, params: types.Params, knobs: types.Knobs) -> types.TrainState:
+def begin(
+    cfg: config.Config, goal: types.Objective, params: types.Params, knobs: types.TracedHparams
+) -> types.TrainState:
     """A state at step 0 with a run's parameters (numpy), without those of its objective."""
     params = {"model": params["model"], "objective": {}}
     part = trainable.moving(params, update.frozen(cfg, goal))
@@ -144,12 +147,12 @@ def begin(cfg: config.Config, goal: types.Objective, params: types.Params, knobs
 
 def batches(train: Cloze, label_N, size: int, steps: int, seed: int) -> Iterator[types.Batch]:
     """So many batches of the examples, which every pass takes in a new order."""
-    draws, text = np.random.default_rng(seed), types.Text(*map(np.asarray, masked_queries.text(train.ids_BxL)))
+    draws, text = np.random.default_rng(seed), types.Tokens(*map(np.asarray, masked_queries.text(train.ids_BxL)))
     places = itertools.chain.from_iterable(draws.permutation(len(label_N)) for _ in itertools.count())
     for _ in range(steps):
         rows_B = np.fromiter(itertools.islice(places, size), int, size)
         labels = {"place_B": train.place_B[rows_B], "label_B": label_N[rows_B]}
-        yield types.Batch(types.Text(*(x[rows_B] for x in text)), labels, np.arange(size, dtype=np.int32))
+        yield types.Batch(types.Tokens(*(x[rows_B] for x in text)), labels, np.arange(size, dtype=np.int32))
 
 
 def quality(log_prob_NxC, label_N) -> tuple[float, float]:
@@ -159,7 +162,7 @@ def quality(log_prob_NxC, label_N) -> tuple[float, float]:
     return float(right_N.mean()), float(log_prob_NxC[np.arange(len(label_N)), label_N].mean())
 
 
-def work(run: Trained, part: Part) -> int:
+def work(run: Trained, part: EvaluationCase) -> int:
     """Looks at the examples that choose."""
     grid = Grid(*part.asked["grid"])
     return len(grid.batches) * len(grid.rates) * -(-grid.steps // grid.every)

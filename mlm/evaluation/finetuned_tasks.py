@@ -12,13 +12,13 @@ from mlm.base import config, fields, files
 from mlm.base.estimates import Score, scores_of
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
-from mlm.evaluation.evaluations import Part, Question
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
 from mlm.train import finetuning_recipe
 from mlm.train.run import directory, log, loop
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel
 
-PREDICTIONS = {"predictions": Question(predictions.can, predictions.ask)}
+PREDICTIONS = {"predictions": EvaluationTask(predictions.can, predictions.ask)}
 # Fields of a fine-tuning that do not say what is asked: those of the run that it starts from, where the examples come
 # from, whose content is digested by itself, and what a trial names.
 ELSEWHERE = ("data.", "model.", "tokenizer.", "start.", "seed", "optim.learning_rate", "train.batch_size",
@@ -29,7 +29,7 @@ def can(cfg: config.Config) -> str:
     return ""
 
 
-def parts(cfg: config.Config) -> list[Part]:
+def parts(cfg: config.Config) -> list[EvaluationCase]:
     """A part for each trial of config.downstream, "TASK-DIGITS/lr0.001-e3-s0": the digits are of the task's files and
     of how they are fine-tuned for, so that what is asked of other files, or otherwise, stands beside it.
     """
@@ -47,7 +47,7 @@ def parts(cfg: config.Config) -> list[Part]:
         name = f"{called(trial)}-{known[kind][:6]}/{point(asked)}-s{trial.seed}"
         row = tasks.TASKS.get(trial.task)
         about = {"title": row.title, "note": row.note} if row else {"title": trial.task, "note": ""}
-        made.append(Part("tasks", name, asked, asked | about))
+        made.append(EvaluationCase("tasks", name, asked, asked | about))
     return made
 
 
@@ -62,7 +62,7 @@ def point(answer: Mapping) -> str:
     return f"lr{answer['learning_rate']:.9g}-e{answer['epochs']:.9g}-b{answer['batch_size']}"
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """The dev "evaluation" of the fine-tuned model, with its "scores" as a result has them, and its "run": the name of
     its directory among the run's fine-tunings, where its predictions lie; or how it "diverged".
 
@@ -81,7 +81,7 @@ def ask(run: Trained, part: Part, told) -> dict:
         told()
         return {"diverged": str(diverged), "run": name}
     evaluations.finish(PREDICTIONS, cfg, predictions.parts(cfg), packed)
-    if parallel.writes():
+    if parallel.is_primary():
         files.remove_folder(directory.checkpoints(cfg.workdir))
     told()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}

@@ -13,7 +13,7 @@ from mlm.base import config, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import parallel
 from mlm.train.step.program import frozen
@@ -38,7 +38,7 @@ def asked(cfg: config.Config) -> dict:
     return {"items": ITEMS, "seed": cfg.eval.mask_seed, "max_rows": cfg.eval.max_examples}
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """Accuracy on the items, and by class of what lies between, beside the optimum's on the same items.
 
     {} where the held-out rows hold no item.
@@ -70,7 +70,7 @@ def ask(run: Trained, part: Part, told) -> dict:
     return said(weight_I) | {name: by_class(name, bins) for name, bins in BINS[part.name].items()}
 
 
-def alone(model: types.Model, params, batch: types.Batch, knobs: types.Knobs):
+def alone(model: types.Model, params, batch: types.Batch, knobs: types.TracedHparams):
     """log_prob_BxV of the one token of each row that is masked."""
     h_BxLxD = model.encode(params["model"], batch.text)[0]
     place_B = (batch.text.ids_BxL == MASK).argmax(-1)
@@ -80,7 +80,7 @@ def alone(model: types.Model, params, batch: types.Batch, knobs: types.Knobs):
 
 def masked_alone(cfg: config.Config, rows: loader.Rows, items) -> Iterator[types.Batch]:
     """This process's share of batches that hold the row of each item with its word masked; the last is filled up."""
-    size, mine = cfg.eval.batch_size, parallel.mine(cfg.eval.batch_size)
+    size, mine = cfg.eval.batch_size, parallel.is_local(cfg.eval.batch_size)
     for first in range(0, len(items.row_I), size):
         slots_B = np.arange(first, first + size, dtype=np.int32)[mine]
         of_B = np.minimum(slots_B, len(items.row_I) - 1)

@@ -12,7 +12,7 @@ from mlm.base.estimates import ratio
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.data.language import grammar, word_classes
 from mlm.data.rows import loader
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import floors, parallel, references, update
 from mlm.train.step.program import frozen
@@ -30,7 +30,7 @@ def asked(cfg: config.Config) -> dict:
             "format": references.FORMAT}
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """"predictions" and, for each of `parts.PARTS`, nats per prediction: the model's "loss", the "floor" and "excess".
 
     Each is exact: the model's probabilities are added up over the entries of a kind, and of a kind and number, and so
@@ -42,12 +42,12 @@ def ask(run: Trained, part: Part, told) -> dict:
     model = objectives.telling(cfg, run.program.model)
     answer = run.program.run.per_row(by_part, model, run.program.objective, objectives.losses(cfg)["loss"], *groups)
     batches = loader.eval_batches(packed.validation, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_examples,
-                                  **parallel.share())
+                                  **parallel.process_slice())
     found = [answer(run.state, run.program.run.put_batch(batch), frozen(cfg)) for batch in batches]
     count = loader.judged_rows(packed.validation, cfg.eval.max_examples)
     columns = {name: np.concatenate([one[name] for one in found])[:count].astype(np.float64) for name in found[0]}
     told()
-    if not parallel.writes():
+    if not parallel.is_primary():
         return {}
     best, weight_N = references.split(cfg, run.program, packed), columns["weight"]
 
@@ -60,7 +60,7 @@ def ask(run: Trained, part: Part, told) -> dict:
 
 
 def by_part(model: types.Model, objective: types.Objective, seen: str, kinds: bytes, classes: bytes, params,
-            batch: types.Batch, knobs: types.Knobs) -> dict:
+            batch: types.Batch, knobs: types.TracedHparams) -> dict:
     """Sums over each row of the nats of each part, and how many tokens were asked for ("weight").
 
     seen: of an asked token's row, as floors.FLOORS has it; kinds, classes: `parts.groups`.

@@ -2,7 +2,7 @@
 from mlm import objectives
 from mlm.base import config, fields
 from mlm.data.rows import pack
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import evaluation, program, references
 
@@ -15,7 +15,7 @@ def asked(cfg: config.Config, rate: float) -> dict:
     return {"rate": rate, "seed": cfg.eval.mask_seed, "max_rows": cfg.eval.max_examples}
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """ "rate", and the scores of the evaluation there: one compiled step, made for the highest of config.eval.mask_rates."""
     packed, rate = run.packed(), part.asked["rate"]
     made = program.build(fields.override(run.cfg, {"eval.mask_rate": max(run.cfg.eval.mask_rates)}), packed.about)

@@ -7,15 +7,15 @@ import numpy as np
 
 from mlm.base.estimates import mean_share
 from mlm.data.tasks.blimp import Suite
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference.pseudo_likelihood import METRICS, Scores, of_part
 from mlm.train.run.trained_run import Trained
 
 
-def parts(suite: Suite) -> list[Part]:
+def parts(suite: Suite) -> list[EvaluationCase]:
     """What a suite asks, a part a paradigm: two suites of one name that differ in any sentence have no part in common.
     """
-    return [Part("pairs", f"{key(suite)}/{one.name}", one.sentences, {"suite": suite.name,
+    return [EvaluationCase("pairs", f"{key(suite)}/{one.name}", one.sentences, {"suite": suite.name,
                                                                       "phenomenon": one.phenomenon})
             for one in suite.paradigms]
 
@@ -24,7 +24,7 @@ def key(suite: Suite) -> str:
     return f"{suite.name}-{suite.sha256[:6]}"
 
 
-def ask(run: Trained, part: Part, told: Callable) -> dict:
+def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """`accuracy` on a paradigm: its sentences, good, bad, good, bad, ..."""
     return accuracy(of_part(run, part, told))
 

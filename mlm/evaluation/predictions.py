@@ -6,7 +6,7 @@ import numpy as np
 from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.train.run import directory
 from mlm.train.run.trained_run import Trained
 from mlm.train.step import evaluation, parallel
@@ -19,13 +19,13 @@ def can(cfg: config.Config) -> str:
     return "" if cfg.data.corpus == "task" else f"config.data.corpus is {cfg.data.corpus}, not a task"
 
 
-def parts(cfg: config.Config) -> list[Part]:
+def parts(cfg: config.Config) -> list[EvaluationCase]:
     """Dev, and test where the task has one."""
-    return [Part("predictions", name, {"split": name, "max_rows": cfg.eval.max_examples, "format": FORMAT})
+    return [EvaluationCase("predictions", name, {"split": name, "max_rows": cfg.eval.max_examples, "format": FORMAT})
             for name in SPLITS if name == "dev" or splits.has_test(cfg.data)]
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """The objective's scores on the split, beside a file of its predictions: a line of JSON for each example, with its
     "id", the "gold" label, what is "predicted", and a "score": the log-probability of that, or for an answer the logits
     above those of none. A word of tags is an example by "id" and "word".
@@ -36,7 +36,7 @@ def ask(run: Trained, part: Part, told) -> dict:
         known = {"threshold": dev["threshold"]}  # tuned there
     columns = evaluation.judge(run.cfg, run.program, run.state, packed, SPLITS[part.name], known)
     told()
-    if not parallel.writes():
+    if not parallel.is_primary():
         return {}
     directory.write_predictions(run.cfg.workdir, part.name, lines(run.cfg, packed, SPLITS[part.name], columns))
     return evaluation.summary(columns, run.program.objective.scores)

@@ -19,7 +19,7 @@ from mlm.base.estimates import Score, measure
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import batching, masked_queries
 from mlm.inference.masked_queries import Cloze
 from mlm.objectives import scores
@@ -62,8 +62,8 @@ def read(name: str, folder: str, pattern: str = "", words: Sequence[str] = ()) -
 
     Raises ConfigError for an unknown task, a pattern that lacks a place, and as splits.source does.
     """
-    errors.one_of("--prompt", name, list(PROMPTS))
-    errors.expect(Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder,
+    errors.require_one_of("--prompt", name, list(PROMPTS))
+    errors.require(Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder,
                   f"the folder of {name}'s files")
     cfg = tasks.resolve(fields.override(config.Config(), {
         "data.corpus": "task", "data.task": name, "data.task_path": folder}))
@@ -71,7 +71,7 @@ def read(name: str, folder: str, pattern: str = "", words: Sequence[str] = ()) -
     labels = tuple(said.verbalisers)
     cfg = fields.override(cfg, {"data.labelled.labels": ",".join(labels)})
     check(pattern or said.pattern, bool(cfg.data.labelled.text_pair_column))
-    errors.expect(len(words) in (0, len(labels)), "--verbalisers", ",".join(words),
+    errors.require(len(words) in (0, len(labels)), "--verbalisers", ",".join(words),
                   f"a word for each label of {name}, in this order: {', '.join(labels)}")
     source = splits.source(cfg)
     number = {label: place for place, label in enumerate(labels)}
@@ -89,17 +89,17 @@ def check(pattern: str, pair: bool) -> None:
     places = (TEXT, SECOND, HIDDEN) if pair else (TEXT, HIDDEN)
     words = pattern.split()
     for place in places:
-        errors.expect(words.count(place) == 1, "--pattern", pattern, f"{place} once, with spaces around it")
+        errors.require(words.count(place) == 1, "--pattern", pattern, f"{place} once, with spaces around it")
     for word in words:
-        errors.expect(word in places or not ("{" in word or HIDDEN in word), "--pattern", pattern,
+        errors.require(word in places or not ("{" in word or HIDDEN in word), "--pattern", pattern,
                       f"words, and of places {', '.join(places)}, not {word!r}")
 
 
-def zero_shot(task: Task) -> Part:
+def zero_shot(task: Task) -> EvaluationCase:
     """What a task's dev split asks. Another pattern or other words are another part, beside it."""
     (most, _), = Counter(number for *_, number in task.train).most_common(1)
     how = {"pattern": task.prompt.pattern, "verbalisers": dict(task.prompt.verbalisers)}
-    return Part("zero_shot", key(task), how | {"examples": task.dev, "majority": most, "scores": task.scores,
+    return EvaluationCase("zero_shot", key(task), how | {"examples": task.dev, "majority": most, "scores": task.scores,
                                                "format": FORMAT}, {"task": task.name, **how})
 
 
@@ -114,11 +114,11 @@ def entries(words: Tokenizer, verbalisers: Mapping[str, str]) -> np.ndarray:
     for label, word in verbalisers.items():
         ids, field = words.encode(word), f"verbaliser of label {label}"
         pieces = ", ".join(repr(words.pieces[i]) for i in ids)
-        errors.expect(len(ids) > 0 and UNK not in ids, field, word,
+        errors.require(len(ids) > 0 and UNK not in ids, field, word,
                       f"a word that the run's vocabulary knows; there its pieces are {pieces or 'none'}")
-        errors.expect(len(ids) == 1, field, word, "one entry of the run's vocabulary, where it has "
+        errors.require(len(ids) == 1, field, word, "one entry of the run's vocabulary, where it has "
                       f"{len(ids)} pieces: {pieces}")
-        errors.expect(ids[0] not in found, field, word, f"another than that of label {found.get(ids[0])}")
+        errors.require(ids[0] not in found, field, word, f"another than that of label {found.get(ids[0])}")
         found[ids[0]] = label
     return np.array(list(found), np.int32)
 
@@ -137,7 +137,7 @@ def rows(words: Tokenizer, pattern: str, examples: Sequence, length: int) -> tup
     parts = [part if isinstance(part, str) else words.encode(" ".join(part)) if part else [] for part in parts]
     room = length - 3 - sum(len(part) for part in parts if not isinstance(part, str))
     pair = SECOND in parts
-    errors.expect(room > pair, "--pattern", pattern, f"one that leaves room for texts in rows of {length} tokens")
+    errors.require(room > pair, "--pattern", pattern, f"one that leaves room for texts in rows of {length} tokens")
     first = words.encode_batch([one[0] for one in examples])
     second = words.encode_batch([one[1] for one in examples]) if pair else [[]] * len(examples)
     ids_NxL, place_N, cut = np.full((len(examples), length), PAD, np.int32), [], 0
@@ -178,7 +178,7 @@ def _batches(asked, batch_size):
                            whole=True)
 
 
-def ask(run: Trained, part: Part, told: Callable) -> dict:
+def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """What the likeliest verbaliser gets right of a dev split, with nothing trained.
 
     "accuracy" and the task's own scores, each with its standard error over examples ("_se"); beside them "majority",
@@ -192,7 +192,7 @@ def ask(run: Trained, part: Part, told: Callable) -> dict:
                                      verbaliser_C.tobytes())
 
     def score(one):
-        mine = parallel.mine(len(one.place_B))
+        mine = parallel.is_local(len(one.place_B))
         return answer(run.state, run.program.run.put_batch(Cloze(*(x[mine] for x in one))), None)
 
     log_prob_NxC = answered(score, asked, run.cfg.eval.batch_size, told)
@@ -215,7 +215,7 @@ def judged(predicted_N, label_N, said: Mapping) -> dict:
     return result | {"majority": float((label_N == said["majority"]).mean()), "predicted": shares}
 
 
-def work(run: Trained, part: Part) -> int:
+def work(run: Trained, part: EvaluationCase) -> int:
     """Batches that a part's examples take."""
     asked, _ = rows(run.tokenizer, part.asked["pattern"], part.asked["examples"], run.cfg.pack.seq_len)
     return sum(1 for _ in _batches(asked, run.cfg.eval.batch_size))

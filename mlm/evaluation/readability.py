@@ -16,7 +16,7 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.inference import batching, masked_queries, pseudo_likelihood
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 
 EVERY = 5
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
@@ -35,7 +35,7 @@ class Passage(NamedTuple):
         return self.exact / self.words
 
 
-def passages(model: Opened, texts: Sequence[str], every: int = EVERY) -> list[Passage]:
+def passages(model: LanguageModel, texts: Sequence[str], every: int = EVERY) -> list[Passage]:
     """The cloze score of each text.
 
     Of every `every` words one is deleted, all such of a text at once, punctuation left; in as many versions of the text
@@ -43,13 +43,13 @@ def passages(model: Opened, texts: Sequence[str], every: int = EVERY) -> list[Pa
     likeliest of each; exact is a word all of whose tokens are right. A text longer than a row is asked in parts. Raises
     ConfigError for a text of fewer than `every` words, and for a model that was trained to fill nothing in.
     """
-    errors.expect(not pseudo_likelihood.can(model.cfg) and model.output, "cloze", model.cfg.objective,
+    errors.require(not pseudo_likelihood.can(model.cfg) and model.output, "cloze", model.cfg.objective,
                   "a run that was trained to tell what is hidden (such as mlm)")
-    errors.at_least(2, "every", every)
+    errors.require_at_least(2, "every", every)
     shown, of = [], []  # rows with words hidden; the number of the text, the row itself and its words
     for number, text in enumerate(texts):
         spans = [word.span() for word in WORD.finditer(text)]
-        errors.expect(len(spans) >= every, "text", text, f"a passage of {every} words or more")
+        errors.require(len(spans) >= every, "text", text, f"a passage of {every} words or more")
         ids, words = _placed(model.tokenizer, text, spans)
         for version in range(every):
             for row, mine in _parts(model.tokenizer, ids, words[version::every], model.length - 2):

@@ -9,7 +9,7 @@ from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import aligned as rows
 from mlm.data.rows import loader, pack
 from mlm.data.text import aligned
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import decoding
 from mlm.train.run import directory
 from mlm.train.run.trained_run import Trained
@@ -28,36 +28,36 @@ def can(cfg: config.Config) -> str:
     return "" if cfg.data.corpus == "aligned" else f"config.data.corpus is {cfg.data.corpus}, not aligned"
 
 
-def due(cfg: config.Config, beams: Sequence[int]) -> list[Part]:
+def due(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationCase]:
     """What these beams are asked of a run's held-out pairs: those of its test split, of dev where it has none."""
     split = "test" if cfg.data.parallel.test else "dev"
     return parts(split, {"split": split, "max_rows": cfg.eval.max_examples}, beams)
 
 
-def of_pairs(name: str, pairs: Sequence[aligned.Pair], beams: Sequence[int]) -> list[Part]:
+def of_pairs(name: str, pairs: Sequence[aligned.Pair], beams: Sequence[int]) -> list[EvaluationCase]:
     """The same of pairs of one's own."""
     return parts(name, {"pairs": [list(pair) for pair in pairs]}, beams)
 
 
-def parts(name: str, of: Mapping[str, Any], beams: Sequence[int]) -> list[Part]:
+def parts(name: str, of: Mapping[str, Any], beams: Sequence[int]) -> list[EvaluationCase]:
     """A part for each beam, and for each way of comparing its texts, where there are several to compare."""
     made = []
     for width in beams:
         for norm in NORMS if width > 1 else ("none",):
             about = {"of": name, "beam": width, "normalise": norm}
             called = f"{name}-beam{width}" + (f"-{norm}" if width > 1 else "")
-            made.append(Part("translation", called, about | dict(of) | {"format": FORMAT}, about))
+            made.append(EvaluationCase("translation", called, about | dict(of) | {"format": FORMAT}, about))
     return made
 
 
-def ask(run: Trained, part: Part, told) -> dict:
+def ask(run: Trained, part: EvaluationCase, told) -> dict:
     """"bleu" with its error and interval, "chrf", both with their signatures; "brevity", the translations' length over
     the references'; "pairs", and how many sources were "cut". What was found is kept in a file of predictions."""
     metrics()  # told before the long work
     pairs = _pairs(run, part)
     texts, cut = translations(run, [pair.source for pair in pairs], part.asked["beam"], part.asked["normalise"])
     told()
-    if not parallel.writes():
+    if not parallel.is_primary():
         return {}
     directory.write_predictions(run.cfg.workdir, part.name, lines(pairs, texts))
     return {"pairs": len(pairs), "cut": cut, **scored(texts, [pair.target for pair in pairs], run.cfg.eval.mask_seed)}
@@ -87,7 +87,7 @@ def translations(run: Trained, texts: Sequence[str], width: int, normalise: str)
              "positions": np.zeros((len(texts), 1), int)}
     split = begun | {name: column[by_length] for name, column in columns.items()}
     answer = run.program.run.per_row(best, run.program.model, cfg.pack.seq_len, width, normalise, whole=True)
-    batches = loader.eval_batches(split, batch_size=cfg.eval.batch_size, **parallel.share())
+    batches = loader.eval_batches(split, batch_size=cfg.eval.batch_size, **parallel.process_slice())
     found = [answer(run.state, run.program.run.put_batch(batch), program.frozen(cfg)) for batch in batches]
     ids_NxT = np.concatenate(found)[:len(texts)]
     made = [""] * len(texts)

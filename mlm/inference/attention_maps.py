@@ -13,7 +13,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import errors, types
 from mlm.inference import batching, masked_queries
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 
 
 class Answer(NamedTuple):
@@ -34,14 +34,14 @@ class Looked(NamedTuple):
     hidden: bool              # whether a token was hidden when its place was asked; else its answer is the next token
 
 
-def ask(model: Opened, text: str) -> Looked:
+def ask(model: LanguageModel, text: str) -> Looked:
     """All maps that a model has of a text, which is cut to `model.length` tokens.
 
     Raises ConfigError for a model without any: it has no attention, and was trained to tell no tokens.
     """
     seen = objectives.seen(model.cfg)
     tells, attends = model.output and seen in ("rest", "left"), model.model.attention is not None
-    errors.expect(tells or attends, "attend", model.cfg.objective, "a Transformer, or a run that was trained to tell "
+    errors.require(tells or attends, "attend", model.cfg.objective, "a Transformer, or a run that was trained to tell "
                   "tokens")
     row, = batching.rows(model.tokenizer, [text], model.length, hidden=True)
     weights = model.attention(text)[1] if attends else None
@@ -74,7 +74,7 @@ def rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
     return np.stack(reached).astype(np.float32)
 
 
-def saliency(model: Opened, row: list[int], hidden: bool) -> tuple[np.ndarray, list[Answer]]:
+def saliency(model: LanguageModel, row: list[int], hidden: bool) -> tuple[np.ndarray, list[Answer]]:
     """(slope_TxT, answers): how steeply each place's answer follows each token's embedding, its gradient saliency.
 
     Entry (i, j) is the Euclidean norm of the gradient, by the embedding of token j behind its norm, of the

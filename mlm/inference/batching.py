@@ -38,7 +38,7 @@ def encode(tokenizer: Tokenizer, text: str, hidden: bool = False) -> list[int]:
         if masked and tokenizer.pieces[row[-1]] == SPACE:
             row.pop()  # the space before the word, which is of the hidden piece
         row += [MASK] * shown[first:end].count(free) if masked else [token]
-    errors.expect(row.count(MASK) == text.count(HIDDEN), "text", text, f"one whose {text.count(HIDDEN)} {HIDDEN} are "
+    errors.require(row.count(MASK) == text.count(HIDDEN), "text", text, f"one whose {text.count(HIDDEN)} {HIDDEN} are "
                   "words or parts of words of this model's vocabulary")
     return [*row, SEP]
 
@@ -65,7 +65,7 @@ def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool =
     found = []
     for text, row in zip(texts, whole(tokenizer, texts, hidden), strict=True):
         found.append(fitted(row, length))
-        errors.expect(found[-1].count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first "
+        errors.require(found[-1].count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first "
                       f"{length - 2} tokens, which are what the model was trained on")
     return found
 

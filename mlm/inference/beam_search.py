@@ -41,7 +41,7 @@ def divisor(normalise: str, length, alpha=0.6):
     none: 1. mean: the length, so that score(y) = 1/t sum log P(y_t) (Jurafsky & Martin, equation 13.17). wu: ((5 + t) /
     6)^alpha (Wu et al. 2016, arXiv 1609.08144, equation 14, without its coverage).
     """
-    errors.one_of("normalise", normalise, NORMS)
+    errors.require_one_of("normalise", normalise, NORMS)
     length = jnp.asarray(length, jnp.float32)
     return {"none": jnp.ones_like(length), "mean": length, "wu": ((5 + length) / 6) ** alpha}[normalise]
 
@@ -59,8 +59,8 @@ def search(following: Callable, cache, last_B, *, width: int, steps: int, most_B
     and no beam that goes on can get among them: "bound", whatever follows (transformers' early_stopping="never"; exact,
     as log P only falls); "now", if it ended as it stands (their False); "first", at once (their True).
     """
-    errors.at_least(1, "beam", width)
-    errors.one_of("stop", stop, STOPS)
+    errors.require_at_least(1, "beam", width)
+    errors.require_one_of("stop", stop, STOPS)
     B, W, T = len(last_B), width, steps
     most_B = jnp.full(B, steps) if most_B is None else most_B
 

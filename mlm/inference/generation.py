@@ -33,30 +33,30 @@ def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "me
     prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
     """
     cfg = model.cfg
-    errors.expect(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
+    errors.require(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
                   "a run that was trained to tell tokens")
-    errors.expect(not models.source(cfg), "generate", cfg.model.family, "translate, for a model that reads a source"
+    errors.require(not models.source(cfg), "generate", cfg.model.family, "translate, for a model that reads a source"
                   if cfg.data.corpus == "aligned" else "a model that reads no source")
     _whole(length=length, top_k=top_k, seed=seed, count=count, beam=beams, at_once=at_once)
-    errors.number("seed", seed, 0, 2**32 - 1)
-    errors.number("length", length, 0, model.length)
-    errors.number("temperature", temperature, 0, 100)
-    errors.number("top_k", top_k, 0, model.tokenizer.vocab_size)
-    errors.number("top_p", top_p, 0, 1, low_open=True)
+    errors.require_number("seed", seed, 0, 2**32 - 1)
+    errors.require_number("length", length, 0, model.length)
+    errors.require_number("temperature", temperature, 0, 100)
+    errors.require_number("top_k", top_k, 0, model.tokenizer.vocab_size)
+    errors.require_number("top_p", top_p, 0, 1, low_open=True)
     for name, value in (("count", count), ("beam", beams), ("at_once", at_once)):
-        errors.at_least(1, name, value)
+        errors.require_at_least(1, name, value)
     left = bool({"left", "sides"} & {*objectives.losses(cfg).values()})
-    errors.expect(not left or model.model.init_cache is not None, "generate", cfg.model.family,
+    errors.require(not left or model.model.init_cache is not None, "generate", cfg.model.family,
                   "a model that is read a token at a time")
     least = 2 if left else 1 if cfg.pack.mode == "stream" else 3
-    errors.expect(length == 0 or length >= least, "length", length, f"at least {least} tokens, with those that begin "
+    errors.require(length == 0 or length >= least, "length", length, f"at least {least} tokens, with those that begin "
                   "and end a text; or 0, for as many as a row holds")
     orders = ("left",) if left else iterative_unmasking.ORDERS
-    errors.expect(by in ("", *orders), "by", by, f"{' or '.join(orders)}, since config.objective is {cfg.objective}")
-    errors.expect(temperature == 0 or beams == 1, "temperature", temperature, "0, with beams")
-    errors.expect(temperature > 0 or count <= beams, "count", count, f"at most {beams}, the beams; or a temperature to "
-                  "draw by")
-    errors.expect(left or beams == 1, "beam", beams, "1, where [MASK]s are filled")
+    errors.require(by in ("", *orders), "by", by, f"{' or '.join(orders)}, since config.objective is {cfg.objective}")
+    errors.require(temperature == 0 or beams == 1, "temperature", temperature, "0, with beams")
+    errors.require(temperature > 0 or count <= beams, "count", count,
+                   f"at most {beams}, the beams; or a temperature to " "draw by")
+    errors.require(left or beams == 1, "beam", beams, "1, where [MASK]s are filled")
     rows = _prompts(model, prompts, length or model.length, left=left)
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), i // count), i % count))(
         np.arange(len(rows) * count))
@@ -73,13 +73,13 @@ def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str =
               ) -> list[list[Written]]:
     """For each source the best `count` texts beside it, none longer than the rows of training are."""
     cfg = model.cfg
-    errors.expect(models.source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)")
-    errors.expect(cfg.data.corpus == "aligned", "translate", cfg.objective, "a run of aligned text "
+    errors.require(models.source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)")
+    errors.require(cfg.data.corpus == "aligned", "translate", cfg.objective, "a run of aligned text "
                   "(config.data.corpus)")
     _whole(beam=beams, count=count)
-    errors.one_of("normalise", normalise, beam_search.NORMS)
-    errors.at_least(1, "beam", beams)
-    errors.number("count", count, 1, beams)
+    errors.require_one_of("normalise", normalise, beam_search.NORMS)
+    errors.require_at_least(1, "beam", beams)
+    errors.require_number("count", count, 1, beams)
     longest = model.about.source_length
     columns, _ = aligned.sources(model.tokenizer, list(sources), longest)
     rows = [ids[there > 0].tolist() for ids, there in zip(columns["source_ids"], columns["source_segments"],
@@ -94,7 +94,7 @@ def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str =
 
 def _whole(**values) -> None:
     for name, value in values.items():
-        errors.expect(isinstance(value, Integral), name, value, "a whole number")
+        errors.require(isinstance(value, Integral), name, value, "a whole number")
 
 
 def _prompts(model, texts, length, *, left) -> list[list[int]]:
@@ -102,16 +102,16 @@ def _prompts(model, texts, length, *, left) -> list[list[int]]:
     rows, stream = [], model.cfg.pack.mode == "stream"
     end = [] if stream else [SEP]
     for each in texts:
-        errors.expect(not left or batching.HIDDEN not in each, "text", each, f"one without {batching.HIDDEN}, since a "
+        errors.require(not left or batching.HIDDEN not in each, "text", each, f"one without {batching.HIDDEN}, since a "
                       f"{model.cfg.objective} run goes on from the left")
         row = batching.encode(model.tokenizer, each, hidden=not left)[stream:-1]
-        errors.expect(not left or len(row) > 0, "text", each, "a text to go on with, since rows of a stream begin with "
-                      "no token of their own")
+        errors.require(not left or len(row) > 0, "text", each,
+                       "a text to go on with, since rows of a stream begin with " "no token of their own")
         if not left:
             row += [MASK] * (0 if MASK in row else length - len(end) - len(row)) + end
-            errors.expect(MASK in row and len(row) <= length, "text", each, f"one with {batching.HIDDEN}, or with room "
-                          f"behind it, within {length} tokens")
-        errors.expect(not left or len(row) < length, "text", each, f"fewer than {length - 1 + stream} tokens, so that "
+            errors.require(MASK in row and len(row) <= length, "text", each,
+                           f"one with {batching.HIDDEN}, or with room " f"behind it, within {length} tokens")
+        errors.require(not left or len(row) < length, "text", each, f"fewer than {length - 1 + stream} tokens, so that "
                       "there is room behind it")
         rows.append(row)
     return rows

@@ -34,7 +34,7 @@ class Filling(NamedTuple):
     text: str                 # the text with it there, other [MASK] left as they are
 
 
-class Opened(NamedTuple):
+class LanguageModel(NamedTuple):
     """A model, its vocabulary and its parameters. Methods take one text or a list of them, and give as many answers.
 
     Texts are asked in batches of like length, so that few programs are compiled; answers are numpy's, in the order of
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     model: types.Model
     objective: types.Objective
     params: types.Params      # "model" and "objective", as a run keeps them
-    about: types.About
+    about: types.DatasetInfo
     length: int               # longest row, in tokens
     batch: int = 32           # rows of that length in a batch
     output: bool = True       # whether it came with an output layer over the vocabulary
@@ -61,9 +61,9 @@ class Opened(NamedTuple):
         """
         self._expect_masked("fill")
         texts, one = _listed(text)
-        errors.number("top", top, 1, self.tokenizer.vocab_size)
+        errors.require_number("top", top, 1, self.tokenizer.vocab_size)
         for each in texts:
-            errors.expect(batching.HIDDEN in each, "text", each, f"a text with {batching.HIDDEN} in it")
+            errors.require(batching.HIDDEN in each, "text", each, f"a text with {batching.HIDDEN} in it")
         ids = self._rows(texts)
         asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
         answer = self.telling(likeliest, top)
@@ -88,9 +88,9 @@ class Opened(NamedTuple):
         TxD of each text. Raises ConfigError for a layer or a pool that there is not.
         """
         texts, one = _listed(text)
-        errors.expect(not embeddings.can(self.cfg), "embed", self.cfg.model.family, "a model that reads a text alone")
-        errors.number("layer", layer, -self.cfg.model.num_layers - 1, self.cfg.model.num_layers)
-        errors.expect(pool in POOLS, "pool", pool, "mean, first or None")
+        errors.require(not embeddings.can(self.cfg), "embed", self.cfg.model.family, "a model that reads a text alone")
+        errors.require_number("layer", layer, -self.cfg.model.num_layers - 1, self.cfg.model.num_layers)
+        errors.require(pool in POOLS, "pool", pool, "mean, first or None")
         found = self._states(texts, layer % (self.cfg.model.num_layers + 1), pool)
         return found[0] if one else found if pool is None else np.stack(found) if found else np.zeros(
             (0, len(self.model.directions) * self.model.width), np.float32)
@@ -100,7 +100,7 @@ class Opened(NamedTuple):
         """The numbers of the `top` texts among `others` whose embeddings are most like a text's, each with its cosine.
         """
         texts, one = _listed(text)
-        errors.expect(pool is not None, "pool", pool, "mean or first")
+        errors.require(pool is not None, "pool", pool, "mean or first")
         cosine_SxO = (embeddings.unit(self.embed(texts, layer, pool)) @ embeddings.unit(self.embed(others, layer,
                                                                                                    pool)).T)
         found = [[(int(number), float(row[number])) for number in np.argsort(-row, kind="stable")[:top]]
@@ -118,7 +118,7 @@ class Opened(NamedTuple):
         """The pseudo-log-likelihood of each text, in nats: each token hidden alone (pll, Salazar et al. 2020), or with
         the rest of its word (pll_word_l2r, Kauf and Ivanova 2023)."""
         self._expect_masked("score")
-        errors.one_of("metric", metric, pseudo_likelihood.METRICS)
+        errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
         texts, one = _listed(text)
         answer = self.telling(masked_queries.log_prob)
         given = pseudo_likelihood.scores(lambda asked: answer(self.params, asked),
@@ -130,7 +130,7 @@ class Opened(NamedTuple):
         """(tokens, weights_KxHxTxT), float32: how much, in each of K layers and H heads, each token of a text takes of
         each other one; tokens are entries of the vocabulary. Raises ConfigError for a model without attention.
         """
-        errors.expect(self.model.attention is not None, "attention", self.cfg.model.cell or self.cfg.model.family,
+        errors.require(self.model.attention is not None, "attention", self.cfg.model.cell or self.cfg.model.family,
                       "a Transformer")
         texts, one = _listed(text)
         ids, found = self._rows(texts), [None] * len(texts)
@@ -166,9 +166,9 @@ class Opened(NamedTuple):
         return found[0] if one else found
 
     def _expect_masked(self, what):
-        errors.expect(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
+        errors.require(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
                       "a run that was trained to tell what is hidden (such as mlm)")
-        errors.expect(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
+        errors.require(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
                       "encoder alone, to embed with")
 
     def compiled(self, function, *fixed) -> Callable:
@@ -208,7 +208,7 @@ class Opened(NamedTuple):
         return (first if starts else first.rstrip()) + batching.surface(self.tokenizer.pieces[entry]) + after
 
 
-def load(folder: str) -> Opened:
+def load(folder: str) -> LanguageModel:
     """The model of the newest checkpoint in a run's directory, also while it trains.
 
     Raises ConfigError where there is no run or no checkpoint yet.
@@ -216,9 +216,17 @@ def load(folder: str) -> Opened:
     run = trained_run.load(folder, {}, alone=False)
     params = run.program.run.get_state(run.state).params
     tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
-    return Opened(run.cfg, tokenizer, run.program.model, run.program.objective, jax.tree.map(jnp.asarray, params),
-                  run.about, run.cfg.pack.seq_len, batching.fast(run.cfg.pack.seq_len),
-                  texts=(2,) if tasks.pairs(run.cfg.data) else (1,))
+    return LanguageModel(
+        run.cfg,
+        tokenizer,
+        run.program.model,
+        run.program.objective,
+        jax.tree.map(jnp.asarray, params),
+        run.about,
+        run.cfg.pack.seq_len,
+        batching.fast(run.cfg.pack.seq_len),
+        texts=(2,) if tasks.pairs(run.cfg.data) else (1,),
+    )
 
 
 def _listed(text) -> tuple[list[str], bool]:
@@ -226,7 +234,7 @@ def _listed(text) -> tuple[list[str], bool]:
     one = isinstance(text, str)
     texts = [text] if one else list(text)
     for each in texts:
-        errors.expect(isinstance(each, str), "text", each, "a text")
+        errors.require(isinstance(each, str), "text", each, "a text")
     return texts, one
 
 

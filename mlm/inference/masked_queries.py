@@ -20,11 +20,11 @@ class Cloze(NamedTuple):
     end_B: jax.Array
 
 
-def text(ids_BxL) -> types.Text:
+def text(ids_BxL) -> types.Tokens:
     """Rows of one segment: what is not PAD."""
     there_BxL = ids_BxL != PAD
     place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
-    return types.Text(ids_BxL, there_BxL.astype(ids_BxL.dtype), jnp.where(there_BxL, place_BxL, 0),
+    return types.Tokens(ids_BxL, there_BxL.astype(ids_BxL.dtype), jnp.where(there_BxL, place_BxL, 0),
                       jnp.zeros_like(ids_BxL))
 
 
@@ -50,7 +50,7 @@ def scorer(model: types.Model, run: parallel.Parallel, state) -> Callable[[Cloze
     answer = run.per_row(functools.partial(log_prob, model))
 
     def score(cloze):
-        mine = parallel.mine(len(cloze.place_B))
+        mine = parallel.is_local(len(cloze.place_B))
         return answer(state, run.put_batch(Cloze(*(x[mine] for x in cloze))), None)
 
     return score

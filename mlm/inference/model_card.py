@@ -4,7 +4,7 @@ import json
 
 from mlm import objectives
 from mlm.base import errors, fields
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 from mlm.models.hub import heads
 from mlm.train.run import directory
 
@@ -12,7 +12,7 @@ PIPELINES = {"MaskedLM": "fill-mask", "SequenceClassification": "text-classifica
              "TokenClassification": "token-classification"}  # by the end of a class of theirs
 
 
-def text(model: Opened, said: dict) -> str:
+def text(model: LanguageModel, said: dict) -> str:
     """README.md. said: the config.json that it stands beside."""
     cfg, workdir = model.cfg, model.cfg.workdir
     made, result = None, None

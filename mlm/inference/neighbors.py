@@ -13,7 +13,7 @@ from mlm.base import errors
 from mlm.base.special import UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation import embeddings
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*")
 MARKS = "'\u2019"     # what may stand within a word
@@ -70,7 +70,7 @@ def words(tokenizer: Tokenizer, text: str, longest: int) -> list[Word]:
     return found
 
 
-def at(model: Opened, text: str, word: str, which: int | None = None) -> Word:
+def at(model: LanguageModel, text: str, word: str, which: int | None = None) -> Word:
     """Where a word, or some that follow each other, stands in a text.
 
     which: of several such, from 1; without it there must be one alone. A number that is no word of the text is that of
@@ -85,22 +85,22 @@ def at(model: Opened, text: str, word: str, which: int | None = None) -> Word:
             break
     if not found and word.isdecimal() and 1 <= int(word[:9]) <= len(there):
         return there[int(word[:9]) - 1]
-    errors.expect(bool(found), "word", word, f"a word of {errors.shown(text)} that this model has entries for, among "
-                  f"the first {model.length - 2} tokens")
+    errors.require(bool(found), "word", word,
+                   f"a word of {errors.format_value(text)} that this model has entries for, among " f"the first {model.length - 2} tokens")
     numbers = [there.index(ends[one.end]) + 1 for one in found]
-    errors.expect(which is not None or len(found) == 1, "word", word, f"a word that stands in {errors.shown(text)} "
-                  f"once, or its number: {' or '.join(map(str, numbers))}")
-    errors.number("which", which or 1, 1, len(found))
+    errors.require(which is not None or len(found) == 1, "word", word,
+                   f"a word that stands in {errors.format_value(text)} " f"once, or its number: {' or '.join(map(str, numbers))}")
+    errors.require_number("which", which or 1, 1, len(found))
     return found[(which or 1) - 1]
 
 
-def state(model: Opened, text: str, word: Word, layer: int = -1) -> np.ndarray:
+def state(model: LanguageModel, text: str, word: Word, layer: int = -1) -> np.ndarray:
     """unit_D: the mean of the states of a word's pieces, scaled to length 1."""
     h_TxD = model.embed(text, layer, pool=None)
     return embeddings.unit(h_TxD[word.piece + 1:word.stop + 1].mean(0))
 
 
-def gathered(model: Opened, texts: Sequence[str], layer: int = -1) -> Words:
+def gathered(model: LanguageModel, texts: Sequence[str], layer: int = -1) -> Words:
     """All words of some texts. The states of all their tokens are not held at once."""
     lines, spans, size = [], [], _size(model)
     h_WxD = np.zeros((0, len(model.model.directions) * model.model.width), np.float32)
@@ -115,7 +115,7 @@ def gathered(model: Opened, texts: Sequence[str], layer: int = -1) -> Words:
     return Words(np.array(lines, int), np.array(spans, int).reshape(-1, 2), embeddings.unit(h_WxD).astype(np.float32))
 
 
-def _size(model: Opened) -> int:
+def _size(model: LanguageModel) -> int:
     """Texts whose states are held at once."""
     return max(model.batch, NUMBERS // (model.length * len(model.model.directions) * model.model.width))
 
@@ -128,14 +128,14 @@ def ranked(unit_D, among: Words, texts: Sequence[str], top: int) -> list[Neighbo
             for i in best for line, (first, end) in [(int(among.line_W[i]), among.span_Wx2[i].tolist())]]
 
 
-def nearest(model: Opened, text: str, word: str, others: Iterable[str], top: int = 5, layer: int = -1
+def nearest(model: LanguageModel, text: str, word: str, others: Iterable[str], top: int = 5, layer: int = -1
             ) -> list[Neighbour]:
     """The `top` words of other texts whose states are most like that of a word of this text, by their cosine.
 
     A word's state is the mean over its pieces (as of Ethayarajh 2019); layer: 0 the embeddings, -1 the last. word: as
     of `at`. The other texts are read a few at a time, so that there may be many. Raises ConfigError as `at` does.
     """
-    errors.at_least(1, "top", top)
+    errors.require_at_least(1, "top", top)
     unit_D = state(model, text, at(model, text, word), layer)
     best: list[Neighbour] = []
     rest, seen = iter(others), 0

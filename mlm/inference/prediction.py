@@ -22,7 +22,7 @@ class Prediction(NamedTuple):
 def predict(model, text) -> Prediction | list:
     """`Opened.predict` of an opened model."""
     kind = model.cfg.objective
-    errors.expect(kind in KINDS, "predict", kind, "a run that was fine-tuned to classify, regress or tag")
+    errors.require(kind in KINDS, "predict", kind, "a run that was fine-tuned to classify, regress or tag")
     if isinstance(text, str | tuple):
         return predict(model, [text])[0]
     examples = [example(model, one) for one in text]
@@ -44,7 +44,7 @@ def example(model, one) -> Example:
         given = one.split() if isinstance(one, str) else one
         return Example("", words=tuple(given), label=classes[:1] * len(given))
     texts = (one,) if isinstance(one, str) else tuple(one)
-    errors.expect(len(texts) in model.texts, "text", one,
+    errors.require(len(texts) in model.texts, "text", one,
                   " or ".join({1: "one text", 2: "a pair of texts"}[count] for count in model.texts))
     return Example("", texts=texts, label=0.0 if kind == "regress" else classes[0])
 

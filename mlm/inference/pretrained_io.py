@@ -12,7 +12,7 @@ from mlm.data.tokenizers import exported
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, language_model, model_card
-from mlm.inference.language_model import Opened
+from mlm.inference.language_model import LanguageModel
 from mlm.models.hub import heads, hub
 from mlm.train.run import pretrained_folder as folders
 from mlm.train.step import program
@@ -30,7 +30,7 @@ TOLD = (
 )   # of a model that was fine-tuned, beside those
 
 
-def load(folder: str) -> Opened:
+def load(folder: str) -> LanguageModel:
     """The model of a run's newest checkpoint, of a Hugging Face folder, or of hf:ORG/NAME, which is fetched.
 
     Raises ConfigError where there is none.
@@ -48,17 +48,17 @@ def load(folder: str) -> Opened:
 
 
 def joined(cfg: config.Config, tokenizer: Tokenizer, params: types.Params, head: types.Params | None = None,
-           about: types.About | None = None, **more) -> Opened:
+           about: types.DatasetInfo | None = None, **more) -> LanguageModel:
     """A model of a resolved config, a vocabulary and the model's parameters as something to use; head: those of its
     objective."""
     about = folders.about_of(cfg, tokenizer) if about is None else about
     model, objective = program.parts(cfg, about)
     params = {"model": jax.tree.map(jnp.asarray, params), "objective": jax.tree.map(jnp.asarray, head or {})}
     length = cfg.pack.seq_len
-    return Opened(cfg, tokenizer, model, objective, params, about, length, batching.fast(length), **more)
+    return LanguageModel(cfg, tokenizer, model, objective, params, about, length, batching.fast(length), **more)
 
 
-def write(model: Opened, folder: str) -> dict:
+def write(model: LanguageModel, folder: str) -> dict:
     """Writes a model as a Hugging Face folder, and returns what it is there: {"written", "model_type", "note"}.
 
     One that none of their classes can be is written with its own config, which `load` reads; the note says why.
@@ -78,7 +78,7 @@ def write(model: Opened, folder: str) -> dict:
     words = exported.files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     if cfg.objective == "tag" and model.source is None:
         words[vocabulary.FILE] = _spaced(words[vocabulary.FILE])
-    with files.whole_folder(folder) as place:
+    with files.atomic_folder(folder) as place:
         for name, text in words.items():
             files.write_text(place / name, text)
         files.write_text(place / "README.md", model_card.text(model, said))

@@ -18,7 +18,7 @@ from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.rows.loader import lengths
 from mlm.data.text.warnings_ import Trouble
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import Part
+from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference.masked_queries import Cloze, scorer
 from mlm.train.run.trained_run import Trained
 
@@ -142,7 +142,7 @@ def pseudo_perplexity(given: Scores) -> dict:
     "word": N counts words between white space, the same for every vocabulary; unknown tokens are not asked for and
     lower it. "_nats" is the mean whose exponential the perplexity is. Raises ConfigError where there is nothing to ask.
     """
-    errors.expect(given.tokens_S.sum() > 0, "sentences", len(given.tokens_S), "some with a token of the vocabulary")
+    errors.require(given.tokens_S.sum() > 0, "sentences", len(given.tokens_S), "some with a token of the vocabulary")
     result = {"sentences": len(given.tokens_S), "tokens": int(given.tokens_S.sum()), "words": int(given.words_S.sum()),
               "unknown_tokens": int(given.unknown_S.sum()), "cut": int((given.rows_S > 1).sum())}
     for metric in METRICS:
@@ -159,12 +159,12 @@ def can(cfg: config.Config) -> str:
     return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
 
 
-def work(run: Trained, part: Part) -> int:
+def work(run: Trained, part: EvaluationCase) -> int:
     """Batches that the sentences of a part (part.asked, texts) take."""
     return len(plan(clozes(run.tokenizer, part.asked, run.cfg.pack.seq_len), run.cfg.eval.batch_size))
 
 
-def of_part(run: Trained, part: Part, told: Callable) -> Scores:
+def of_part(run: Trained, part: EvaluationCase, told: Callable) -> Scores:
     """The scores of a part's sentences."""
     score = scorer(objectives.telling(run.cfg, run.program.model), run.program.run, run.state)
 
@@ -176,6 +176,6 @@ def of_part(run: Trained, part: Part, told: Callable) -> Scores:
     return scores(watched, clozes(run.tokenizer, part.asked, run.cfg.pack.seq_len), run.cfg.eval.batch_size)
 
 
-def ask(run: Trained, part: Part, told: Callable) -> dict:
+def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
     """`pseudo_perplexity` of the sentences of a part."""
     return pseudo_perplexity(of_part(run, part, told))

@@ -86,7 +86,7 @@ def count(processes: int, devices: int) -> None:
     found, here = parallel.describe(), parallel.local()["the number of devices"]
     there = (f"{many(found['processes'], 'process', 'processes')}, {many(here, 'device')} here, "
              f"{found['devices']:,} in all ({found['device']})")
-    if parallel.writes() and (parallel.several() or processes or devices):
+    if parallel.is_primary() and (parallel.is_multiprocess() or processes or devices):
         print(there, flush=True)
     for flag, expected, has in (("--expect_processes", processes, found["processes"]),
                                 ("--expect_devices", devices, found["devices"])):

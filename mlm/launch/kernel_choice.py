@@ -26,7 +26,7 @@ def settled(cfg, *, again: bool = False):
     from mlm.train.step import parallel
 
     fixed = known(cfg)
-    if fixed is None and parallel.several():
+    if fixed is None and parallel.is_multiprocess():
         fixed = MADE
     return new(cfg, again=again) if fixed is None else with_plain(cfg, fixed)
 

@@ -41,7 +41,7 @@ class End(NamedTuple):
 def check(asked: Asked) -> None:
     """Raises ConfigError where the GPUs of this host do not divide among the processes."""
     count = len(gpus())
-    errors.expect(count % asked.processes == 0, "--local_processes", asked.processes,
+    errors.require(count % asked.processes == 0, "--local_processes", asked.processes,
                   f"a divisor of {count}, the number of GPUs here")
 
 

@@ -30,20 +30,20 @@ def check(asked: Asked) -> None:
         if (asked.processes, asked.process) != (1, 0):
             raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
         return
-    errors.expect(not asked.distributed, "--coordinator", asked.coordinator,
+    errors.require(not asked.distributed, "--coordinator", asked.coordinator,
                   "none beside --distributed, where the cluster tells")
-    errors.expect(asked.process < asked.processes, "--process", asked.process,
+    errors.require(asked.process < asked.processes, "--process", asked.process,
                   f"less than --processes = {asked.processes}, counted from 0")
     host, port = address(asked.coordinator)
     known = within(RESOLVE, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    errors.expect(bool(known) and not isinstance(known, Exception), "--coordinator", asked.coordinator,
+    errors.require(bool(known) and not isinstance(known, Exception), "--coordinator", asked.coordinator,
                   f"a host whose address can be found ({known or f'no answer within {RESOLVE} s'})")
 
 
 def address(coordinator: str) -> tuple[str, int]:
     """Host and port. Raises ConfigError for what is not HOST:PORT."""
     host, colon, port = coordinator.rpartition(":")
-    errors.expect(bool(colon and host.strip("[]")) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16,
+    errors.require(bool(colon and host.strip("[]")) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16,
                   "--coordinator", coordinator, "HOST:PORT, a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
@@ -70,7 +70,7 @@ def join(asked: Asked) -> None:
     done = within(asked.timeout, lambda: jax.distributed.initialize(
         *arguments, initialization_timeout=asked.timeout + 60, heartbeat_timeout_seconds=HEARTBEAT) or True)
     if done is not True:
-        raise errors.ConfigError(f"{wrong} ({errors.line(done)[:150] if done else f'not within {asked.timeout} s'})")
+        raise errors.ConfigError(f"{wrong} ({errors.first_line(done)[:150] if done else f'not within {asked.timeout} s'})")
 
 
 def gather(asked: Asked, until: float) -> None:

@@ -24,7 +24,7 @@ def check(plain: str) -> None:
     """Raises ConfigError for a config.model.disabled_kernels that names no path."""
     known = list(dict.fromkeys(path for paths in PATHS.values() for path in paths))
     for name in plain.split(",") if plain else ():
-        errors.one_of("config.model.disabled_kernels", name, known if "," in plain else ["auto", *known])
+        errors.require_one_of("config.model.disabled_kernels", name, known if "," in plain else ["auto", *known])
 
 
 def stream(model: config.Model):

@@ -53,12 +53,12 @@ class EncoderDecoder(nn.Module):
             x += sinusoids(self.model.max_positions, self.model.width).astype(x.dtype)[positions]
         return layers.dropout(x, key_B, self.model.dropout)
 
-    def read(self, source: types.Text, key_B):
+    def read(self, source: types.Tokens, key_B):
         """source_BxSxD, the states of the source's tokens."""
         x_BxSxD = self.embed(source.ids_BxL, source.positions_BxL, layers.fold(key_B, 0))
         return self.encoder(x_BxSxD, source.segments_BxL, None, layers.fold(key_B, 1))
 
-    def hidden(self, text: types.Text, source: types.Text, key_B, shift_BxLxD=None):
+    def hidden(self, text: types.Tokens, source: types.Tokens, key_B, shift_BxLxD=None):
         x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold(key_B, 2))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
@@ -73,7 +73,7 @@ class EncoderDecoder(nn.Module):
         h, table_VxD, bias_V = self.head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
-    def __call__(self, text: types.Text, source: types.Text):
+    def __call__(self, text: types.Tokens, source: types.Tokens):
         return self.logits(self.hidden(text, source, None))
 
 
@@ -81,7 +81,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     module, steps = EncoderDecoder(model, vocab_size), DECODERS[model.cell]
 
     def init(key):
-        text = types.Text(*[jnp.zeros((1, 2), jnp.int32)] * 4)
+        text = types.Tokens(*[jnp.zeros((1, 2), jnp.int32)] * 4)
         return module.init(key, text, text)["params"]
 
     def method(name):
@@ -121,12 +121,12 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no encoder-decoder can be."""
-    errors.expect(cfg.model.context == "left", "config.model.context", cfg.model.context,
+    errors.require(cfg.model.context == "left", "config.model.context", cfg.model.context,
                   "left, since config.model.family is encoder_decoder")
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
 
 
-FAMILY = types.Family(
+FAMILY = types.ModelSpec(
     build, check, ("transformer", "gru"), source=True,
     of_cells={**dict.fromkeys(transformer.FAMILY.reads, ("transformer",)), "rnn_dim": ("gru",), "rnn_unroll": ("gru",),
               "chrono_init": ("gru",)})

@@ -61,7 +61,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no feedforward net can be."""
-    errors.number("config.model.window", cfg.model.window, 1, cfg.pack.seq_len)
+    errors.require_number("config.model.window", cfg.model.window, 1, cfg.pack.seq_len)
 
 
-FAMILY = types.Family(build, check, ("window", "bag"), reads=("mlp_dim", "window", "activation"))
+FAMILY = types.ModelSpec(build, check, ("window", "bag"), reads=("mlp_dim", "window", "activation"))

@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
             self.transform_norm = norm(model, "transform_norm")
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
-    def embed(self, text: types.Text, key_B=None):
+    def embed(self, text: types.Tokens, key_B=None):
         """x_BxLxD, what the encoder is given."""
         x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
             x_BxLxD = self.embed_norm(x_BxLxD)
         return dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
 
-    def hidden(self, text: types.Text, key_B, shift_BxLxD=None, left_B=None):
+    def hidden(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of WAYS[model.context]."""
         x_BxLxD = self.embed(text, key_B)
         if shift_BxLxD is not None:
@@ -91,7 +91,7 @@ class LanguageModel(nn.Module):
         h, table_VxD, bias_V = self.head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
-    def __call__(self, text: types.Text):
+    def __call__(self, text: types.Tokens):
         return self.logits(self.hidden(text, None)[0])
 
 
@@ -111,7 +111,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: incremental.De
 
     def init(key):
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
-        return module.init(key, types.Text(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
+        return module.init(key, types.Tokens(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
     def method(name):
         return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
@@ -157,7 +157,7 @@ def build(model: config.Model, vocab_size: int, encoder, decoder: incremental.De
 
     def following(params, cache, ids_B):
         place_B, one_Bx1 = cache["place"][0], jnp.ones_like(ids_B)[:, None]
-        text = types.Text(ids_B[:, None], one_Bx1, place_B[:, None], 0 * one_Bx1)
+        text = types.Tokens(ids_B[:, None], one_Bx1, place_B[:, None], 0 * one_Bx1)
         x_BxD = module.apply({"params": params}, text, method="embed")[:, 0]
         h_BxD, before = decoder.step(model, params[bodies(model)[0]], x_BxD, place_B, cache["before"])
         return logits(params, h_BxD), {"place": cache["place"] + 1, "before": before}

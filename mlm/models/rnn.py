@@ -89,7 +89,9 @@ class Layer(nn.Module):
             orthogonal = nn.initializers.orthogonal()
             kernel_HxG = self.param(
                 f"{name}_kernel",
-                lambda key: jnp.concatenate([orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1),  # noqa: B023
+                lambda key: jnp.concatenate(
+                    [orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1
+                ),  # noqa: B023
             )
             bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else \
                 jnp.zeros(gates)  # the other cells' products are added to inputs that have one
@@ -126,10 +128,10 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no recurrent net can be."""
-    errors.number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    errors.expect(cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2, "config.model.chrono_init",
+    errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
+    errors.require(cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2, "config.model.chrono_init",
                   cfg.model.chrono_init, "0, or at least 3 tokens")
 
 
-FAMILY = types.Family(build, check, ("lstm", "gru", "elman"), reads=("rnn_dim", "rnn_unroll"),
+FAMILY = types.ModelSpec(build, check, ("lstm", "gru", "elman"), reads=("rnn_dim", "rnn_unroll"),
                       of_cells={"chrono_init": ("lstm", "gru")})

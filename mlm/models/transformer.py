@@ -41,13 +41,13 @@ class Encoder(nn.Module):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what no Transformer can be."""
     model = cfg.model
-    errors.at_least(1, "config.model.num_heads", model.num_heads)
-    errors.expect(model.width % model.num_heads == 0, "config.model.num_heads", model.num_heads,
+    errors.require_at_least(1, "config.model.num_heads", model.num_heads)
+    errors.require(model.width % model.num_heads == 0, "config.model.num_heads", model.num_heads,
                   f"a divisor of config.model.width = {model.width}")
     if model.positions == "rotary":
-        errors.expect(model.width // model.num_heads % 2 == 0, "config.model.num_heads", model.num_heads,
+        errors.require(model.width // model.num_heads % 2 == 0, "config.model.num_heads", model.num_heads,
                       "heads of an even width, since config.model.positions is rotary")
-    errors.expect(cfg.pack.seq_len <= model.max_positions, "config.pack.seq_len", cfg.pack.seq_len,
+    errors.require(cfg.pack.seq_len <= model.max_positions, "config.pack.seq_len", cfg.pack.seq_len,
                   f"at most config.model.max_positions = {model.max_positions}")
 
 
@@ -55,5 +55,5 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     return lm.build(model, vocab_size, Encoder, incremental.ATTENTION, model.positions, attends=True)
 
 
-FAMILY = types.Family(build, check, reads=("mlp_dim", "num_heads", "norm_placement", "activation", "positions",
+FAMILY = types.ModelSpec(build, check, reads=("mlp_dim", "num_heads", "norm_placement", "activation", "positions",
                                            "max_positions", "attention_dropout"))

@@ -2,7 +2,7 @@
 import dataclasses
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.objectives import (
     causal,
     choice,
@@ -28,13 +28,13 @@ OBJECTIVES = {
     "span": span.GOAL, "edge": edge.GOAL,
 }
 READ = [*masking.READ, *tag.READ,
-        *(Rule((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
+        *(FieldCondition((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
           for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
 
 
 def resolve(cfg: config.Config) -> config.Config:
     """With what the objective asks for where nothing is said: how states see their row, and how masks are drawn."""
-    errors.one_of("config.objective", cfg.objective, list(OBJECTIVES))
+    errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
     model = dataclasses.replace(cfg.model, context=cfg.model.context or OBJECTIVES[cfg.objective].sees[0])
     return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
 
@@ -75,7 +75,7 @@ def predicted(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     sees = OBJECTIVES[cfg.objective].sees
-    errors.one_of("config.model.context", cfg.model.context, ("both", "left", "apart", "row"))
-    errors.expect(cfg.model.context in sees, "config.model.context", cfg.model.context,
+    errors.require_one_of("config.model.context", cfg.model.context, ("both", "left", "apart", "row"))
+    errors.require(cfg.model.context in sees, "config.model.context", cfg.model.context,
                   f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
     OBJECTIVES[cfg.objective].check(cfg)

@@ -12,7 +12,7 @@ from mlm.base.special import CLS, MASK, PAD
 from mlm.objectives import tokens
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on these rows: a segment's first token is given, [SEP] and unknown tokens are predicted too.
 
     From the right its last token is given, and the first one is predicted.
@@ -33,7 +33,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
             sums |= tokens.baseline(log_unigram_V, target_BxK, weight_BxK)
-        return types.Losses({"causal": (nats_BxK * weight_BxK).sum(-1)}, {"causal": weight_BxK.sum(-1)}, sums)
+        return types.LossSums({"causal": (nats_BxK * weight_BxK).sum(-1)}, {"causal": weight_BxK.sum(-1)}, sums)
 
     return types.Objective(init=lambda key, model: {}, loss=loss, asked=asked,
                            scores=tokens.scores("causal", "nats per token"),
@@ -45,7 +45,7 @@ def facing(way: str, h_BxLxD, ids_BxL):
     return (h_BxLxD[:, 1:], ids_BxL[:, :-1]) if way == "right" else (h_BxLxD[:, :-1], ids_BxL[:, 1:])
 
 
-def asked(text: types.Text, key_B, knobs):
+def asked(text: types.Tokens, key_B, knobs):
     """asked_BxL: whether the token before belongs to the same segment."""
     same_BxK = (text.segments_BxL[:, 1:] == text.segments_BxL[:, :-1]) & (text.segments_BxL[:, 1:] > 0)
     return jnp.pad(same_BxK, ((0, 0), (1, 0)))
@@ -56,5 +56,5 @@ def predicted(cfg: config.Config) -> float:
     return 2.0 if cfg.model.context == "apart" else 1.0
 
 
-GOAL = types.Goal(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left",
+GOAL = types.ObjectiveSpec(build, check=lambda cfg: None, predicted=predicted, sees=("left", "apart"), seen="left",
                   reads=("eval.context_range", "eval.ngram_order", "optim.label_smoothing"))

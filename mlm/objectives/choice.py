@@ -13,7 +13,7 @@ from mlm.objectives import classify, features, heads, scores
 NAMES = ("accuracy",)  # what config.data.labelled.scores may ask for
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring label_B, the number of the right ending, as `classify.told` makes it."""
     def logits_of(params, model, batch, key_B):
         return logits(cfg, params, model, batch, key_B, endings=len(about.classes))
@@ -25,7 +25,7 @@ def logits(cfg: config.Config, params: types.Params, model: types.Model, batch: 
     """logits_BxE: a number for each stretch, told from it as `heads.row` tells a label. One that holds nothing is no
     ending.
     """
-    parts = batch._replace(text=types.Text(*(x_BxL.reshape(len(x_BxL) * endings, -1) for x_BxL in batch.text)))
+    parts = batch._replace(text=types.Tokens(*(x_BxL.reshape(len(x_BxL) * endings, -1) for x_BxL in batch.text)))
     key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, endings))(key_B).reshape(-1)
     h_FxLxD = features.read(cfg, params, model, parts, key_F)
     logits_F = heads.row(params["objective"], h_FxLxD, parts.text, key_F, read=cfg.finetune.pooling,
@@ -39,6 +39,6 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, sees=heads.SEES, seen="row",
                   predicted=lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
                   reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

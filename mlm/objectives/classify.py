@@ -11,7 +11,7 @@ from mlm.objectives import features, heads, scores
 NAMES = ("accuracy", "f1", "matthews")  # what config.data.labelled.scores may ask for
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring label_B, as `told` makes it."""
     def logits(params, model, batch, key_B):
         return heads.row(params["objective"], features.read(cfg, params, model, batch, key_B), batch.text, key_B,
@@ -20,7 +20,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
     return told(cfg, about, "classify", NAMES, len(about.classes), logits)
 
 
-def told(cfg: config.Config, about: types.About, term: str, names: Sequence[str], outputs: int, logits: Callable
+def told(cfg: config.Config, about: types.DatasetInfo, term: str, names: Sequence[str], outputs: int, logits: Callable
          ) -> types.Objective:
     """The objective of a label a row, which is told by a head of `outputs` numbers.
 
@@ -46,7 +46,7 @@ def told(cfg: config.Config, about: types.About, term: str, names: Sequence[str]
             sums |= scores.baseline(log_share_C, label_B, real_B)
             sums |= scores.counts(predicted_B, label_B, real_B, classes) if {*asked} & {"f1", "matthews"} else {}
         nats_B = -jnp.take_along_axis(log_prob_BxC, label_B[:, None], axis=-1)[:, 0] * real_B
-        return types.Losses({term: nats_B}, {term: real_B}, sums)
+        return types.LossSums({term: nats_B}, {term: real_B}, sums)
 
     return types.Objective(init=init, loss=loss, asked=heads.asked, words=False,
                            scores=(*own, *scores.references(own, about)),
@@ -59,5 +59,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
                   reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

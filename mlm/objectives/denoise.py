@@ -20,7 +20,7 @@ TRAINING = (Score("accuracy", "training accuracy of [MASK]", ("correct", "hidden
             Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), form=".4f", share=True))
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on these rows: [SEP] and what is not masked are predicted too, and a segment's first token is not.
     """
     unigram_V = np.frombuffer(about.unigram, np.int64)
@@ -49,7 +49,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         if not train:
             word_BxK = jnp.where(hidden_BxK > 0, target_BxK, NUM_SPECIAL)  # special ones have no share
             sums |= tokens.baseline(log_unigram_V, word_BxK, hidden_BxK)
-        return types.Losses({"denoise": (nats_BxK * weight_BxK).sum(-1)}, {"denoise": weight_BxK.sum(-1)}, sums)
+        return types.LossSums({"denoise": (nats_BxK * weight_BxK).sum(-1)}, {"denoise": weight_BxK.sum(-1)}, sums)
 
     def asked(text, key_B, knobs):
         return masked_places(text, key_B, knobs) & causal.asked(text, key_B, knobs)
@@ -63,10 +63,10 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for masks that no source could have: one of each row, of which all tokens are predicted."""
     masking.check(cfg)
     for field, only in (("predict_rate", 0), ("masks_per_example", 1)):
-        errors.expect(getattr(cfg.mask, field) == only, f"config.mask.{field}", getattr(cfg.mask, field),
+        errors.require(getattr(cfg.mask, field) == only, f"config.mask.{field}", getattr(cfg.mask, field),
                       f"{only}, since config.objective is denoise, which predicts the whole row")
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("left",), seen="filled", knobs=masking.knobs,
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1.0, sees=("left",), seen="filled", knobs=masking.knobs,
                   frozen=masking.frozen, traced=masking.TRACED,
                   reads=("mask", "eval.mask_rate", "optim.label_smoothing"), source=True)

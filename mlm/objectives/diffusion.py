@@ -19,7 +19,7 @@ TRAINING = (Score("accuracy", "training accuracy", ("correct", "diffusion_weight
                   share=True))
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on these rows. A row's weight is n, "diffusion_masked" k: what is right weighs n / k, too."""
     unigram_V = np.frombuffer(about.unigram, np.int64)
     log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
@@ -40,7 +40,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
             sums |= tokens.baseline(log_unigram_V, text.ids_BxL, weight_BxL)
-        return types.Losses({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
+        return types.LossSums({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
 
     def asked(text, key_B, knobs):
         return masking.predicted_places(drawn(text, key_B, knobs)[0])
@@ -54,5 +54,5 @@ def knobs(cfg: config.Config) -> dict[str, np.generic]:
     return {"predict": np.float32(0), "mask_share": np.float32(1), "random_share": np.float32(0)}
 
 
-GOAL = types.Goal(build, check=lambda cfg: None, predicted=lambda cfg: 0.5, sees=mlm.GOAL.sees, seen="rest",
+GOAL = types.ObjectiveSpec(build, check=lambda cfg: None, predicted=lambda cfg: 0.5, sees=mlm.GOAL.sees, seen="rest",
                   knobs=knobs, frozen=knobs, losses={"loss": "bound"})

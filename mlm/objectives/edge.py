@@ -17,7 +17,7 @@ F1 = Score("f1", "held-out micro-F1", ("right", "found", WEIGHT, WEIGHT), "f1", 
 GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", form=".2f")
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring edge_BxS, a class or -1 where nothing is asked, and two spans beside it: the
     first and last token of each, from_BxS and to_BxS, other_from_BxS and other_to_BxS (S = L).
 
@@ -60,7 +60,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
                      "predicted": predicted_BxS * real_Bx1,
                      "score": jax.nn.log_sigmoid(logits_BxSxC.max(-1)) * real_Bx1}
         nats_BxS = jax.nn.softplus(logits_BxSxC).sum(-1) - right_BxS
-        return types.Losses({"edge": (nats_BxS * asked_BxS).sum(-1)}, {"edge": weight_B}, sums)
+        return types.LossSums({"edge": (nats_BxS * asked_BxS).sum(-1)}, {"edge": weight_B}, sums)
 
     return types.Objective(
         init=init, loss=loss, asked=heads.asked, words=False, scores=(*own, *references(own, about), GRAVITY),
@@ -88,7 +88,7 @@ def span(params: types.Params, h_BxLxD, first_BxS, last_BxS):
     return jnp.einsum("bsl,blp->bsp", share_BxSxL, x_BxLxP)
 
 
-def references(own: tuple[Score, ...], about: types.About) -> tuple[Score, ...]:
+def references(own: tuple[Score, ...], about: types.DatasetInfo) -> tuple[Score, ...]:
     """The majority class beside F1 and accuracy, which are the same of one answer to each question."""
     columns = {"f1": ("majority_correct", WEIGHT, WEIGHT, WEIGHT), "accuracy": ("majority_correct", WEIGHT)}
     return tuple(score._replace(name=f"majority_{score.name}", title=score.title.replace("held-out", "majority class"),
@@ -99,10 +99,10 @@ def references(own: tuple[Score, ...], about: types.About) -> tuple[Score, ...]:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for scores that are not of spans, a model that is not frozen, and layers that it has not."""
     scores.names(cfg, NAMES)
-    errors.expect(cfg.finetune.trainable_layers == 0, "config.finetune.trainable_layers", cfg.finetune.trainable_layers,
-                  "0, since config.objective is edge, which probes a model as it is")
-    errors.number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
+    errors.require(cfg.finetune.trainable_layers == 0, "config.finetune.trainable_layers",
+                   cfg.finetune.trainable_layers, "0, since config.objective is edge, which probes a model as it is")
+    errors.require_number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
                   reads=("finetune.max_layer", "data.labelled.scores"))

@@ -20,9 +20,9 @@ NAMES = (
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.layer_features is nothing that a model of so many layers has."""
     asked, layers, field = cfg.finetune.layer_features, cfg.model.num_layers, "config.finetune.layer_features"
-    errors.one_of(field, asked, (*NAMES, *map(str, range(layers + 1))))
-    errors.expect(layers >= FOUR or asked not in ("sum4", "concat4"), field, asked,
-                  f"last, second_to_last, mix or a layer's number, since config.model.num_layers = {layers} is less than {FOUR}")
+    errors.require_one_of(field, asked, (*NAMES, *map(str, range(layers + 1))))
+    errors.require(layers >= FOUR or asked not in ("sum4", "concat4"), field, asked,
+                   f"last, second_to_last, mix or a layer's number, since config.model.num_layers = {layers} is less than {FOUR}")
 
 
 def layers(cfg: config.Config) -> range:

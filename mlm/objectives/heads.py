@@ -17,8 +17,8 @@ DRAW = 2**31  # folded into a row's key it is no layer's number
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling is nothing that tells of a whole row, and as `features.check` does."""
     read, sees = cfg.finetune.pooling, cfg.model.context
-    errors.one_of("config.finetune.pooling", read, READS["both"])
-    errors.expect(read in READS[sees], "config.finetune.pooling", read,
+    errors.require_one_of("config.finetune.pooling", read, READS["both"])
+    errors.require(read in READS[sees], "config.finetune.pooling", read,
                   f"{' or '.join(READS[sees])}, since config.model.context is {sees}")
     features.check(cfg)
 
@@ -48,7 +48,7 @@ def row_init(key, width: int, outputs: int, read: str) -> types.Params:
     return pool | {"label": dense_init(key_label, width, outputs)}
 
 
-def row(params: types.Params, h_BxLxD, text: types.Text, key_B, *, read: str, rate: float):
+def row(params: types.Params, h_BxLxD, text: types.Tokens, key_B, *, read: str, rate: float):
     """logits_BxC of rows: dense on a tanh pooler of one token's state (Devlin et al. 2019, section 4.1; of the last
     token: Radford et al. 2018, section 3.2), or on the mean of all tokens', with dropout before it.
     """
@@ -62,16 +62,16 @@ def row(params: types.Params, h_BxLxD, text: types.Text, key_B, *, read: str, ra
     return dense(params["label"], dropout(pooled_BxD, key_B, rate))
 
 
-def real(text: types.Text):
+def real(text: types.Tokens):
     """real_B: 1.0 for rows that hold something, 0.0 for those that fill up a batch."""
     return (text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
-def tokens(text: types.Text):
+def tokens(text: types.Tokens):
     """tokens_B: how many there are, as the log counts them."""
     return (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
 
 
-def asked(text: types.Text, key_B, knobs):
+def asked(text: types.Tokens, key_B, knobs):
     """asked_BxL: no token is asked for, since labels are."""
     return jnp.zeros(text.ids_BxL.shape, bool)

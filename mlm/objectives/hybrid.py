@@ -24,7 +24,7 @@ TRAINING = (*mlm.TRAINING,
             Score("realised_causal", "share of rows that are causal", ("causal_rows", "rows"), form=".4f", share=True))
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on these rows. In evaluation every row is asked twice: masked as by mlm, and from its left.
 
     In training all places of all rows go through the output layer, since any row may be causal.
@@ -38,7 +38,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         all_left = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
         other = left.loss(params, model._replace(directions=("left",), encode=all_left), batch, key_B, knobs,
                           train=False)
-        return types.Losses(one.loss_B | other.loss_B, one.weight_B | other.weight_B,
+        return types.LossSums(one.loss_B | other.loss_B, one.weight_B | other.weight_B,
                             one.sums_B | {"causal_correct": other.sums_B["correct"], "rows": _real(batch),
                                           "causal_rows": _real(batch)})
 
@@ -62,7 +62,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         sums = {"correct": right_B["mlm"], "causal_correct": right_B["causal"],
                 "eligible": masked.eligible_B * ~left_B, "corrupted": masked.corrupted_B * ~left_B,
                 "causal_rows": left_B * real_B, "rows": real_B, "tokens": (text.segments_BxL > 0).sum(-1)}
-        return types.Losses(nats_B, weight_B, {name: sum_B.astype(jnp.float32) for name, sum_B in sums.items()})
+        return types.LossSums(nats_B, weight_B, {name: sum_B.astype(jnp.float32) for name, sum_B in sums.items()})
 
     return mlm.build(cfg, about)._replace(
         loss=loss, scores=SCORES, training=TRAINING, factors=factors,
@@ -93,12 +93,12 @@ def telling(model: types.Model) -> types.Model:
     return model._replace(encode=hidden)
 
 
-def before(text: types.Text, h_BxLxD):
+def before(text: types.Tokens, h_BxLxD):
     """The state before each token, which tells it; of a segment's first, before which it has none, its own."""
     return jnp.where((text.positions_BxL == 0)[..., None], h_BxLxD, jnp.roll(h_BxLxD, 1, axis=1))
 
 
-def now(knobs: types.Knobs, done: jax.Array, *, steps: int, rows: int) -> types.Knobs:
+def now(knobs: types.TracedHparams, done: jax.Array, *, steps: int, rows: int) -> types.TracedHparams:
     """The knobs of the moment: the masking rate's, and all rows causal for the first share of the steps.
 
     owed: what is left of a causal row from the batches before, so that their share holds in batches of any size; and
@@ -111,7 +111,7 @@ def now(knobs: types.Knobs, done: jax.Array, *, steps: int, rows: int) -> types.
     return knobs._replace(objective=said | {"causal": share, "owed": owed, "here": here})
 
 
-def factors(knobs: types.Knobs) -> dict:
+def factors(knobs: types.TracedHparams) -> dict:
     """The terms weigh as their rows are many, however many tokens a row of either kind is asked for."""
     share = knobs.objective["here"]
     return {"mlm": 1 - share, "causal": share}
@@ -134,8 +134,8 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for shares that are none, and for several masks of a row, which causal rows would not have."""
     masking.check(cfg)
     for field in ("causal_fraction", "causal_first_fraction"):
-        errors.number(f"config.hybrid.{field}", getattr(cfg.hybrid, field), 0, 1)
-    errors.expect(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
+        errors.require_number(f"config.hybrid.{field}", getattr(cfg.hybrid, field), 0, 1)
+    errors.require(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
                   "1, since config.objective is hybrid")
 
 

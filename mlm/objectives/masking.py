@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import units
 
 SCHEDULES = ("constant", "linear", "cosine")
-READ = (Rule(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
+READ = (FieldCondition(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
 TRACED = (
     "mask.rate",
     "mask.final_rate",
@@ -51,30 +51,30 @@ def resolve(mask: config.Mask) -> config.Mask:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
-    errors.one_of(f"{name}.schedule", mask.schedule, SCHEDULES)
-    errors.one_of(f"{name}.random_token_from", mask.random_token_from, ("unigram", "uniform"))
+    errors.require_one_of(f"{name}.schedule", mask.schedule, SCHEDULES)
+    errors.require_one_of(f"{name}.random_token_from", mask.random_token_from, ("unigram", "uniform"))
     for field in ("rate", "max_rate"):
-        errors.number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
-    errors.number(f"{name}.final_rate", mask.final_rate, 0, 1, high_open=True)
+        errors.require_number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
+    errors.require_number(f"{name}.final_rate", mask.final_rate, 0, 1, high_open=True)
     for field in ("rate", "final_rate"):
-        errors.expect(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field),
+        errors.require(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field),
                       f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step")
     if mask.schedule != "constant":
-        errors.expect(mask.final_rate > 0, f"{name}.final_rate", mask.final_rate,
+        errors.require(mask.final_rate > 0, f"{name}.final_rate", mask.final_rate,
                       f"a rate to end at, since {name}.schedule is {mask.schedule}")
     for field in ("predict_rate", "mask_token_prob", "random_token_prob"):
-        errors.number(f"{name}.{field}", getattr(mask, field), 0, 1)
-    errors.at_least(1, f"{name}.masks_per_example", mask.masks_per_example)
+        errors.require_number(f"{name}.{field}", getattr(mask, field), 0, 1)
+    errors.require_at_least(1, f"{name}.masks_per_example", mask.masks_per_example)
     units.check(mask)
-    errors.at_least(0, f"{name}.static_masks", mask.static_masks)
+    errors.require_at_least(0, f"{name}.static_masks", mask.static_masks)
     rates = (mask.rate, mask.final_rate or mask.rate)
-    errors.expect(mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6, f"{name}.predict_rate",
+    errors.require(mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6, f"{name}.predict_rate",
                   mask.predict_rate,
                   f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}")
-    errors.expect(mask.masks_per_example * max(rates) <= 1 + 1e-6, f"{name}.masks_per_example", mask.masks_per_example,
+    errors.require(mask.masks_per_example * max(rates) <= 1 + 1e-6, f"{name}.masks_per_example", mask.masks_per_example,
                   f"at most 1 / {max(rates)}, the share that each of a row's disjoint masks takes")
     share = mask.mask_token_prob + mask.random_token_prob
-    errors.expect(share <= 1 + 1e-6, f"{name}.mask_token_prob + {name}.random_token_prob", share, "at most 1")
+    errors.require(share <= 1 + 1e-6, f"{name}.mask_token_prob + {name}.random_token_prob", share, "at most 1")
 
 
 def knobs(cfg: config.Config) -> dict[str, np.generic]:
@@ -110,7 +110,7 @@ def cumulative(unigram_V: np.ndarray, uniform: bool) -> np.ndarray:
     return (cdf_V / cdf_V[-1]).astype(np.float32)
 
 
-def scheduled(knobs: types.Knobs, done) -> types.Knobs:
+def scheduled(knobs: types.TracedHparams, done) -> types.TracedHparams:
     """The knobs with the masking rate of the moment when a share `done` of training's steps is over (0 to 1).
 
     From rate to final_rate, along a line or half a cosine (Ankner et al. 2023); all of it may be traced.
@@ -121,7 +121,7 @@ def scheduled(knobs: types.Knobs, done) -> types.Knobs:
     return knobs._replace(objective=knobs.objective | {"rate": rate + way * rise})
 
 
-def static_keys(knobs: types.Knobs, batch: types.Batch):
+def static_keys(knobs: types.TracedHparams, batch: types.Batch):
     """The keys of the rows' masks where those are static, as BERT's were (RoBERTa, Liu et al. 2019, section 4.1).
 
     They follow from the seed, a row's number in the split and its epoch modulo the copies, from nothing else.
@@ -136,7 +136,7 @@ def predicted(mask: config.Mask) -> float:
     return mask.predict_rate or mask.masks_per_example * (mask.rate + (mask.final_rate or mask.rate)) / 2
 
 
-def draw(key_B, ids_BxL, knobs: types.Knobs, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1,
+def draw(key_B, ids_BxL, knobs: types.TracedHparams, *, slots: int, cdf_V, static_key_B=None, view=0, views: int = 1,
          unknown: bool = False, unit: units.Unit | None = None) -> tuple[Masked, jax.Array]:
     """`corrupt` as a run's knobs say, under each row's key; and the keys left for what else is drawn for a row.
 

@@ -16,7 +16,7 @@ TRAINING = (Score("accuracy", "training accuracy", ("correct", "mlm_weight"), sh
             Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), form=".4f", share=True))
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on these rows: room for rates up to mask.max_rate in training, for eval.mask_rate in evaluation."""
     forward = build_forward(cfg, about)
 
@@ -31,7 +31,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         now=masking.scheduled)
 
 
-def build_forward(cfg: config.Config, about: types.About) -> Callable:
+def build_forward(cfg: config.Config, about: types.DatasetInfo) -> Callable:
     """A function like Objective.loss that returns h_BxLxD beside the Losses, for objectives that add to it.
 
     In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
@@ -64,10 +64,11 @@ def build_forward(cfg: config.Config, about: types.About) -> Callable:
                 "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
         if not train:
             sums |= tokens.baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
-        return types.Losses({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
+        return types.LossSums({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
 
 
-GOAL = types.Goal(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left", "row"), "rest",
-                  masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.mask_rate", "eval.mask_rates"))
+GOAL = types.ObjectiveSpec(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left", "row"),
+                           "rest", masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.mask_rate",
+                                                                                   "eval.mask_rates"))

@@ -13,7 +13,7 @@ SCORES = (*mlm.SCORES,
                 chart=True))
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """mlm's loss plus that of telling, from the first token's state, whether segment B truly follows segment A."""
     forward = mlm.build_forward(cfg, about)
 
@@ -31,7 +31,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
         nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
         correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
-        return types.Losses(losses.loss_B | {"nsp": nats_B}, losses.weight_B | {"nsp": real_B},
+        return types.LossSums(losses.loss_B | {"nsp": nats_B}, losses.weight_B | {"nsp": real_B},
                             losses.sums_B | {"nsp_correct": correct_B})
 
     return mlm.build(cfg, about)._replace(init=init, loss=loss, scores=SCORES)
@@ -39,7 +39,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 
 def check(cfg: config.Config) -> None:
     masking.check(cfg)
-    errors.expect(cfg.pack.mode == "segment_pair", "config.pack.mode", cfg.pack.mode,
+    errors.require(cfg.pack.mode == "segment_pair", "config.pack.mode", cfg.pack.mode,
                   "segment_pair, since config.objective is nsp")
 
 

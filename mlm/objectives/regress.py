@@ -10,7 +10,7 @@ WEIGHT = "regress_weight"
 SCORES = {"pearson": scores.pearson(WEIGHT), "spearman": scores.spearman(WEIGHT)}
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring value_B. In evaluation the sums hold "predicted" and "value", the right one;
     "score" is the prediction itself.
     """
@@ -26,7 +26,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         sums = {"tokens": heads.tokens(batch.text)}
         if not train:
             sums |= {"predicted": predicted_B * real_B, "score": predicted_B * real_B, "value": value_B * real_B}
-        return types.Losses({"regress": (predicted_B - value_B) ** 2 * real_B}, {"regress": real_B}, sums)
+        return types.LossSums({"regress": (predicted_B - value_B) ** 2 * real_B}, {"regress": real_B}, sums)
 
     own = tuple(SCORES[name] for name in scores.names(cfg, NAMES))
     return types.Objective(
@@ -48,5 +48,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
                   reads=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"))

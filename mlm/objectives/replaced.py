@@ -40,7 +40,7 @@ def generator(cfg: config.Config) -> config.Model:
     return dataclasses.replace(model, width=width, num_heads=heads, **units)
 
 
-def build(cfg: config.Config, about: types.About, small: types.Model) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo, small: types.Model) -> types.Objective:
     """The objective on these rows; small: the `generator`'s model. Samples are never special tokens."""
     cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_token_from == "uniform")
     unit = units.of(cfg, about)
@@ -75,7 +75,7 @@ def build(cfg: config.Config, about: types.About, small: types.Model) -> types.O
         sums = {"correct": ((logit_BxL > 0) == replaced_BxL) * real_BxL, "original": ~replaced_BxL * real_BxL,
                 "tokens": real_BxL, "mlm_correct": right_BxK}
         counts = {"eligible": masked.eligible_B, "corrupted": masked.corrupted_B}
-        return types.Losses({"mlm": nats_BxK.sum(-1), "replaced": (wrong_BxL * real_BxL).sum(-1)},
+        return types.LossSums({"mlm": nats_BxK.sum(-1), "replaced": (wrong_BxL * real_BxL).sum(-1)},
                             {"mlm": masked.weights_BxK.sum(-1), "replaced": real_BxL.sum(-1)},
                             {name: value_BxL.sum(-1) for name, value_BxL in sums.items()}
                             | {name: count_B.astype(jnp.float32) for name, count_B in counts.items()})
@@ -102,17 +102,17 @@ def check(cfg: config.Config) -> None:
     model whose states do not see their own token.
     """
     masking.check(cfg)
-    errors.expect((cfg.model.family, cfg.model.context) != ("feedforward", "both"), "config.model.context", "both",
+    errors.require((cfg.model.family, cfg.model.context) != ("feedforward", "both"), "config.model.context", "both",
                   "row, since a feedforward net that sees both sides of a token does not see the token itself")
-    errors.number("config.replaced_token_detection.generator_size", cfg.replaced_token_detection.generator_size, 0, 1,
-                  low_open=True)
-    errors.at_least(0, "config.replaced_token_detection.discriminator_weight",
+    errors.require_number("config.replaced_token_detection.generator_size", cfg.replaced_token_detection.generator_size,
+                          0, 1, low_open=True)
+    errors.require_at_least(0, "config.replaced_token_detection.discriminator_weight",
                     cfg.replaced_token_detection.discriminator_weight)
-    errors.expect(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
+    errors.require(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
                   "1, since config.objective is replaced")
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=("row", "both"), seen="all", further=generator,
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1.0, sees=("row", "both"), seen="all", further=generator,
                   knobs=lambda cfg: masking.knobs(cfg) |
                   {"weight": np.float32(cfg.replaced_token_detection.discriminator_weight)}, frozen=masking.frozen,
                   traced=(*masking.TRACED, "replaced_token_detection.discriminator_weight"), reads=("mask",

@@ -20,8 +20,8 @@ def names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
     said = cfg.data.labelled.scores
     asked = tuple(name.strip() for name in said.split(",")) if said else tuple(known[:1])
     for name in asked:
-        errors.one_of(FIELD, name, known)
-    errors.expect(len({*asked}) == len(asked), FIELD, said, "each name once")
+        errors.require_one_of(FIELD, name, known)
+    errors.require(len({*asked}) == len(asked), FIELD, said, "each name once")
     return asked
 
 
@@ -35,7 +35,7 @@ def accuracy(weight: str) -> Score:
 
 def f1(classes: Sequence[str], weight: str) -> Score:
     """Of the second of two classes. Raises ConfigError for any other number of them."""
-    errors.expect(len(classes) == 2, FIELD, "f1", f"accuracy or matthews, since there are {len(classes)} classes")
+    errors.require(len(classes) == 2, FIELD, "f1", f"accuracy or matthews, since there are {len(classes)} classes")
     return Score("f1", f"held-out F1 of {classes[1]}", ("right", "found_1", "there_1", weight), "f1", better=1,
                  share=True, chart=True)
 
@@ -101,10 +101,10 @@ def counts(predicted_B, label_B, weight_B, classes: int) -> dict:
     return each | {"right": (predicted_B == 1) * (label_B == 1) * weight_B}
 
 
-def log_shares(about: types.About):
+def log_shares(about: types.DatasetInfo):
     """log_share_C: the train split's shares of the classes, one added to the count of each."""
     classes = len(about.classes)
-    errors.expect(classes > 1, "classes of the train split", about.classes, "two or more")
+    errors.require(classes > 1, "classes of the train split", about.classes, "two or more")
     count_C = np.frombuffer(about.counts, np.int64) if about.counts else np.zeros(classes, np.int64)
     return jax.device_put(np.log((count_C + 1) / (count_C + 1).sum()).astype(np.float32))
 
@@ -120,7 +120,7 @@ MAJORITY = {"loss": ("majority_nats",), "accuracy": ("majority_correct",),
             "f1": ("majority_right", "majority_found", "there_1")}
 
 
-def references(scores: Sequence[Score], about: types.About) -> tuple[Score, ...]:
+def references(scores: Sequence[Score], about: types.DatasetInfo) -> tuple[Score, ...]:
     """The majority class beside those scores of classes that it moves, where classes were counted; its correlations
     are 0.
     """

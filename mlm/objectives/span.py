@@ -11,7 +11,7 @@ SCORES = {name: Score(name, f"held-out {title}", (f"answer_{name}", "answer_weig
           for name, title in (("f1", "answer F1"), ("exact", "exact match"))}
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring start_B and end_B, both 0 where a window holds no answer.
 
     The nats of a window are the mean of those of its start and its end, each among all its tokens. In evaluation the
@@ -33,7 +33,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
         if not train:
             start_BxL, end_BxL = jnp.moveaxis(logits_Bx2xL * real_BxL[:, None], 1, 0)
             sums |= {"start_logit": start_BxL, "end_logit": end_BxL}
-        return types.Losses({"span": nats_Bx2.mean(1) * real_B}, {"span": real_B}, sums)
+        return types.LossSums({"span": nats_Bx2.mean(1) * real_B}, {"span": real_B}, sums)
 
     own = tuple(SCORES[name] for name in scores.names(cfg, NAMES))
     return types.Objective(
@@ -48,5 +48,5 @@ def check(cfg: config.Config) -> None:
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1 / cfg.pack.seq_len, sees=heads.SEES, seen="row",
                   reads=("finetune.layer_features", "data.labelled.scores"))

@@ -3,24 +3,24 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
 from mlm.objectives import bilstm, features, heads, scores, tags
 
 NAMES = ("f1", "accuracy")  # what config.data.labelled.scores may ask for; of tags that are no entities' the second
 WEIGHT = "tag_weight"
 HEADS = ("linear", "bilstm")
-READ = (Rule(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
+READ = (FieldCondition(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
 
 
-def build(cfg: config.Config, about: types.About) -> types.Objective:
+def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
     """The objective on rows that bring tag_BxL, -1 where nothing is asked. In evaluation the sums hold "predicted",
     the class, and its "score", a log-probability, of each token. Raises ConfigError for F1 of tags of no entities.
     """
     log_share_C, classes = scores.log_shares(about), about.classes
     other = next((name for name in classes if not tags.TAG.fullmatch(name)), None)
     asked = scores.names(cfg, NAMES if other is None else NAMES[::-1])
-    errors.expect(other is None or "f1" not in asked, scores.FIELD, cfg.data.labelled.scores,
+    errors.require(other is None or "f1" not in asked, scores.FIELD, cfg.data.labelled.scores,
                   f"accuracy, since {other!r} is no tag of entities (O, B-TYPE or I-TYPE)")
     made = {"f1": tags.scores(WEIGHT), "accuracy": (scores.accuracy(WEIGHT),)}
     own = (*(score for name in asked for score in made[name]), scores.loss("tag", "nats per word"))
@@ -49,7 +49,7 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
             sums |= {"predicted": predicted_BxL * real_BxL, "score": log_prob_BxLxC.max(-1) * real_BxL}
             sums |= {name: x_BxL.sum(-1) for name, x_BxL in scores.baseline(log_share_C, tag_BxL, word_BxL).items()}
         nats_BxL = -jnp.take_along_axis(log_prob_BxLxC, tag_BxL[..., None], axis=-1)[..., 0] * word_BxL
-        return types.Losses({"tag": nats_BxL.sum(-1)}, {"tag": word_BxL.sum(-1)}, sums)
+        return types.LossSums({"tag": nats_BxL.sum(-1)}, {"tag": word_BxL.sum(-1)}, sums)
 
     def tally(columns, rows, examples):
         if "f1" not in asked:
@@ -66,10 +66,10 @@ def build(cfg: config.Config, about: types.About) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for scores that are not of tags, and for a head and features that there are not."""
     features.check(cfg)
-    errors.one_of("config.finetune.head", cfg.finetune.head, HEADS)
-    errors.at_least(1, "config.finetune.head_dim", cfg.finetune.head_dim)
+    errors.require_one_of("config.finetune.head", cfg.finetune.head, HEADS)
+    errors.require_at_least(1, "config.finetune.head_dim", cfg.finetune.head_dim)
     scores.names(cfg, NAMES)
 
 
-GOAL = types.Goal(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
+GOAL = types.ObjectiveSpec(build, check, predicted=lambda cfg: 1.0, sees=heads.SEES, seen="row",
                   reads=("finetune.layer_features", "finetune.head", "data.labelled.scores"))

@@ -22,7 +22,7 @@ class Unit(NamedTuple):
     starts_V: np.ndarray  # bool: which entries of the vocabulary begin a word
 
 
-def of(cfg: config.Config, about: types.About) -> Unit | None:
+def of(cfg: config.Config, about: types.DatasetInfo) -> Unit | None:
     """What training masks as a whole; None: tokens. Where rows do not tell, every entry begins a word."""
     if cfg.mask.unit == "token":
         return None
@@ -32,9 +32,9 @@ def of(cfg: config.Config, about: types.About) -> Unit | None:
 
 def check(mask: config.Mask) -> None:
     """Raises ConfigError for what is no unit, and for several disjoint masks of words."""
-    errors.one_of("config.mask.unit", mask.unit, UNITS)
+    errors.require_one_of("config.mask.unit", mask.unit, UNITS)
     if mask.unit != "token":
-        errors.expect(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example,
+        errors.require(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example,
                       f"1, since config.mask.unit is {mask.unit}: words do not part into masks of one size")
 
 

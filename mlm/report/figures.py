@@ -27,7 +27,7 @@ def draw(folder: Path, chart: charts.Lines | charts.Panels | charts.Heat | chart
     with matplotlib.rc_context({"svg.hashsalt": "mlm"}):
         for ending, save in (("svg", lambda path: figure.savefig(path, metadata={"Date": None})),
                              ("png", lambda path: figure.savefig(path, dpi=160))):
-            with files.whole(folder / f"{chart.name}.{ending}") as aside:
+            with files.atomic_write(folder / f"{chart.name}.{ending}") as aside:
                 save(aside)
     files.write_text(folder / f"{chart.name}.csv", data)
     return folder / f"{chart.name}.png"

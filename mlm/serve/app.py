@@ -85,14 +85,14 @@ def serve(folders: Sequence[str], lines: Mapping[int, str]) -> None:
     from mlm.base import errors
 
     for count, most, what in ((len(lines), LINES, "lines"), (sum(map(len, lines.values())), LETTERS, "characters")):
-        errors.expect(count <= most, "--file", count, f"at most {most:,d} {what}; mlm.cli.use similar takes more")
+        errors.require(count <= most, "--file", count, f"at most {most:,d} {what}; mlm.cli.use similar takes more")
     host, port, shown = _HOST.value, _PORT.value, []
     asks = Asks(shown)
     try:
         server = http_server.Server(host, port, asks.answers())
     except (OSError, UnicodeError) as error:
         raise errors.ConfigError(f"--host = {host!r}, --port = {port}: expected an address of this machine and a free "
-                                 f"port ({errors.line(error)})") from None
+                                 f"port ({errors.first_line(error)})") from None
     try:
         for name, folder in named(folders).items():
             print(f"{name}: opening and compiling", flush=True)
@@ -112,7 +112,7 @@ def named(folders: Sequence[str]) -> dict[str, str]:
     from mlm.base import errors
 
     places = [Path(folder).absolute().parts for folder in folders]
-    errors.expect(len(set(places)) == len(places), "serve", list(folders), "each run once")
+    errors.require(len(set(places)) == len(places), "serve", list(folders), "each run once")
     depth = 1
     while len({place[-depth:] for place in places}) < len(places):
         depth += 1

@@ -242,7 +242,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def complain(error: BaseException) -> None:
-    print(f"error: {type(error).__name__}: {errors.line(error)}", file=sys.stderr)
+    print(f"error: {type(error).__name__}: {errors.first_line(error)}", file=sys.stderr)
 
 
 def line(error: str) -> Answer:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlm.inference.language_model import Opened
+    from mlm.inference.language_model import LanguageModel
     from mlm.inference.neighbors import Words
 
 TEXT = 1000             # characters of a text
@@ -42,21 +42,21 @@ def read(said, columns: int) -> Question:
     from mlm.base import errors
     from mlm.inference import batching
 
-    errors.expect(isinstance(said, dict), "question", said, "an object")
+    errors.require(isinstance(said, dict), "question", said, "an object")
     for name, value in said.items():
-        errors.one_of("question", name, Question._fields)
+        errors.require_one_of("question", name, Question._fields)
         kind = int if name in ("run", "which") else str
-        errors.expect(type(value) is kind, name, value, "a number" if kind is int else "a text")
+        errors.require(type(value) is kind, name, value, "a number" if kind is int else "a text")
     missing = [name for name in Question._fields if name not in said and name not in Question._field_defaults]
-    errors.expect(not missing, "question", list(said), f"{', '.join(missing)}, too")
+    errors.require(not missing, "question", list(said), f"{', '.join(missing)}, too")
     asked = Question(**said)
-    errors.number("run", asked.run, 0, columns - 1)
-    errors.one_of("what", asked.what, list(WHAT))
+    errors.require_number("run", asked.run, 0, columns - 1)
+    errors.require_one_of("what", asked.what, list(WHAT))
     for text in (asked.text, asked.word):
-        errors.expect(len(text) <= TEXT, "text", text, f"at most {TEXT} characters")
-        errors.expect(not any(0xd800 <= ord(letter) < 0xe000 for letter in text), "text", text, "whole characters")
-    errors.expect(bool(asked.text.strip()), "text", asked.text, "a text")
-    errors.expect(asked.text.count(batching.HIDDEN) <= MASKS, "text", asked.text, f"at most {MASKS} {batching.HIDDEN}")
+        errors.require(len(text) <= TEXT, "text", text, f"at most {TEXT} characters")
+        errors.require(not any(0xd800 <= ord(letter) < 0xe000 for letter in text), "text", text, "whole characters")
+    errors.require(bool(asked.text.strip()), "text", asked.text, "a text")
+    errors.require(asked.text.count(batching.HIDDEN) <= MASKS, "text", asked.text, f"at most {MASKS} {batching.HIDDEN}")
     return asked
 
 
@@ -118,7 +118,7 @@ def attend(column: Column, asked: Question) -> str:
     from mlm.report.pages import attention
 
     size = len(batching.encode(column.model.tokenizer, asked.text, hidden=True))
-    errors.expect(size <= TOKENS, "text", asked.text, f"at most {TOKENS} tokens, not {size}, to show what looks where")
+    errors.require(size <= TOKENS, "text", asked.text, f"at most {TOKENS} tokens, not {size}, to show what looks where")
     return attention.page(column.name, asked.text, *attention_maps.ask(column.model, asked.text))
 
 

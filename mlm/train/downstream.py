@@ -2,12 +2,12 @@
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.data.tasks import tasks
 
 GRID = ("learning_rates", "epochs", "batch_sizes")
-READ = (Rule(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "variants")), "downstream.tasks",
-             unless=("",)),)
+READ = (FieldCondition(tuple(f"downstream.{field}" for field in ("path", *GRID, "seeds", "variants")),
+                       "downstream.tasks", unless=("",)),)
 # What each fine-tuning has of its own, which no variant sets.
 TAKEN = ("workdir", "seed", "data.task", "data.task_path", "optim.learning_rate", "train.batch_size", "train.steps",
          "init.run", "init.run_sha256", "init.hub", "init.hub_sha256", "data.cache", "tokenizer.path",
@@ -34,17 +34,18 @@ def settings(variant: str) -> dict[str, Any]:
             found |= {"init.run": "", "init.run_sha256": ""}
             continue
         name, equals, text = word.partition("=")
-        errors.expect(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {DRAWN}")
+        errors.require(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {DRAWN}")
         fields.check_name(name)
         kind = type(fields.DEFAULT[name])
-        errors.expect(name not in (*TAKEN, *found) and kind in KINDS, field, word, "a field that may be set here, once")
+        errors.require(name not in (*TAKEN, *found) and kind in KINDS, field, word,
+                       "a field that may be set here, once")
         shape = name.startswith("model.") and not name.endswith("dropout")
-        errors.expect(DRAWN in words or not shape, field, word, f"{DRAWN} beside it: a run's model is as it is")
-        errors.expect("/" not in text, field, word, "a value without /")
+        errors.require(DRAWN in words or not shape, field, word, f"{DRAWN} beside it: a run's model is as it is")
+        errors.require("/" not in text, field, word, "a value without /")
         try:
             found[name] = KINDS[kind](text)
         except (ValueError, KeyError):
-            errors.expect(False, field, word, f"a value of type {kind.__name__}")
+            errors.require(False, field, word, f"a value of type {kind.__name__}")
     return found
 
 
@@ -52,17 +53,17 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; looks for no file."""
     said, field = cfg.downstream, "config.downstream"
     for name in names(cfg):
-        errors.one_of(f"{field}.tasks", name, [*tasks.DRAWN, *tasks.TASKS])
+        errors.require_one_of(f"{field}.tasks", name, [*tasks.DRAWN, *tasks.TASKS])
     for name, values in (("tasks", names(cfg)), ("variants", variants(cfg))):
-        errors.expect(len({*values}) == len(values), f"{field}.{name}", getattr(said, name), "each once")
+        errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(said, name), "each once")
     of_files = next((name for name in names(cfg) if name not in tasks.DRAWN), None)
-    errors.expect(of_files is None or bool(said.path.strip()), f"{field}.path", said.path,
+    errors.require(of_files is None or bool(said.path.strip()), f"{field}.path", said.path,
                   f"the folder that holds a folder {of_files!r} with the task's files, since {field}.tasks has it")
     for name in GRID:
         values = getattr(said, name)
-        errors.expect(len({*values}) == len(values) and (bool(values) or name == "learning_rates"), f"{field}.{name}",
+        errors.require(len({*values}) == len(values) and (bool(values) or name == "learning_rates"), f"{field}.{name}",
                       values, "each value once, one at least")
-        errors.expect(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
+        errors.require(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
     for variant in variants(cfg):
         settings(variant)
-    errors.at_least(1, f"{field}.seeds", said.seeds)
+    errors.require_at_least(1, f"{field}.seeds", said.seeds)

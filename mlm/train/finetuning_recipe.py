@@ -89,11 +89,11 @@ def resolve(base: config.Config, run: str, given: Mapping[str, Any], *, drawn: b
     win over base. drawn: with first parameters drawn, not the run's. epochs: in the place of train.steps. Raises
     ConfigError for what cannot be.
     """
-    errors.expect(bool(given.get("data.task")), "config.data.task", given.get("data.task", ""),
+    errors.require(bool(given.get("data.task")), "config.data.task", given.get("data.task", ""),
                   "the task to fine-tune for: --config.data.task=NAME")
-    errors.expect(epochs is None or "train.steps" not in given, "--epochs", epochs,
+    errors.require(epochs is None or "train.steps" not in given, "--epochs", epochs,
                   "left out beside config.train.steps, which says how long to train too")
-    errors.expect(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
+    errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
     workdir = {"workdir": str(initialization.directory_of(run, given["data.task"] + ("-drawn" if drawn else "")))}
     began = initialization.of(run, fields.override(base, workdir | given), drawn=drawn)
     layers = _layers(base, began | workdir, given)

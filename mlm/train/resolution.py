@@ -43,7 +43,7 @@ def unread(cfg: Config) -> dict[str, str]:
     fields.check_values(cfg)
     found = {}
     said, filled = fields.flatten(cfg), _filled(cfg)
-    for name, why in conditional_fields.unread(READ, fields.flatten(filled)).items():
+    for name, why in conditional_fields.find_unread_fields(READ, fields.flatten(filled)).items():
         if said[name] != fields.DEFAULT[name]:
             without = _filled(fields.override(cfg, {name: fields.DEFAULT[name]}))
             if said[name] != fields.flatten(without)[name]:
@@ -69,27 +69,27 @@ def check(cfg: Config) -> None:
     downstream.check(cfg)
     parallel.check_mode(cfg)
     for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
-        errors.at_least(1, f"config.train.{name}", getattr(cfg.train, name))
-    errors.at_least(0, "config.train.eval_every", cfg.train.eval_every)
+        errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
+    errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
     spikes.check(cfg)
-    errors.expect(cfg.train.batch_size % cfg.train.grad_accum_steps == 0, "config.train.grad_accum_steps",
+    errors.require(cfg.train.batch_size % cfg.train.grad_accum_steps == 0, "config.train.grad_accum_steps",
                   cfg.train.grad_accum_steps, f"a divisor of config.train.batch_size = {cfg.train.batch_size}")
-    errors.at_least(1, "config.eval.batch_size", cfg.eval.batch_size)
-    errors.at_least(0, "config.eval.max_examples", cfg.eval.max_examples)
-    errors.number("config.eval.mask_rate", cfg.eval.mask_rate, 0, 1, low_open=True, high_open=True)
+    errors.require_at_least(1, "config.eval.batch_size", cfg.eval.batch_size)
+    errors.require_at_least(0, "config.eval.max_examples", cfg.eval.max_examples)
+    errors.require_number("config.eval.mask_rate", cfg.eval.mask_rate, 0, 1, low_open=True, high_open=True)
     ngrams.check(cfg)
     for rate in cfg.eval.mask_rates:
-        errors.number("config.eval.mask_rates", rate, 0, 1, low_open=True, high_open=True)
+        errors.require_number("config.eval.mask_rates", rate, 0, 1, low_open=True, high_open=True)
 
 
 def _check_source(cfg):
     """Rows have a source where the model reads one: their corpus brings it, or the objective makes it of the row."""
     aligned, made, read = cfg.data.corpus == "aligned", objectives.source(cfg), models.source(cfg)
-    errors.expect(not (aligned and made), "config.objective", cfg.objective,
+    errors.require(not (aligned and made), "config.objective", cfg.objective,
                   "one that makes no source of a row, since config.data.corpus is aligned")
     why = "config.data.corpus is aligned" if aligned else f"config.objective is {cfg.objective}"
-    errors.expect(read or not (aligned or made), "config.model.family", cfg.model.family,
+    errors.require(read or not (aligned or made), "config.model.family", cfg.model.family,
                   f"one that reads a source beside each row, such as encoder_decoder, since {why}")
-    errors.expect(aligned or made or not read, "config.model.family", cfg.model.family,
+    errors.require(aligned or made or not read, "config.model.family", cfg.model.family,
                   "one that reads no source; rows have one where config.data.corpus is aligned, or config.objective "
                   "denoise")

@@ -87,15 +87,15 @@ def check(language: Language) -> None:
     """Raises ConfigError for a config.data.language that no document could be drawn from."""
     name = "config.data.language"
     for field in ("train_documents", "validation_documents"):
-        errors.at_least(1, f"{name}.{field}", getattr(language, field))
+        errors.require_at_least(1, f"{name}.{field}", getattr(language, field))
     for field in ("zipf_exponent", "topic_strength"):
-        errors.number(f"{name}.{field}", getattr(language, field), 0, 100)
-    errors.number(f"{name}.num_topics", language.num_topics, 1, len(TOPICS))
-    errors.number(f"{name}.num_names", language.num_names, 1, len(NAMES.split()))
+        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 100)
+    errors.require_number(f"{name}.num_topics", language.num_topics, 1, len(TOPICS))
+    errors.require_number(f"{name}.num_names", language.num_names, 1, len(NAMES.split()))
     for field in ("word_order", "agreement_prob", "attractor_prob", "recall_prob"):
-        errors.number(f"{name}.{field}", getattr(language, field), 0, 1)
+        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1)
     for field in ("modifier_prob", "modifier_continue_prob", "protagonist_prob"):
-        errors.number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
+        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
 
 
 def arcs(language: Language) -> dict[State, dict[State, float]]:

@@ -55,7 +55,7 @@ class LanguageTask(NamedTuple):
 
 def numbers(task: int, split: str) -> int:
     """The number of the first document of a task's split. Raises ConfigError for a split that is none."""
-    errors.one_of("split", split, list(COUNT))
+    errors.require_one_of("split", split, list(COUNT))
     return FIRST + SPLIT * (len(COUNT) * task + list(COUNT).index(split))
 
 

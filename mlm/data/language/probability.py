@@ -36,11 +36,11 @@ def next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np
     grammar = build(language)
     words_1xL = rows(grammar, [text])
     no_document = f"how a document of at most {language.max_words} words begins, after which more may come"
-    errors.expect(words_1xL.shape[1] <= language.max_words, "text", text, no_document)
+    errors.require(words_1xL.shape[1] <= language.max_words, "text", text, no_document)
     try:
         known = causal_posterior.left_posterior(grammar.hmm, words_1xL, language.max_words)
     except ValueError:
-        raise errors.ConfigError(f"text = {errors.shown(text)}: expected {no_document}") from None
+        raise errors.ConfigError(f"text = {errors.format_value(text)}: expected {no_document}") from None
     last = type(known)(*(x_Kx[-1:] for x_Kx in known))
     return (*grammar.words, ""), log_probs(causal_posterior.ended(grammar.hmm), last)[0]
 
@@ -52,7 +52,7 @@ def rows(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
         for place, word in enumerate(text.split(), 1):
             near = [] if word in number else difflib.get_close_matches(word[:100], grammar.words, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            errors.expect(word in number, f"text {n}, word {place}", word, f"a word of the built-in language{hint}")
+            errors.require(word in number, f"text {n}, word {place}", word, f"a word of the built-in language{hint}")
         found.append([number[word] for word in text.split()])
     words_NxL = np.full((len(found), max(map(len, found), default=1) or 1), -1)
     for words_L, each in zip(words_NxL, found, strict=True):

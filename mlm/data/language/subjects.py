@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.base.errors import expect
+from mlm.base.errors import require
 from mlm.data.language.grammar import BLOCK, Grammar, build
 from mlm.data.language.hmm import HMM, draw
 from mlm.data.language.labelled import COUNT, Best, Example, LanguageTask, numbers, own, read, written
@@ -67,7 +67,7 @@ def examples(language: Language, split: str, count: int | None = None) -> Iterat
     says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and for a
     language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
     """
-    expect(language.word_order == 1, "config.data.language.word_order", language.word_order,
+    require(language.word_order == 1, "config.data.language.word_order", language.word_order,
            "1, since config.data.task is language/subject")
     first, grammar = numbers(TASK, split), build(language)
     return itertools.islice(_all(grammar, language.seed, first, split), COUNT[split] if count is None else count)
@@ -79,7 +79,7 @@ def _all(grammar, seed, first, split):
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
     last = first
     for begin in itertools.count(first, BLOCK):
-        expect(begin - last <= PATIENCE, "config.data.task", "language/subject", "a config.data.language that leaves "
+        require(begin - last <= PATIENCE, "config.data.task", "language/subject", "a config.data.language that leaves "
                f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names")
         words_DxL = draw(hmm, WORDS, seed, begin, BLOCK)
         length_D = np.array([_apart(grammar, noun_W, words_L) for words_L in words_DxL])

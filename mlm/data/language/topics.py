@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.base.errors import expect
+from mlm.base.errors import require
 from mlm.data.language.grammar import BLOCK, TOPICS, build
 from mlm.data.language.hmm import HMM, draw, latents
 from mlm.data.language.labelled import COUNT, Best, Example, LanguageTask, chosen, numbers, read, written
@@ -21,7 +21,7 @@ WORDS = 16      # of a passage at most: few enough that its topic is not always 
 
 def several(language: Language, task: str) -> None:
     """Raises ConfigError where all documents have one topic."""
-    expect(language.num_topics > 1, "config.data.language.num_topics", language.num_topics,
+    require(language.num_topics > 1, "config.data.language.num_topics", language.num_topics,
            f"at least 2, since config.data.task is {task}")
 
 

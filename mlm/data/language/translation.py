@@ -65,9 +65,9 @@ class Both(NamedTuple):
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name = "config.data.language"
-    errors.expect(language.word_order == 1, f"{name}.word_order", language.word_order,
+    errors.require(language.word_order == 1, f"{name}.word_order", language.word_order,
                   "1, since config.data.corpus is aligned: sentences are turned round by their grammar")
-    errors.number(
+    errors.require_number(
         f"{name}.max_words", language.max_words, 8, (length - 2) * 3 // 4
     )  # three words or more have a "wa" more
 

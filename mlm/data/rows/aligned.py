@@ -67,10 +67,10 @@ def load(cfg: config.Config, tokenizer: Tokenizer) -> Packed:
     return Packed(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
 
 
-def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
+def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
     """What a program must know of the rows; unigram_V: of the targets' tokens, where they are at hand."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return types.About(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_length=_source_length(cfg))
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_length=_source_length(cfg))
 
 
 def examples(packed: Packed, split: str) -> list[dict[str, str]]:

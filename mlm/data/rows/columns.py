@@ -34,7 +34,7 @@ class Packed(NamedTuple):
     train: dict[str, np.ndarray]
     validation: dict[str, np.ndarray]
     tokenizer: Tokenizer
-    about: types.About
+    about: types.DatasetInfo
     manifest: dict             # "inputs", "sha256" of each file, and counts of each split
     others: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # further splits by name: "test" of a task
     folder: Path = Path()      # of the files

@@ -72,7 +72,7 @@ def load(cfg: config.Config) -> Packed:
     return Packed(there.pop("train"), there.pop("validation"), tokenizer, known, manifest, there, folder)
 
 
-def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
+def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
     """What a program must know of a task's rows; its classes are read from the files where the config has none."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     return about(cfg, vocab_size, unigram_V, splits.source(cfg).classes())
@@ -99,11 +99,12 @@ def _stretches(cfg):
     return max(1, len(endings(cfg.data.labelled)))
 
 
-def about(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]) -> types.About:
+def about(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]) -> types.DatasetInfo:
     """What a program must know of rows with labels of these classes, each as frequent as the other."""
     names = (f"{name}_{column.letters.replace('N', 'B')}" for name, column in MAKERS[cfg.objective].columns.items())
     ones = np.ones(len(classes), np.int64)
-    return types.About(vocab_size, _length(cfg), tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
+    return types.DatasetInfo(vocab_size, _length(cfg), tuple(names), unigram_V.tobytes(), tuple(classes),
+                             ones.tobytes())
 
 
 def _columns(cfg, vocab_size):

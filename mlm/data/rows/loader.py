@@ -112,7 +112,7 @@ def judged_rows(rows: Rows, max_rows: int) -> int:
 
 
 def _share(batch_size, processes, field):
-    errors.expect(batch_size % processes == 0, field, batch_size, f"a multiple of the {processes} processes")
+    errors.require(batch_size % processes == 0, field, batch_size, f"a multiple of the {processes} processes")
     return batch_size // processes
 
 
@@ -131,7 +131,7 @@ def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray, length: int | None
 
     def text(prefix):
         missing = {f"{prefix}types": np.zeros_like(there[f"{prefix}ids"])}
-        return types.Text(*((missing | there)[f"{prefix}{name}"] for name in TEXT))
+        return types.Tokens(*((missing | there)[f"{prefix}{name}"] for name in TEXT))
 
     labels = {f"{name}_{'x'.join('BL'[:column.ndim])}": column for name, column in there.items()
               if name.removeprefix(SOURCE) not in TEXT}

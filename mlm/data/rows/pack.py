@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from mlm.base import buckets, config, errors, files, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import aligned, columns, labelled, store
@@ -23,12 +23,18 @@ from mlm.data.tokenizers import kinds, memo
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3            # of the files: a change of what they hold must change this number
-READ = (Rule(("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"), "data.corpus", unless=("task", "aligned")),
-        Rule(("pack.source_len",), "data.corpus", ("aligned",)),
-        Rule(("data.document_boundary",), "pack.mode", unless=("stream",)),
-        Rule(("pack.isolate_documents",), "pack.mode", ("full_sentences",)),  # elsewhere rows hold one document or pair
-        Rule(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
-        Rule(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)))
+READ = (
+    FieldCondition(
+        ("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"), "data.corpus", unless=("task", "aligned")
+    ),
+    FieldCondition(("pack.source_len",), "data.corpus", ("aligned",)),
+    FieldCondition(("data.document_boundary",), "pack.mode", unless=("stream",)),
+    FieldCondition(
+        ("pack.isolate_documents",), "pack.mode", ("full_sentences",)
+    ),  # elsewhere rows hold one document or pair
+    FieldCondition(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
+    FieldCondition(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)),
+)
 BATCH = 2 ** 18       # characters tokenized at a time, and the rest of a document
 LINES = 2 ** 12       # lines of a running text tokenized at a time
 UNKNOWN = 0.01        # share of unknown words above which a warning says so
@@ -60,36 +66,38 @@ def resolve(cfg: config.Config) -> config.Config:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary and rows that could not be made."""
     files.check_folder("config.data.cache", cfg.data.cache, writing=False, schemes=tuple(buckets.LIBRARIES))
-    errors.number("config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1)  # segments and positions are kept as uint16
+    errors.require_number(
+        "config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1
+    )  # segments and positions are kept as uint16
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
     if cfg.data.corpus == "aligned":
-        errors.number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
+        errors.require_number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
         for width in cfg.eval.beams:
-            errors.expect(width >= 1 and width == int(width), "config.eval.beams", width, "a whole number, 1 or more")
+            errors.require(width >= 1 and width == int(width), "config.eval.beams", width, "a whole number, 1 or more")
     else:
-        errors.one_of("config.pack.mode", cfg.pack.mode, list(MODES))
-        errors.number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)
-        errors.expect(cfg.pack.mode != "stream" or cfg.data.corpus == "text", "config.pack.mode", cfg.pack.mode,
+        errors.require_one_of("config.pack.mode", cfg.pack.mode, list(MODES))
+        errors.require_number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)
+        errors.require(cfg.pack.mode != "stream" or cfg.data.corpus == "text", "config.pack.mode", cfg.pack.mode,
                       f"another, since config.data.corpus is {cfg.data.corpus}, no running text")
     if not cfg.tokenizer.path:
-        errors.one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
+        errors.require_one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
     if cfg.data.corpus != "language" and not pairs.drawn(cfg.data):
         if not cfg.tokenizer.path and (cfg.tokenizer.vocab_size or cfg.tokenizer.kind != "characters"):
-            errors.at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
+            errors.require_at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
     for name, value, only in (("tokenizer.path", cfg.tokenizer.path, ""),
                               ("tokenizer.kind", cfg.tokenizer.kind, "words"),
                               ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
                               ("pack.mode", cfg.pack.mode, "doc_sentences")):
         if name != "pack.mode" or not pairs.drawn(cfg.data):
-            errors.expect(value == only, f"config.{name}", value, f"{only or 'none'}, since config.data.corpus is "
+            errors.require(value == only, f"config.{name}", value, f"{only or 'none'}, since config.data.corpus is "
                           f"{cfg.data.corpus}, of the built-in language; leave it out to have that")
     if pairs.drawn(cfg.data):
         translation.check(cfg.data.language, min(cfg.pack.seq_len, cfg.pack.source_len))
         return
-    errors.number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
+    errors.require_number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
 
 
 def load(cfg: config.Config) -> Packed:
@@ -121,7 +129,7 @@ def load(cfg: config.Config) -> Packed:
                 for filled in MODES[cfg.pack.mode](_tokenize(cfg, split, encode), cfg.pack.seq_len, **short):
                     writer.add(laid_out(filled, cfg.pack.seq_len, isolate))
             counts[split] = writer.counts()
-            errors.expect(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
+            errors.require(counts[split]["rows"] > 0, "config.pack.mode", cfg.pack.mode,
                           f"a corpus that fills a row of the {split} split")
             logging.info("packed %s: %d rows, %d tokens, %.1f%% padding", split, counts[split]["rows"],
                          counts[split]["tokens"], 100 * counts[split]["padding"])
@@ -149,7 +157,7 @@ def told(cfg: config.Config, packed: Packed, split: str) -> list[dict]:
     return labelled.examples(packed, split) if cfg.data.corpus == "task" else []
 
 
-def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.About:
+def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
     """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand.
 
     The classes of a task are read from its files where the config does not name them.
@@ -159,7 +167,7 @@ def shape(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = No
     if cfg.data.corpus == "aligned":
         return aligned.shape(cfg, vocab_size, unigram_V)
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return types.About(vocab_size, cfg.pack.seq_len, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, ("next_B",) if cfg.pack.mode == "segment_pair" else (),
                        unigram_V.tobytes())
 
 

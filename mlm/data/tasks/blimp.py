@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base.errors import ConfigError, expect, one_of
+from mlm.base.errors import ConfigError, require, require_one_of
 
 NAME, PARADIGMS, PAIRS = "blimp", 67, 1000  # of the whole benchmark
 SOME = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
@@ -42,13 +42,13 @@ def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, call
     for all of BLiMP. Raises ConfigError for a folder, name or line that is not as said, asked for or not.
     """
     folder = Path(folder)
-    expect(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
-    expect(not called or called == _fit(called), "--suite", called, "a name of letters, digits, '.', '_' and '-'")
+    require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
+    require(not called or called == _fit(called), "--suite", called, "a name of letters, digits, '.', '_' and '-'")
     terms = _terms(folder / "paradigms.tsv")
     there = sorted(terms or (path.stem for path in folder.glob("*.jsonl")))
-    expect(bool(there), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
+    require(bool(there), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
     for name in names:
-        one_of("paradigm", name, there)
+        require_one_of("paradigm", name, there)
     every = [_paradigm(folder / f"{name}.jsonl", terms) for name in there]
     whole = set(there) >= SOME and [len(one.sentences) for one in every] == PARADIGMS * [2 * PAIRS]
     content = json.dumps([(one.name, one.sentences) for one in every])
@@ -67,7 +67,7 @@ def _terms(path) -> dict[str, str]:
         return {}
     head, *rows = (line.split("\t") for line in path.read_text().splitlines())
     for key in ("UID", "linguistics_term"):
-        expect(key in head, f"{path}, line 1", "\t".join(head), f"a column {key}")
+        require(key in head, f"{path}, line 1", "\t".join(head), f"a column {key}")
     return {row[head.index("UID")]: row[head.index("linguistics_term")] for row in rows}
 
 
@@ -76,7 +76,7 @@ def _paradigm(path, terms):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"blimp: cannot read {path} ({error})") from None
-    expect(bool(lines), "blimp", str(path), "a file of minimal pairs; this one is empty")
+    require(bool(lines), "blimp", str(path), "a file of minimal pairs; this one is empty")
     sentences = []
     for number, line in enumerate(lines, 1):
         where = f"{path}, line {number}"
@@ -84,7 +84,7 @@ def _paradigm(path, terms):
             pair = json.loads(line)
         except json.JSONDecodeError:
             pair = None
-        expect(isinstance(pair, dict), where, line[:60], "a JSON object")
+        require(isinstance(pair, dict), where, line[:60], "a JSON object")
         sentences += [_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
         if number == 1:
             term = terms.get(path.stem) or _text(pair, "linguistics_term", where)
@@ -95,5 +95,5 @@ def _text(pair: Mapping, key: str, where: str) -> str:
     if key not in pair:
         near = difflib.get_close_matches(key, pair, n=1)
         raise ConfigError(f"{where}: no key {key!r}" + (f", but {near[0]!r}" if near else f" among {', '.join(pair)}"))
-    expect(isinstance(pair[key], str) and bool(pair[key].strip()), f"{where}: {key}", pair[key], "a text")
+    require(isinstance(pair[key], str) and bool(pair[key].strip()), f"{where}: {key}", pair[key], "a text")
     return pair[key]

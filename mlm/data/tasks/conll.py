@@ -23,7 +23,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             if line.startswith(DOCUMENT):
                 continue
             cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
-            errors.expect(len(cells) > max(place.values()), f"{where}: columns", len(cells),
+            errors.require(len(cells) > max(place.values()), f"{where}: columns", len(cells),
                           f"at least {max(place.values()) + 1}, separated by tabs or spaces")
             words.append(examples.text(cells[place["text"]], f"{where}: token"))
             tags.append((cells[place["label"]], f"{where}: tag"))
@@ -40,7 +40,7 @@ def sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     for number, line in examples.lines(path):
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
-            errors.expect(len(sentence) <= WORDS, f"{path}, line {number}", line[:40],
+            errors.require(len(sentence) <= WORDS, f"{path}, line {number}", line[:40],
                           f"a blank line after at most {WORDS} lines, since one ends a sentence")
         elif sentence:
             yield sentence
@@ -60,9 +60,9 @@ def labels(tags: Sequence[tuple[str, str]], scheme: str, label: Label) -> tuple[
         tag = tag.strip()
         if scheme:
             right = tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
-            errors.expect(right, where, tag, f"O, B-KIND or I-KIND, since config.data.labelled.scheme is {scheme}")
+            errors.require(right, where, tag, f"O, B-KIND or I-KIND, since config.data.labelled.scheme is {scheme}")
             if tag[:2] == "I-" and last != tag[2:]:
-                errors.expect(scheme == "iob1", where, tag, f"B-{tag[2:]}, since it continues no {tag[2:]} "
+                errors.require(scheme == "iob1", where, tag, f"B-{tag[2:]}, since it continues no {tag[2:]} "
                               "(config.data.labelled.scheme = iob1 lets I- begin one)")
                 tag = f"B-{tag[2:]}"
             last = tag[2:]

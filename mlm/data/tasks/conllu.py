@@ -25,18 +25,18 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                     name = line.removeprefix(SENTENCE).strip() or name
                 continue
             cells = line.split("\t")
-            errors.expect(len(cells) == len(COLUMNS), f"{where}: columns", len(cells),
+            errors.require(len(cells) == len(COLUMNS), f"{where}: columns", len(cells),
                           f"{len(COLUMNS)}, separated by tabs")
             number = cells[0].replace("-", "", 1).replace(".", "", 1)
-            errors.expect(number.isdecimal(), f"{where}: id", cells[0], "a word's number, or 1-2, or 8.1")
+            errors.require(number.isdecimal(), f"{where}: id", cells[0], "a word's number, or 1-2, or 8.1")
             if cells[0].isdecimal():
-                errors.expect(int(cells[0][:9]) == len(words) + 1, f"{where}: id", cells[0],
+                errors.require(int(cells[0][:9]) == len(words) + 1, f"{where}: id", cells[0],
                               f"{len(words) + 1}, the next word's number")
                 words.append(examples.text(cells[place[asks.text_column]], f"{where}: {asks.text_column}"))
                 tags.append((cells[place[asks.label_column]], f"{where}: {asks.label_column}"))
                 heads.append((cells[place[asks.head_column]],
                               f"{where}: {asks.head_column}") if asks.head_column else ("1", where))
-        errors.expect(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
+        errors.require(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
         head_of = tuple(_head(*head, len(words)) for head in heads)
         asked = iter(conll.labels([tag for tag, head in zip(tags, head_of, strict=True) if head], asks.scheme, label))
         labels = tuple(next(asked) if head else "" for head in head_of)
@@ -45,5 +45,5 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
 
 def _head(value: str, where: str, words: int) -> int:
     right = value.isdecimal() and value.isascii() and len(value) < 9 and int(value) <= words
-    errors.expect(right, where, value, f"the number of a word, 1 to {words}, or 0")
+    errors.require(right, where, value, f"the number of a word, 1 to {words}, or 0")
     return int(value)

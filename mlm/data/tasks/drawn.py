@@ -5,7 +5,7 @@ import hashlib
 import json
 
 from mlm.base import config
-from mlm.base.rng_versions import DRAWN
+from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import tasks
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}  # names there, by split
@@ -15,7 +15,7 @@ APART = ("train_documents", "validation_documents", "words")      # fields of th
 def content(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of all that the examples follow from."""
     language = {name: value for name, value in dataclasses.asdict(data.language).items() if name not in APART}
-    parts = [data.task, tasks.FORMAT, DRAWN["language"], language]
+    parts = [data.task, tasks.FORMAT, RNG_VERSIONS["language"], language]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -63,11 +63,11 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             while raw := file.readline(LINE + 1):
                 number += 1
                 where = f"{path}, line {number}"
-                errors.expect(len(raw) <= LINE, where, raw[:40], f"a line of at most {LINE} bytes")
+                errors.require(len(raw) <= LINE, where, raw[:40], f"a line of at most {LINE} bytes")
                 yield number, decoded(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, where).rstrip("\r\n")
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    errors.expect(number > 0, f"{path}, line 1", "", "an example; the file is empty")
+    errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
 
 
 def decoded(raw: bytes, where: str) -> str:
@@ -77,17 +77,17 @@ def decoded(raw: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         raise errors.ConfigError(f"{where}: byte {error.start + 1} = {raw[error.start:error.start + 1]!r}: expected "
                                  "UTF-8") from None
-    errors.expect("\0" not in text, where, text[:40], "text without NUL")
+    errors.require("\0" not in text, where, text[:40], "text without NUL")
     return text
 
 
 def text(value: Any, where: str) -> str:
     """A text that is one, without the white space around it."""
-    errors.expect(isinstance(value, str) and bool(value.strip()), where, value, "a text that is not blank")
+    errors.require(isinstance(value, str) and bool(value.strip()), where, value, "a text that is not blank")
     try:
         value.encode()
     except UnicodeEncodeError:
-        errors.expect(False, where, value, "text without halves of surrogate pairs")
+        errors.require(False, where, value, "text without halves of surrogate pairs")
     return value.strip()
 
 
@@ -97,7 +97,7 @@ def number(value: Any, where: str) -> float:
         found = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
         found = math.nan
-    errors.expect(abs(found) <= LARGEST, where, value, "a finite number")
+    errors.require(abs(found) <= LARGEST, where, value, "a finite number")
     return found
 
 
@@ -105,9 +105,9 @@ def column(name: str, names: Sequence[str], where: str, noun: str = "column") ->
     """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
     if name not in names:
         near = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
-        raise errors.ConfigError(f"{where}: no {noun} {errors.shown(name)}, expected one of {listed(names)}"
+        raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {listed(names)}"
                                  + (f"; did you mean {near[0]!r}?" if near else ""))
-    errors.expect(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+    errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -117,5 +117,5 @@ def listed(names: Sequence[str]) -> str:
 
 def no_heading(value: str, where: str) -> None:
     """Raises ConfigError where the label of the first line is what headers call its column."""
-    errors.expect(value.strip().lower() not in HEADINGS, where, value,
+    errors.require(value.strip().lower() not in HEADINGS, where, value,
                   "a label; where the first line is a header, columns are named as it names them, not by numbers")

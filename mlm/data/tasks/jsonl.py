@@ -16,7 +16,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             continue
         where = f"{path}, line {line}"
         found = loads(text, path, line)
-        errors.expect(isinstance(found, dict), where, found, "a JSON object")
+        errors.require(isinstance(found, dict), where, found, "a JSON object")
         for key in examples.columns(asks):
             examples.column(key, list(found), where, "key")
         found |= {asks.label_column: _written(found[asks.label_column], f"{where}: {asks.label_column}")}
@@ -33,11 +33,10 @@ def loads(text: str, path: Path, line: int = 1):
         raise errors.ConfigError(f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected "
                                  "JSON") from None
     except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}, line {line}: {errors.line(error)}; expected JSON that is not so deep or "
-                                 "long") from None
+        raise errors.ConfigError(f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or " "long") from None
 
 
 def _written(value, where):
     """A label as it would stand in a table."""
-    errors.expect(isinstance(value, str | int | float), where, value, "a label: a text or a number")
+    errors.require(isinstance(value, str | int | float), where, value, "a label: a text or a number")
     return value if isinstance(value, str) else json.dumps(value)

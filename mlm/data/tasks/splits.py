@@ -66,14 +66,14 @@ def has_test(data: config.Data) -> bool:
 def paths(data: config.Data) -> dict[str, Path]:
     """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
     folder = Path(data.task_path).expanduser()
-    errors.expect(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
+    errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
     found = {}
     for split, field in FILES.items():
         name = getattr(data.labelled, field)
         if name:
             path = folder / name
             near = [] if path.is_file() else difflib.get_close_matches(name, [p.name for p in folder.iterdir()], n=1)
-            errors.expect(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}"
+            errors.require(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}"
                           + (f"; did you mean {near[0]!r}?" if near else ""))
             found[split] = path
     return found
@@ -99,12 +99,12 @@ def classes(cfg: config.Config) -> tuple[str, ...]:
     found: set[str] = set()
     for one in _some(path, read, _label(cfg, ())):
         found.update([one.label] if isinstance(one.label, str) else one.label)
-        errors.expect(len(found) <= MOST, "config.data.labelled.label_column", said.label_column,
+        errors.require(len(found) <= MOST, "config.data.labelled.label_column", said.label_column,
                       f"a column of at most {MOST} different labels; in {path} it has more")
     found.discard("")  # of words of which none is asked
     if said.scheme:
         found = {"O", *(f"{first}-{label[2:]}" for label in found - {"O"} for first in "BI")}
-    errors.expect(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")
+    errors.require(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")
     return tuple(sorted(found))
 
 
@@ -117,10 +117,10 @@ def _label(cfg, known):
 
     def label(value, where):
         value = value.strip()
-        errors.expect(bool(value), where, value, "a label")
+        errors.require(bool(value), where, value, "a label")
         if known and value not in known:
             near = difflib.get_close_matches(value[:100], [one[:100] for one in known], n=1, cutoff=0.5)
-            errors.expect(False, where, value, f"a label of {origin}: {examples.listed(known)}"
+            errors.require(False, where, value, f"a label of {origin}: {examples.listed(known)}"
                           + (f"; did you mean {near[0]!r}?" if near else ""))
         return value
 
@@ -140,4 +140,4 @@ def _some(path, read, label):
     one = None
     for one in read(label):
         yield one
-    errors.expect(one is not None, f"{path}, line 1", "", "an example; the file has none")
+    errors.require(one is not None, f"{path}, line 1", "", "an example; the file has none")

@@ -17,7 +17,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     """
     try:
         size = os.path.getsize(path)
-        errors.expect(size <= SIZE, str(path), f"{size} bytes", f"at most {SIZE} bytes")
+        errors.require(size <= SIZE, str(path), f"{size} bytes", f"at most {SIZE} bytes")
         raw = path.read_bytes()
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
@@ -31,7 +31,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             examples.text(passage, f"{where}.context")
             for k, asked in enumerate(_part(paragraph, "qas", list, where)):
                 one = _question(asked, passage, f"{where}.qas[{k}]")
-                errors.expect(one.id not in seen, f"{where}.qas[{k}].id", one.id, "an id that no other question has")
+                errors.require(one.id not in seen, f"{where}.qas[{k}].id", one.id, "an id that no other question has")
                 seen.add(one.id)
                 yield one
 
@@ -50,8 +50,8 @@ def _question(asked, passage, where) -> Example:
     answers = tuple(_answer(answer, passage, f"{where}.answers[{n}]")
                     for n, answer in enumerate(_part(asked, "answers", list, where)))
     impossible = asked.get("is_impossible", False)
-    errors.expect(isinstance(impossible, bool), f"{where}.is_impossible", impossible, "true or false")
-    errors.expect(bool(answers) != impossible, f"{where}.answers", list(answers),
+    errors.require(isinstance(impossible, bool), f"{where}.is_impossible", impossible, "true or false")
+    errors.require(bool(answers) != impossible, f"{where}.answers", list(answers),
                   "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true")
     return Example(name, (question, passage), label=answers)
 
@@ -61,16 +61,16 @@ def _answer(answer, passage, where) -> tuple[str, int]:
     examples.text(text, f"{where}.text")
     at = passage.find(text)
     there = start >= 0 and passage.startswith(text, start)
-    errors.expect(there, f"{where}.answer_start", start, f"where the passage has {errors.shown(text[:60])}"
-                  + (f", such as {at}" if at >= 0 else "; it does not have it")
-                  + (f"; there it has {errors.shown(passage[start:start + len(text)][:60])}" if start >= 0 else ""))
+    errors.require(there, f"{where}.answer_start", start, f"where the passage has {errors.format_value(text[:60])}" +
+                   (f", such as {at}" if at >= 0 else "; it does not have it") +
+                   (f"; there it has {errors.format_value(passage[start:start + len(text)][:60])}" if start >= 0 else ""))
     return text, start
 
 
 def _part(found, key, kind, where):
     """What an object has under a key. Raises ConfigError unless it is there and of this kind."""
-    errors.expect(isinstance(found, dict), where, found, "a JSON object")
+    errors.require(isinstance(found, dict), where, found, "a JSON object")
     examples.column(key, list(found), where, "key")
     noun = {list: "a list", str: "a text", int: "a whole number"}[kind]
-    errors.expect(type(found[key]) is kind, f"{where}.{key}", found[key], noun)
+    errors.require(type(found[key]) is kind, f"{where}.{key}", found[key], noun)
     return found[key]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
 
@@ -18,20 +18,24 @@ QUESTION = 64              # tokens of a question, at most
 DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
 LABELS = ("classify", "choice", "tag", "edge")  # objectives of labels that are names
 FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
-READ = (Rule(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus", ("task",)),
-        Rule(("data.task_path", "data.tfds_dir", *FIELDS), "data.task", unless=DRAWN),
-        Rule(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
-        Rule(("data.language",), "data.task", ("", *DRAWN)),
-        Rule(("data.labelled.text_column", "data.labelled.label_column"), "data.labelled.format", unless=("squad",)),
-        Rule(("data.labelled.text_pair_column", "data.labelled.id_column"), "data.labelled.format", TABLES),
-        Rule(("data.labelled.choice_columns",), "objective", ("choice",)),
-        Rule(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
-        Rule(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
-        Rule(("data.labelled.scheme",), "objective", ("tag",)),
-        Rule(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
-        Rule(("data.labelled.head_column",), "objective", ("edge",)),
-        Rule(("data.labelled.stride",), "data.labelled.format", ("squad",)),
-        Rule(("data.labelled.labels",), "objective", LABELS))
+READ = (FieldCondition(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus",
+                       ("task",)), FieldCondition(("data.task_path", "data.tfds_dir", *FIELDS), "data.task",
+                                                  unless=DRAWN), FieldCondition(("data.tfds_dir",),
+                                                                                "data.labelled.format", ("tfds", "")),
+        FieldCondition(("data.language",), "data.task", ("", *DRAWN)), FieldCondition(("data.labelled.text_column",
+                                                                                       "data.labelled.label_column"),
+                                                                                      "data.labelled.format",
+                                                                                      unless=("squad",)),
+        FieldCondition(("data.labelled.text_pair_column", "data.labelled.id_column"), "data.labelled.format", TABLES),
+        FieldCondition(("data.labelled.choice_columns",), "objective", ("choice",)),
+        FieldCondition(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
+        FieldCondition(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
+        FieldCondition(("data.labelled.scheme",), "objective", ("tag",)), FieldCondition(("data.labelled.head_column",),
+                                                                                         "data.labelled.format",
+                                                                                         ("conllu",)),
+        FieldCondition(("data.labelled.head_column",), "objective", ("edge",)),
+        FieldCondition(("data.labelled.stride",), "data.labelled.format", ("squad",)),
+        FieldCondition(("data.labelled.labels",), "objective", LABELS))
 
 
 class Task(NamedTuple):
@@ -138,24 +142,24 @@ def _filled(said, row):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a task that its config does not describe; opens no file."""
     data, said, name = cfg.data, cfg.data.labelled, "config.data.labelled"
-    errors.one_of("config.data.task", data.task, [*DRAWN, *TASKS, OWN])
+    errors.require_one_of("config.data.task", data.task, [*DRAWN, *TASKS, OWN])
     row = language.TASKS.get(data.task) or TASKS.get(data.task)
-    errors.expect(data.task in DRAWN or bool(data.task_path.strip()), "config.data.task_path", data.task_path,
+    errors.require(data.task in DRAWN or bool(data.task_path.strip()), "config.data.task_path", data.task_path,
                   "the folder of the task's files, or a data set's name where config.data.labelled.format is tfds")
-    errors.expect(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
+    errors.require(bool(cfg.tokenizer.path.strip()), "config.tokenizer.path", cfg.tokenizer.path,
                   "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task")
     fit = [row.objective] if row else list(FORMATS)
     fit += ["edge"] if data.task in DRAWN and "tag" in fit else []  # the tags of its words are labels of spans, too
-    errors.expect(cfg.objective in fit, "config.objective", cfg.objective,
+    errors.require(cfg.objective in fit, "config.objective", cfg.objective,
                   f"{' or '.join(fit)}, since config.data.task is {data.task}")
     if data.task in DRAWN:
         return
-    errors.one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
+    errors.require_one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
     endings = examples.endings(said) if cfg.objective == "choice" else ()
     columns = (() if said.format == "squad" else ("text_column", "label_column",
                                                   *(("choice_columns",) if cfg.objective == "choice" else ())))
     for field in ("train", "dev", "scores", *columns):
-        errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
+        errors.require(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field),
                       "to be set, since config.data.task is own")
     if said.format in ("tsv", "csv", "conll"):
         asked = (("text_column", "label_column") if said.format == "conll" else ("text_column", "text_pair_column",
@@ -164,26 +168,26 @@ def check(cfg: config.Config) -> None:
         by_number = said.format == "conll" or said.text_column.isdecimal()
         for field, value in (*columns, *(("choice_columns", one) for one in endings)):
             right = value.isdecimal() and value.isascii() and len(value) < 5
-            errors.expect(right if by_number else not right, f"{name}.{field}", value,
-                          "a column's number, from 0" if by_number else f"a column's name in the header, as config.data.labelled.text_column = {said.text_column!r} is")
+            errors.require(right if by_number else not right, f"{name}.{field}", value,
+                           "a column's number, from 0" if by_number else f"a column's name in the header, as config.data.labelled.text_column = {said.text_column!r} is")
     if said.format == "conllu":
         for field in ("text_column", "label_column", *(("head_column",) if said.head_column else ())):
-            errors.one_of(f"{name}.{field}", getattr(said, field), conllu.COLUMNS)
+            errors.require_one_of(f"{name}.{field}", getattr(said, field), conllu.COLUMNS)
     if said.format in ("tsv", "csv"):
-        errors.one_of(f"{name}.quoting", said.quoting, ("on", "off"))
+        errors.require_one_of(f"{name}.quoting", said.quoting, ("on", "off"))
     if cfg.objective == "tag" and said.scheme:
-        errors.one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
+        errors.require_one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
     if cfg.objective == "choice":
-        errors.expect(len(set(endings)) == len(endings) > 1 and all(endings), f"{name}.choice_columns",
+        errors.require(len(set(endings)) == len(endings) > 1 and all(endings), f"{name}.choice_columns",
                       said.choice_columns, "two or more different columns, separated by commas")
-        errors.expect(not said.labels or len(labels(said)) == len(endings), f"{name}.labels", said.labels,
+        errors.require(not said.labels or len(labels(said)) == len(endings), f"{name}.labels", said.labels,
                       f"{len(endings)} labels, one for each of {name}.choice_columns, in their order")
     if said.labels and cfg.objective in LABELS:
         given = labels(said)
-        errors.expect(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
+        errors.require(len(set(given)) == len(given) > 1 and all(given), f"{name}.labels", said.labels,
                       "two or more different labels, separated by commas")
     if said.format == "squad":
-        errors.number(f"{name}.stride", said.stride, 1, cfg.pack.seq_len - 3 - QUESTION)
+        errors.require_number(f"{name}.stride", said.stride, 1, cfg.pack.seq_len - 3 - QUESTION)
 
 
 def pairs(data: config.Data) -> bool:

@@ -42,12 +42,12 @@ def _splits(builder, data, fields):
     found = {split: said for split, field in fields.items() if (said := getattr(data.labelled, field))}
     for split, said in found.items():
         field, known = f"{FIELD}.{fields[split]}", list(builder.info.splits)
-        errors.one_of(field, said.partition("[")[0], known)
+        errors.require_one_of(field, said.partition("[")[0], known)
         try:
             builder.info.splits[said]
         except Exception as error:  # whatever TFDS raises for a slice that is none
             raise errors.ConfigError(f"{field} = {said!r}: expected one of {', '.join(known)}, or a slice of it such "
-                                     f"as {known[0]}[:90%] ({errors.line(error)})") from None
+                                     f"as {known[0]}[:90%] ({errors.first_line(error)})") from None
     return found
 
 
@@ -56,9 +56,9 @@ def _opened(data):
     said = data.labelled
     for name in ("text_column", "text_pair_column", "label_column", "id_column"):
         if getattr(said, name):
-            errors.one_of(f"{FIELD}.{name}", getattr(said, name), list(builder.info.features))
+            errors.require_one_of(f"{FIELD}.{name}", getattr(said, name), list(builder.info.features))
     for name in examples.endings(said):
-        errors.one_of(f"{FIELD}.choice_columns", name, list(builder.info.features))
+        errors.require_one_of(f"{FIELD}.choice_columns", name, list(builder.info.features))
     return builder
 
 
@@ -74,10 +74,10 @@ def _read(builder, split: str, asks: config.Labelled, label: Label) -> Iterator[
 
 def _written(feature, value: Any, where: str) -> Any:
     """What stands in a record, as it would in a table."""
-    errors.expect(isinstance(value, bytes | str | int | float | np.generic), where, type(value).__name__,
+    errors.require(isinstance(value, bytes | str | int | float | np.generic), where, type(value).__name__,
                   "a text, a class or a number")
     if names := getattr(feature, "names", None):
-        errors.expect(value >= 0, where, int(value), "a label; where it is hidden, another split, or none, in "
+        errors.require(value >= 0, where, int(value), "a label; where it is hidden, another split, or none, in "
                       "config.data.labelled")
         return names[value]
     return examples.decoded(value, where) if isinstance(value, bytes) else value

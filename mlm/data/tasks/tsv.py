@@ -29,8 +29,8 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     for count, (line, row) in enumerate(rows):
         where = f"{path}, line {line}"
         if header:
-            errors.expect(len(row) == len(header), f"{where}: columns", len(row), f"{len(header)}, as the header has")
-        errors.expect(len(row) > max(place.values()), f"{where}: columns", len(row),
+            errors.require(len(row) == len(header), f"{where}: columns", len(row), f"{len(header)}, as the header has")
+        errors.require(len(row) > max(place.values()), f"{where}: columns", len(row),
                       f"at least {max(place.values()) + 1}, separated by "
                       f"{'tabs' if delimiter == chr(9) else 'commas'}")
         found = {name: row[at] for name, at in place.items()}

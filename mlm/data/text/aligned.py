@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import translation
 from mlm.data.tasks import examples
 from mlm.data.text import files, warnings_
 
 FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
-READ = (Rule(("data.parallel_path", "data.parallel", "eval.beams"), "data.corpus", ("aligned",)),
-        Rule(("data.parallel",), "data.parallel_path", unless=("",)),
-        Rule(("data.language",), "data.parallel_path", ("",)))
+READ = (FieldCondition(("data.parallel_path", "data.parallel", "eval.beams"), "data.corpus", ("aligned",)),
+        FieldCondition(("data.parallel",), "data.parallel_path", unless=("",)),
+        FieldCondition(("data.language",), "data.parallel_path", ("",)))
 
 
 class Pair(NamedTuple):
@@ -38,10 +38,10 @@ def check(data: config.Data) -> None:
         return
     said, name = data.parallel, "config.data.parallel"
     for field in ("train", "dev"):
-        errors.expect(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
-    errors.expect(bool(said.source) == bool(said.target), f"{name}.target", said.target,
+        errors.require(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
+    errors.require(bool(said.source) == bool(said.target), f"{name}.target", said.target,
                   "the ending of the files beside those of the sources, or neither ending")
-    errors.expect(not said.source or said.source != said.target, f"{name}.target", said.target,
+    errors.require(not said.source or said.source != said.target, f"{name}.target", said.target,
                   "another ending than the sources'")
 
 
@@ -96,15 +96,16 @@ def told_twice(found: Pairs) -> None:
 def paths(data: config.Data) -> dict[str, list[Path]]:
     """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
     folder, said = Path(data.parallel_path).expanduser(), data.parallel
-    errors.expect(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
+    errors.require(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
     found = {}
     for split, field in FILES.items():
         if name := getattr(said, field):
             names = [f"{name}.{ending}" for ending in (said.source, said.target)] if said.source else [name]
             for one in names:
                 near = difflib.get_close_matches(one, sorted(path.name for path in folder.iterdir()), n=1)
-                errors.expect((folder / one).is_file(), f"config.data.parallel.{field}", name, f"a name of which {one} "
-                              f"is a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                errors.require((folder / one).is_file(), f"config.data.parallel.{field}", name,
+                               f"a name of which {one} " f"is a file in {folder}" +
+                               (f"; did you mean {near[0]!r}?" if near else ""))
             found[split] = [folder / one for one in names]
     return found
 
@@ -129,7 +130,7 @@ def _read_two(source, target):
 def _read_table(path):
     for number, line in examples.lines(path):
         parts = line.split("\t")
-        errors.expect(len(parts) == 2, f"{path}, line {number}: columns", len(parts), "2, a source and its "
+        errors.require(len(parts) == 2, f"{path}, line {number}: columns", len(parts), "2, a source and its "
                       "translation with a tab between them (two files: set config.data.parallel.source and target)")
         yield Pair(*(examples.text(text, f"{path}, line {number}: {side}") for side, text in zip(
             Pair._fields, parts, strict=True)))

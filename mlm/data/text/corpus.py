@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import grammar as drawn
 from mlm.data.language import translation
 from mlm.data.tasks import splits, tasks
@@ -23,15 +23,22 @@ from mlm.data.text import aligned as two_sided
 from mlm.data.text import files, warnings_
 
 SPLITS = ("train", "validation")
-READ = (*tasks.READ, *two_sided.READ, Rule(("data.path", "data.validation_path", "data.document_boundary"),
-                                           "data.corpus", ("text",)), Rule(("data.tfds_name", "data.tfds_field"),
-                                                                           "data.corpus", ("tfds",)),
-        Rule(("data.tfds_dir",), "data.corpus", ("tfds", "task")), Rule(("data.validation_fraction",), "data.corpus",
-                                                                        ("text", "tfds", "docstrings")),
-        Rule(("data.validation_fraction",), "data.validation_path", ("",)), Rule(("data.language",), "data.corpus",
-                                                                                 ("language", "task", "aligned")),
-        Rule(("data.language.modifier_continue_prob", "data.language.attractor_prob"), "data.language.modifier_prob",
-             unless=(0.0,)), Rule(("data.language.recall_prob",), "data.language.protagonist_prob", unless=(0.0,)))
+READ = (*tasks.READ, *two_sided.READ, FieldCondition(("data.path", "data.validation_path", "data.document_boundary"),
+                                                     "data.corpus", ("text",)), FieldCondition(("data.tfds_name",
+                                                                                                "data.tfds_field"),
+                                                                                               "data.corpus",
+                                                                                               ("tfds",)),
+        FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
+        FieldCondition(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
+        FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)), FieldCondition(("data.language",),
+                                                                                                     "data.corpus",
+                                                                                                     ("language",
+                                                                                                      "task",
+                                                                                                      "aligned")),
+        FieldCondition(("data.language.modifier_continue_prob", "data.language.attractor_prob"),
+                       "data.language.modifier_prob", unless=(0.0,)), FieldCondition(("data.language.recall_prob",),
+                                                                                     "data.language.protagonist_prob",
+                                                                                     unless=(0.0,)))
 MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded
 HELD_OUT = 2 ** 32      # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
@@ -53,15 +60,16 @@ class Corpus(NamedTuple):
 
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus that is named without what it asks for."""
-    errors.one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
+    errors.require_one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
-        errors.expect(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
+        errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.boundary("config.data.document_boundary", data.document_boundary)
     if data.corpus == "aligned":
         two_sided.check(data)
     if data.corpus == "tfds":
-        errors.expect(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
-    errors.number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True)
+        errors.require(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
+    errors.require_number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True,
+                          high_open=True)
 
 
 def documents(data: config.Data, split: str) -> Iterator[str]:
@@ -70,7 +78,7 @@ def documents(data: config.Data, split: str) -> Iterator[str]:
     Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
-    errors.one_of("split", split, SPLITS)
+    errors.require_one_of("split", split, SPLITS)
     corpus = _open(data)
     return _some(_divide(corpus, data.validation_fraction, split), data, split)
 
@@ -138,7 +146,7 @@ def fingerprint(data: config.Data) -> str:
 
 
 def _open(data):
-    errors.one_of("config.data.corpus", data.corpus, list(CORPORA))
+    errors.require_one_of("config.data.corpus", data.corpus, list(CORPORA))
     return CORPORA[data.corpus](data)
 
 
@@ -252,8 +260,8 @@ def _library() -> tuple[str, ...]:
         found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
         if module := "\n\n".join(filter(None, found)).strip():
             texts.append(module)
-    errors.expect(bool(texts), "config.data.corpus", "docstrings", "a Python whose standard library has its .py files; "
-                  "set config.data.path to text of your own")
+    errors.require(bool(texts), "config.data.corpus", "docstrings",
+                   "a Python whose standard library has its .py files; " "set config.data.path to text of your own")
     return tuple(texts)
 
 

@@ -47,15 +47,14 @@ def boundary(field: str, name: str) -> Boundary:
     try:
         heading = regex.compile(name)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise errors.ConfigError(f"{field} = {errors.shown(name)}: expected file, line, blank_line or a regular "
-                                 f"expression ({errors.line(error)})") from None
+        raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected file, line, blank_line or a regular "
+                                 f"expression ({errors.first_line(error)})") from None
 
     def starts(line):
         try:
             return len(line) <= MAX_HEADING and heading.fullmatch(line.removesuffix("\n"), timeout=SECONDS) is not None
         except TimeoutError:
-            raise errors.ConfigError(f"{field} = {errors.shown(name)}: expected a regular expression that takes less "
-                                     f"than {SECONDS} s a line; it takes more for {errors.shown(line[:60])}") from None
+            raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected a regular expression that takes less " f"than {SECONDS} s a line; it takes more for {errors.format_value(line[:60])}") from None
 
     def divide(lines):
         parts, first, at = [], 0, 0
@@ -80,7 +79,7 @@ def find(field: str, patterns: str) -> list[str]:
         if not found:
             raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_nearest(pattern)}")
         paths.update(found)
-    errors.expect(bool(paths), field, patterns, "globs of text files, separated by commas")
+    errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     return sorted(paths)
 
 

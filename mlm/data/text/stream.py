@@ -12,13 +12,13 @@ def stretches(data: config.Data, split: str) -> Iterator[str]:
     Held out are the files of config.data.validation_path, or the last config.data.validation_fraction of the
     characters. Raises ConfigError for a file that is missing or unreadable, and for a split without text.
     """
-    errors.one_of("split", split, SPLITS)
+    errors.require_one_of("split", split, SPLITS)
     field = "validation_path" if split == "validation" and data.validation_path else "path"
     paths, found = files.find(f"config.data.{field}", getattr(data, field)), False
     for part in files.lines(paths) if data.validation_path else _part(paths, data.validation_fraction, split):
         found = True
         yield part
-    errors.expect(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
+    errors.require(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
 
 
 def _part(paths, fraction, split):

@@ -30,8 +30,8 @@ def prepared(data: config.Data) -> tfds.core.DatasetBuilder:
     """The builder of data.tfds_name, as `opened`. Raises errors.ConfigError for an unknown feature, too."""
     field, name = "config.data.tfds_name", data.tfds_name
     builder = opened(field, name, data.tfds_dir)
-    errors.expect("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
-    errors.one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
+    errors.require("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
+    errors.require_one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
     return builder
 
 
@@ -60,7 +60,7 @@ def opened(field: str, name: str, folder: str) -> tfds.core.DatasetBuilder:
                                      f"({_line(error)}); expected what preparing it needs, or a config.data.tfds_dir "
                                      "that holds it prepared as array_record") from None
     form = builder.info.file_format.value
-    errors.expect(form in RANDOM_ACCESS, field, name, f"one prepared as {' or '.join(RANDOM_ACCESS)}, not as {form}")
+    errors.require(form in RANDOM_ACCESS, field, name, f"one prepared as {' or '.join(RANDOM_ACCESS)}, not as {form}")
     return builder
 
 
@@ -74,7 +74,7 @@ def read(builder: tfds.core.DatasetBuilder, split: str, feature: str) -> Iterato
     undecodable = Trouble("documents with bytes that are not UTF-8, replaced by U+FFFD")
     for number, record in enumerate(builder.as_data_source(split=split)):
         raw, place = record[feature], f"{builder.info.full_name}, split {split}, record {number}"
-        errors.expect(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
+        errors.require(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
         if isinstance(raw, bytes):
             try:
                 raw = raw.decode()
@@ -120,12 +120,12 @@ def prepare(name: str, path: str, folder: str, *, validation_path: str = "", bou
 
     path, validation_path, boundary: as in config.Data. Raises errors.ConfigError for bad ones.
     """
-    errors.expect(re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "--name", name, "small letters, digits and _")
+    errors.require(re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "--name", name, "small letters, digits and _")
     paths = {"train": files.find("--path", path)}
     if validation_path:
         paths["validation"] = files.find("--validation_path", validation_path)
     builder = Text(name, paths, files.boundary("--boundary", boundary), folder)
-    errors.expect(not builder.is_prepared(), "--name", name, f"a new name: {builder.data_dir} exists")
+    errors.require(not builder.is_prepared(), "--name", name, f"a new name: {builder.data_dir} exists")
     builder.download_and_prepare(file_format="array_record")
 
 

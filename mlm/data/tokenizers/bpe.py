@@ -49,8 +49,8 @@ def read(model: bytes):
         entries, merges = kept["entries"], [tuple(pair) for pair in kept["merges"]]
         tool = splitter(entries, merges)
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"tokenizer: expected entries and merges of BPE ({errors.line(error)})") from None
-    errors.expect(tuple(entries[:len(FIRST)]) == FIRST, "tokenizer, its first entries", entries[:len(FIRST)],
+        raise errors.ConfigError(f"tokenizer: expected entries and merges of BPE ({errors.first_line(error)})") from None
+    errors.require(tuple(entries[:len(FIRST)]) == FIRST, "tokenizer, its first entries", entries[:len(FIRST)],
                   "the special tokens and the bytes")
     return entries, merges, tool
 

@@ -24,9 +24,9 @@ def train(vocab_size, texts):
 def restore(model):
     try:
         kept = json.loads(model)
-        errors.expect(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")
+        errors.require(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")
     except ValueError as error:
-        raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.line(error)})") from None
+        raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
     pieces = [*SPECIAL, *kept]
     number = {character: i for i, character in enumerate(kept, NUM_SPECIAL)}
 

@@ -86,9 +86,10 @@ def _unigram(tokenizer):
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
     proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
-    errors.expect(proto.trainer_spec.model_type == 1, "tokenizer", proto.trainer_spec.model_type, "a Unigram model (1)")
+    errors.require(proto.trainer_spec.model_type == 1, "tokenizer", proto.trainer_spec.model_type,
+                   "a Unigram model (1)")
     for flag in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
-        errors.expect(getattr(proto.normalizer_spec, flag), f"tokenizer, {flag}", False, "True, as mlm learns them")
+        errors.require(getattr(proto.normalizer_spec, flag), f"tokenizer, {flag}", False, "True, as mlm learns them")
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     tool = tokenizers.Tokenizer(tokenizers.models.Unigram(
         [(piece, processor.get_score(i)) for i, piece in enumerate(tokenizer.pieces)], unk_id=UNK,

@@ -51,9 +51,9 @@ def read(folder: Path | str) -> Tokenizer:
     usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
     special = _named(knobs, usual)
     for key, name in zip(KEYS, special, strict=True):
-        errors.expect(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
-    errors.expect(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
-    errors.expect(sorted(number.values()) == list(range(len(number))), f"{where}: numbers of the vocabulary",
+        errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
+    errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
+    errors.require(sorted(number.values()) == list(range(len(number))), f"{where}: numbers of the vocabulary",
                   len(number), "each from 0 on once")
     return restore(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
 
@@ -141,8 +141,8 @@ def _json(path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected JSON ({errors.line(error)})") from None
-    errors.expect(isinstance(found, dict), str(path), found, "a JSON object")
+        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
+    errors.require(isinstance(found, dict), str(path), found, "a JSON object")
     return found
 
 
@@ -150,10 +150,10 @@ def _tool(where, made):
     import tokenizers
     try:
         longest = max(map(len, _numbers(made)), default=0)
-        errors.expect(longest <= LONGEST, "letters of an entry", longest, f"at most {LONGEST}")
+        errors.require(longest <= LONGEST, "letters of an entry", longest, f"at most {LONGEST}")
         return tokenizers.Tokenizer.from_str(json.dumps(made))
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({errors.line(error)})") from None
+        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({errors.first_line(error)})") from None
 
 
 def _text_alone(made, special):
@@ -173,7 +173,7 @@ def _text_alone(made, special):
     tool = _tool(FILE, made | {"model": model, "added_tokens": added, "padding": None, "truncation": None,
                                "post_processor": None})
     for one in added:
-        errors.expect(tool.token_to_id(one["content"]) == one["id"], f"{FILE}: added_tokens", one["id"],
+        errors.require(tool.token_to_id(one["content"]) == one["id"], f"{FILE}: added_tokens", one["id"],
                       f"the next number, {tool.token_to_id(one['content'])}")
     return tool
 
@@ -191,7 +191,7 @@ def _of_words(path, knobs):
     try:
         entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
-        raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.line(error)})") from None
+        raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
         {entry: i for i, entry in enumerate(entries)}, unk_token=_named(knobs)[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
@@ -211,7 +211,7 @@ def _of_merges(folder):
         tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{folder / MERGED[1]}: expected pairs of entries of {MERGED[0]}, one a line "
-                                 f"({errors.line(error)})") from None
+                                 f"({errors.first_line(error)})") from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
     if BETWEEN in vocab:

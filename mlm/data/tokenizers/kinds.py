@@ -15,26 +15,26 @@ SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: Sente
 def load(path: Path | str) -> Tokenizer:
     """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
     kind = Path(path).stem
-    errors.one_of("kind of tokenizer", kind, list(RESTORE))
+    errors.require_one_of("kind of tokenizer", kind, list(RESTORE))
     return RESTORE[kind](files.content(path))
 
 
 def given(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
     at = files.path(folder)
-    errors.expect(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
+    errors.require(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
     there = sorted(path for path in at.iterdir() if path.stem in RESTORE
                    and path.suffix in (".model", ".txt", ".json"))
     if not there and hub.is_one(folder):
         return hub.read(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
-    errors.expect(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
+    errors.require(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
                   f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}")
     try:
         tokenizer = load(there[0])
     except (OSError, RuntimeError, ValueError) as error:
-        raise errors.ConfigError(f"{field} = {folder!r}: cannot read {there[0].name} ({errors.line(error)})") from None
-    errors.expect(tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL, f"{there[0]}: the first entries",
+        raise errors.ConfigError(f"{field} = {folder!r}: cannot read {there[0].name} ({errors.first_line(error)})") from None
+    errors.require(tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL, f"{there[0]}: the first entries",
                   tokenizer.pieces[:NUM_SPECIAL], " ".join(SPECIAL))
     return tokenizer
 
@@ -46,7 +46,7 @@ def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
 
     Raises errors.ConfigError for a size that the text cannot give, and says which it can.
     """
-    errors.one_of("config.tokenizer.kind", knobs.kind, list(KINDS))
+    errors.require_one_of("config.tokenizer.kind", knobs.kind, list(KINDS))
     sample = _sample(sentences)
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")

@@ -45,7 +45,7 @@ def showing_mask(tokenizer: Tokenizer) -> Tokenizer:
 
     Raises ConfigError for one of another kind.
     """
-    errors.expect(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind,
+    errors.require(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind,
                   "a tokenizer of words, as runs on the built-in language have it")
 
     def encode_batch(texts):

@@ -78,11 +78,11 @@ def log(path: Path, number: int) -> Path:
 
 def check(job: Job) -> None:
     """Raises ConfigError for what no kind of cluster can be asked for."""
-    errors.expect(NAME.fullmatch(job.name) is not None, "a job's name", job.name,
+    errors.require(NAME.fullmatch(job.name) is not None, "a job's name", job.name,
                   "at most 40 letters of a to z, digits and -")
-    errors.number("--hours", job.hours, 0.05, 24 * 365)
+    errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code, job.place):
-        errors.expect(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
+        errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
 
 
 def options(known: Mapping[str, Option], asked: Sequence[str]) -> dict[str, str]:
@@ -91,8 +91,8 @@ def options(known: Mapping[str, Option], asked: Sequence[str]) -> dict[str, str]
     given: dict[str, str] = {}
     for word in asked:
         name, sign, value = word.partition("=")
-        errors.one_of("--option", name, list(known) or ["none"])
-        errors.expect(bool(sign) and name not in given, "--option", word, "NAME=VALUE, each name once")
+        errors.require_one_of("--option", name, list(known) or ["none"])
+        errors.require(bool(sign) and name not in given, "--option", word, "NAME=VALUE, each name once")
         given[name] = value
     for name, option in known.items():
         if given.setdefault(name, option.default) is None:

@@ -69,30 +69,30 @@ def check(job: Job) -> None:
     jobs.check(job)
     said = job.options
     for name, value in said.items():
-        errors.expect(value.isprintable() and not set(value) & set(" \"'"), f"--option={name}", value,
+        errors.require(value.isprintable() and not set(value) & set(" \"'"), f"--option={name}", value,
                       "text without spaces and quotes")
-    errors.expect(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
+    errors.require(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
     pairs(said["selector"])
     bucket = job.runs.startswith("gs://")
     if said["claim"]:
         mount = Path(said["mount"])
-        errors.expect(mount.is_absolute(), "--option=mount", said["mount"], "an absolute path, beside claim")
+        errors.require(mount.is_absolute(), "--option=mount", said["mount"], "an absolute path, beside claim")
         for path in (job.code, *([] if bucket else [job.place / job.runs])):
-            errors.expect(path.is_relative_to(mount), "--config.workdir", job.runs,
+            errors.require(path.is_relative_to(mount), "--config.workdir", job.runs,
                           f"a folder in {mount}, which the pods see")
     else:
-        errors.expect(bucket, "--config.workdir", job.runs, "gs://..., or --option=claim=NAME: pods see no "
+        errors.require(bucket, "--config.workdir", job.runs, "gs://..., or --option=claim=NAME: pods see no "
                       "disk of this machine, and theirs go with them")
     if job.kind:
-        errors.one_of("--kind", job.kind, list(KINDS))
+        errors.require_one_of("--kind", job.kind, list(KINDS))
         kind = KINDS[job.kind]
-        errors.expect(job.hosts % kind.hosts == 0, "--hosts", job.hosts,
+        errors.require(job.hosts % kind.hosts == 0, "--hosts", job.hosts,
                       f"{kind.hosts}, which a {job.kind} has, or a multiple of that for several slices")
-        errors.expect(not kind.tpu or kind.hosts > 1 or job.hosts == 1, "--hosts", job.hosts,
+        errors.require(not kind.tpu or kind.hosts > 1 or job.hosts == 1, "--hosts", job.hosts,
                       f"1: GKE connects slices of several hosts alone, and a {job.kind} has one")
     longest = max(len(script(job, numbers, job.name).encode()) for numbers in dealt(job))
-    errors.expect(longest < LONGEST, "--running", job.running, f"more: one pod is to do so many of {len(job.commands)} "
-                  "commands that its script is too long")
+    errors.require(longest < LONGEST, "--running", job.running,
+                   f"more: one pod is to do so many of {len(job.commands)} " "commands that its script is too long")
 
 
 def dealt(job: Job) -> list[range]:
@@ -103,7 +103,7 @@ def dealt(job: Job) -> list[range]:
 
 def pairs(labels: str) -> dict[str, str]:
     found = [word.partition("=") for word in labels.split(",") if word]
-    errors.expect(all(name and sign for name, sign, _ in found), "--option=selector", labels, "NAME=VALUE,NAME=VALUE")
+    errors.require(all(name and sign for name, sign, _ in found), "--option=selector", labels, "NAME=VALUE,NAME=VALUE")
     return {name: value for name, _, value in found}
 
 
@@ -246,7 +246,7 @@ def call(*words: str) -> str:
     done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
-        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.line(Exception(*said))}")
+        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.first_line(Exception(*said))}")
     return done.stdout
 
 

@@ -77,17 +77,17 @@ SRUN = "srun --label --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task
 def check(job: Job) -> None:
     jobs.check(job)
     if job.kind:
-        errors.one_of("--kind", job.kind, [name for name in KINDS if name.partition("-")[0] in GPUS])
-    errors.expect(len(job.commands) <= MOST, "jobs", len(job.commands), f"at most {MOST:,} of one array")
+        errors.require_one_of("--kind", job.kind, [name for name in KINDS if name.partition("-")[0] in GPUS])
+    errors.require(len(job.commands) <= MOST, "jobs", len(job.commands), f"at most {MOST:,} of one array")
     cpus = job.options["cpus"]
-    errors.expect(not cpus or (cpus.isdecimal() and int(cpus) > 0), "--option=cpus", cpus, "a number of cores")
+    errors.require(not cpus or (cpus.isdecimal() and int(cpus) > 0), "--option=cpus", cpus, "a number of cores")
     for name, value in job.options.items():
-        errors.expect(value.isprintable(), f"--option={name}", value, "text in one line")
+        errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
     try:
         words = shlex.split(job.options["sbatch"])
     except ValueError as error:
         words = [str(error)]
-    errors.expect(all(word.startswith("-") for word in words), "--option=sbatch", job.options["sbatch"],
+    errors.require(all(word.startswith("-") for word in words), "--option=sbatch", job.options["sbatch"],
                   "options of sbatch's, each as --name=value")
 
 
@@ -133,7 +133,7 @@ def call(*words: str) -> str:
     ready(words[0])
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = errors.line(Exception(done.stderr or done.stdout))
+        said = errors.first_line(Exception(done.stderr or done.stdout))
         raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {said}")
     return done.stdout
 

@@ -46,21 +46,21 @@ def check(job: Job) -> None:
     """Raises ConfigError for a job that no TPU could run."""
     jobs.check(job)
     said = job.options
-    errors.one_of("--option=capacity", said["capacity"], list(CAPACITY))
-    errors.expect(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
+    errors.require_one_of("--option=capacity", said["capacity"], list(CAPACITY))
+    errors.require(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
     for name in OPTIONS:
-        errors.expect(said[name].isprintable(), f"--option={name}", said[name], "text in one line")
+        errors.require(said[name].isprintable(), f"--option={name}", said[name], "text in one line")
     for name in ("create", "ssh"):
         words(name, said[name])
     for name in files(said["files"]):
-        errors.expect(not Path(name).is_absolute() and ".." not in Path(name).parts and (job.place / name).exists(),
+        errors.require(not Path(name).is_absolute() and ".." not in Path(name).parts and (job.place / name).exists(),
                       "--option=files", name, f"files and folders in {job.place}, by relative paths")
-    errors.expect(job.runs.startswith("gs://"), "--config.workdir", job.runs, "gs://BUCKET/FOLDER: a TPU's hosts do "
+    errors.require(job.runs.startswith("gs://"), "--config.workdir", job.runs, "gs://BUCKET/FOLDER: a TPU's hosts do "
                   "not see this machine's disks, and theirs go with them")
     if job.kind:
-        errors.one_of("--kind", job.kind, [name for name, kind in KINDS.items() if kind.tpu])
+        errors.require_one_of("--kind", job.kind, [name for name, kind in KINDS.items() if kind.tpu])
         hosts = KINDS[job.kind].hosts
-        errors.expect(job.hosts % hosts == 0, "--hosts", job.hosts,
+        errors.require(job.hosts % hosts == 0, "--hosts", job.hosts,
                       f"{hosts}, which a {job.kind} has, or a multiple of that for several slices")
 
 
@@ -70,7 +70,7 @@ def words(name: str, flags: str) -> list[str]:
         found = shlex.split(flags)
     except ValueError as error:
         found = [str(error)]
-    errors.expect(all(word.startswith("--") for word in found), f"--option={name}", flags, "flags as --name=value")
+    errors.require(all(word.startswith("--") for word in found), f"--option={name}", flags, "flags as --name=value")
     return found
 
 
@@ -147,7 +147,7 @@ def call(path: Path, verb: str) -> str:
     ready()
     done = subprocess.run(["bash", str(path), verb], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise errors.ConfigError(f"bash {path} {verb} failed: {errors.line(Exception(done.stderr))}")
+        raise errors.ConfigError(f"bash {path} {verb} failed: {errors.first_line(Exception(done.stderr))}")
     return done.stdout
 
 

@@ -45,10 +45,10 @@ def write(made: Code) -> None:
     if made.folder.exists():
         there = {name: made.folder / name for name in made.files}
         whole = all(path.is_file() for path in there.values()) and digest(there) == made.folder.name
-        errors.expect(whole, "copied code", str(made.folder), "what it was copied as; something changed it: remove it "
+        errors.require(whole, "copied code", str(made.folder), "what it was copied as; something changed it: remove it "
                       "once no job of this sweep runs")
         return
-    with files.whole_folder(made.folder) as aside:
+    with files.atomic_folder(made.folder) as aside:
         for name, path in made.files.items():
             place = aside / name
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -104,7 +104,7 @@ class Here:
 
 def machine(dtypes) -> Machine:
     """All devices of this machine; the first is measured."""
-    return Machine(jax.devices()[0].device_kind, jax.device_count(), float(parallel.room()),
+    return Machine(jax.devices()[0].device_kind, jax.device_count(), float(parallel.device_memory()),
                    {dtype: peak(dtype) for dtype in dtypes})
 
 
@@ -151,13 +151,13 @@ def step_seconds(asked: tuple[config.Config, int, int]) -> float:
             return statistics.median(times)
 
 
-def drawn(rows: int, about: types.About) -> types.Batch:
+def drawn(rows: int, about: types.DatasetInfo) -> types.Batch:
     """A batch of rows that are full, each one segment of words drawn alike."""
     rng, like = np.random.default_rng(0), types.abstract(rows, about)
     shape = like.text.ids_BxL.shape
     ids_BxL = rng.integers(min(NUM_SPECIAL, about.vocab_size - 1), about.vocab_size, shape, np.int32)
     positions_BxL = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy()
-    text = types.Text(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
+    text = types.Tokens(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
     labels = {name: np.zeros(one.shape, np.int32) for name, one in like.labels.items()}
     zeros_B = np.zeros(rows, np.int32)
     return types.Batch(text, labels, np.arange(rows, dtype=np.int32), row_B=zeros_B, epoch_B=zeros_B)

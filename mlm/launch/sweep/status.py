@@ -61,7 +61,7 @@ def standing(cfg: config.Config, at: sweep_state.State, place: job_registry.Plac
 
 def left(cfg: config.Config, at: sweep_state.State) -> str:
     """The time that the steps to come take, as those did that are on record."""
-    timed = [record for record in files.whole_lines(directory.metrics(cfg.workdir))[0] if record.get("timed_seconds")]
+    timed = [record for record in files.complete_lines(directory.metrics(cfg.workdir))[0] if record.get("timed_seconds")]
     if not timed:
         return ""
     seconds = int(timed[-1]["timed_seconds"] / timed[-1]["step"] * (at.steps - at.step))

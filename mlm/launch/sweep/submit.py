@@ -73,7 +73,7 @@ def run_command(cfg, base, recipe: Sequence[str]) -> tuple[str, ...]:
 
     there = fields.flatten(base)
     differ = {name: value for name, value in fields.flatten(cfg).items() if value != there[name]}
-    errors.expect(initialization.resolve(base, differ) == cfg, "--hosts", hosts(),
+    errors.require(initialization.resolve(base, differ) == cfg, "--hosts", hosts(),
                   f"1 for {cfg.workdir}, of which flags cannot tell mlm.cli.train")
     return (sys.executable, "-m", "mlm.cli.train", *(f"--config={path}" for path in recipe), "--distributed",
             *expected(), *(flag(name, value) for name, value in differ.items()))
@@ -116,9 +116,9 @@ def submit(sweep: Sweep) -> None:
     from mlm.launch.cluster import registry
     from mlm.launch.sweep import code_snapshot, job_registry
 
-    errors.one_of("--on", _ON.value, list(registry.CLUSTERS))
+    errors.require_one_of("--on", _ON.value, list(registry.CLUSTERS))
     unknown = [cfg for cfg in sweep.configs if not cfg.train.steps]
-    errors.expect(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
+    errors.require(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
                   "run one point (--points) on a machine of the kind")
     code = code_snapshot.code(sweep.root, (sweep.experiment, *([file(sweep.recipe)] if sweep.recipe else [])))
     if dry():

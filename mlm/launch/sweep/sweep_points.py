@@ -17,12 +17,12 @@ def resolved(base: config.Config, sweep: Mapping[str, Mapping], asked: Mapping[s
     What is asked is left out for points that do not read it. Raises ConfigError, naming the point, for a name that no
     folder can have, for what a point sets wrongly, and for what is asked though no point reads it.
     """
-    errors.expect(isinstance(sweep, Mapping) and len(sweep) > 0, "what sweep() returns", sweep, "points by name")
+    errors.require(isinstance(sweep, Mapping) and len(sweep) > 0, "what sweep() returns", sweep, "points by name")
     configs, moot = {}, dict.fromkeys(asked, "")
     for name, point in sweep.items():
         check_name(name)
         try:
-            errors.expect(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
+            errors.require(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
             said = fields.override(fields.override(base, initialization.given(base, point, asked)), point)
             unread = resolution.unread(fields.override(said, asked))
             mine = {field: value for field, value in asked.items() if field not in unread}
@@ -51,7 +51,7 @@ def chosen(configs: Sequence[config.Config], wanted: Sequence[str]) -> list[conf
     for one in wanted:
         matches = {one} & set(names) or set(fnmatch.filter(names, one))
         near = difflib.get_close_matches(one[:100], names, n=1, cutoff=0.5)
-        errors.expect(bool(matches), "--points", one, "the name of a point, or a pattern such as '*-seed0'"
+        errors.require(bool(matches), "--points", one, "the name of a point, or a pattern such as '*-seed0'"
                       + (f"; did you mean {near[0]!r}?" if near else ""))
         found |= matches
     return [cfg for cfg, name in zip(configs, names, strict=True) if not wanted or name in found]
@@ -59,7 +59,7 @@ def chosen(configs: Sequence[config.Config], wanted: Sequence[str]) -> list[conf
 
 def check_name(name: Any) -> None:
     """Raises ConfigError for a point's name that cannot be a part of a folder's name."""
-    errors.expect(type(name) is str, "a point's name", name, "text")
+    errors.require(type(name) is str, "a point's name", name, "text")
     fit = name.isprintable() and not set("/\\") & set(name) and not name.startswith(".") and name == name.strip()
-    errors.expect(bool(name) and fit and len(name.encode("utf-8", "replace")) <= 200, "a point's name", name,
+    errors.require(bool(name) and fit and len(name.encode("utf-8", "replace")) <= 200, "a point's name", name,
                   "letters for a folder's name, at most 200 bytes, without / and not beginning with a full stop")

@@ -68,7 +68,7 @@ def how(cfg: config.Config) -> tuple[str, str]:
 def state(cfg: config.Config) -> State:
     if not cfg.train.steps:
         return State("not measured", 0, 0, None, None, "")
-    records, _ = files.whole_lines(directory.metrics(cfg.workdir))
+    records, _ = files.complete_lines(directory.metrics(cfg.workdir))
     (found, fault), (error, doubt) = read(cfg), how(cfg)
     if found is not None and answered(cfg):
         name, error = "done", ""

@@ -37,16 +37,16 @@ OURS = {
 def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, entries of the vocabulary, 0) of a config.json, as settings.read has it of BERT's like."""
     for name, want in ASKED.items():
-        errors.expect(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
+        errors.require(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
     of = found.get("architectures") or [KINDS["gpt2"].architecture]
-    errors.expect(of[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", of, "GPT2LMHeadModel")
+    errors.require(of[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", of, "GPT2LMHeadModel")
     sizes = {field: settings.whole(where, found, name, 1) for field, name in SIZES.items()}
     width = sizes["width"]
-    errors.expect(width % sizes["num_heads"] == 0, f"{where}: n_head", sizes["num_heads"],
+    errors.require(width % sizes["num_heads"] == 0, f"{where}: n_head", sizes["num_heads"],
                   f"a divisor of n_embd = {width}")
     hidden = 4 * width if found.get("n_inner") is None else settings.whole(where, found, "n_inner", 1)
     eps = settings.fraction(where, found, "layer_norm_epsilon", 1e-5)
-    errors.expect(eps > 0, f"{where}: layer_norm_epsilon", eps, "0 < value < 1")
+    errors.require(eps > 0, f"{where}: layer_norm_epsilon", eps, "0 < value < 1")
     model = config.Model(family="transformer", norm_eps=eps, mlp_dim=hidden, **OURS, **sizes,
                          max_positions=settings.whole(where, found, "n_positions", 1),
                          **{field: settings.fraction(where, found, name, 0.1) for field, name in RATES.items()})
@@ -57,7 +57,7 @@ def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """config.json of a model of ours; raises ConfigError, saying why, for one that GPT-2 is not."""
     for field, want in ({"family": "transformer"} | OURS).items():
         value = getattr(model, field)
-        errors.expect(value == want, f"config.model.{field}", value, f"{want}, for transformers' GPT-2 to read it")
+        errors.require(value == want, f"config.model.{field}", value, f"{want}, for transformers' GPT-2 to read it")
     return {"architectures": [KINDS["gpt2"].architecture], "model_type": "gpt2",
             **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()}, "embd_pdrop": model.dropout,
             "n_inner": model.mlp_dim, "n_positions": model.max_positions, "layer_norm_epsilon": model.norm_eps,

@@ -37,18 +37,18 @@ def read(where: str, said: Mapping[str, Any], at: str, there: Mapping[str, np.nd
     objective = "tag"
     if name.endswith(ROW):
         problem = said.get("problem_type") or PROBLEMS["regress" if len(classes) == 1 else "classify"]
-        errors.one_of(f"{where}: problem_type", problem, list(PROBLEMS.values()))
+        errors.require_one_of(f"{where}: problem_type", problem, list(PROBLEMS.values()))
         objective = next(ours for ours, its in PROBLEMS.items() if its == problem)
-        errors.expect(objective != "regress" or len(classes) == 1, f"{where}: id2label", len(classes),
+        errors.require(objective != "regress" or len(classes) == 1, f"{where}: id2label", len(classes),
                       f"one entry, since problem_type is {problem}")
     params: types.Params = {}
     for its, ours in _names(kind, objective).items():
         outputs = width if ours == "pool" else len(classes)
         layer = {}
         for leaf, mine, shape in (("weight", "kernel", (outputs, width)), ("bias", "bias", (outputs,))):
-            errors.expect(f"{its}.{leaf}" in there, f"{at}: tensors", len(there), f"{its}.{leaf} among them")
+            errors.require(f"{its}.{leaf}" in there, f"{at}: tensors", len(there), f"{its}.{leaf} among them")
             x = there[f"{its}.{leaf}"]
-            errors.expect(x.shape == shape, f"{at}: {its}.{leaf}, its shape", x.shape, f"{shape}")
+            errors.require(x.shape == shape, f"{at}: {its}.{leaf}, its shape", x.shape, f"{shape}")
             layer[mine] = np.ascontiguousarray(x.T)
         params |= {ours: layer} if ours else layer
     return Head(objective, () if objective == "regress" else classes, params)
@@ -78,12 +78,12 @@ def of(cfg: config.Config, classes: tuple[str, ...], said: Mapping[str, Any]) ->
     Raises ConfigError, saying why, for a head that no class of theirs has.
     """
     end = "for a class of transformers to read it"
-    errors.expect(cfg.objective in (*PROBLEMS, "tag"), "config.objective", cfg.objective,
+    errors.require(cfg.objective in (*PROBLEMS, "tag"), "config.objective", cfg.objective,
                   f"classify, regress or tag, {end}")
     word = cfg.objective == "tag"
     for field, want in (("layer_features", "last"), ("head", "linear") if word else ("pooling", "first")):
         value = getattr(cfg.finetune, field)
-        errors.expect(value == want, f"config.finetune.{field}", value, f"{want}, {end}")
+        errors.require(value == want, f"config.finetune.{field}", value, f"{want}, {end}")
     name = KINDS[said["model_type"]].architecture.removesuffix(TOKENS) + (WORD if word else ROW)
     called = dict(enumerate(classes or ("value",)))
     problem = {} if word else {"problem_type": PROBLEMS[cfg.objective]}
@@ -108,7 +108,7 @@ def _classes(where, said) -> tuple[str, ...]:
     """The names in config.json's id2label; transformers takes two where it has none."""
     found = said.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     right = isinstance(found, dict) and all(isinstance(label, str) for label in found.values())
-    errors.expect(right, f"{where}: id2label", found, "names by number")
-    errors.expect({*found} == {str(number) for number in range(len(found))}, f"{where}: id2label", list(found),
+    errors.require(right, f"{where}: id2label", found, "names by number")
+    errors.require({*found} == {str(number) for number in range(len(found))}, f"{where}: id2label", list(found),
                   "each number from 0 on")
     return tuple(found[str(number)] for number in range(len(found)))

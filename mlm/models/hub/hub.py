@@ -54,7 +54,7 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
     model, vocab_size, first = _model(where, said)
     table, kind = _table(said)
     have = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (table is gpt2)
-    errors.expect(vocab_size == have, f"{where}: vocab_size", vocab_size,
+    errors.require(vocab_size == have, f"{where}: vocab_size", vocab_size,
                   f"{have}, which the tokenizer beside it has")
     at = str(folder / tensors.NAME)
     with tensors.reading(folder) as file:
@@ -63,7 +63,7 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
         output = not any(place.head for place in outer.values()) or any(
             place.head and place.name in called for place in outer.values())
         for place in table.places(kind, model.num_layers):
-            errors.expect(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
+            errors.require(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
                           f"{place.name} among them")
         wanted = [place for place in table.places(kind, model.num_layers) if output or not place.head]
         shapes = _shapes(model, vocab_size)
@@ -75,7 +75,7 @@ def read(folder: Path | str, order_V: np.ndarray) -> Read:
     table_VxD = theirs[outer["token", "embedding"].name]
     for name in [name for name in others if name.startswith(table.DECODERS)]:
         same = others.pop(name)
-        errors.expect(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
+        errors.require(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
                       "the embeddings of the vocabulary, since ours are tied to the output layer")
     head = heads.read(where, said, at, others)
     name = outer["position", "embedding"].name
@@ -154,10 +154,10 @@ def own(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     if said.get("model_type") != settings.OURS:
         return None
     kept = said.get("config")
-    errors.expect(isinstance(kept, dict), f"{path}: config", kept, "fields by name")
+    errors.require(isinstance(kept, dict), f"{path}: config", kept, "fields by name")
     labels = said.get("labels", [])
     right = isinstance(labels, list) and all(isinstance(one, str) for one in labels)
-    errors.expect(right, f"{path}: labels", labels, "names")
+    errors.require(right, f"{path}: labels", labels, "names")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}, tuple(labels)
 
 
@@ -175,7 +175,7 @@ def read_own(folder: Path | str, abstract: types.Params) -> types.Params:
 
         def one(path, leaf):
             name = _dotted(path)
-            errors.expect(name in there, f"{at}: tensors", len(there), f"{name} among them")
+            errors.require(name in there, f"{at}: tensors", len(there), f"{name} among them")
             tensors.check(at, file, name, leaf.shape)
             return tensors.read(file, name)
 
@@ -198,7 +198,7 @@ def _names(at, names, table, kind) -> dict[str, str]:
     for name in names:
         if not name.endswith(table.BUFFERS):
             mine = table.canonical(name, kind)
-            errors.expect(mine not in called or mine == kind.bias, f"{at}: {name}", called.get(mine), "it once")
+            errors.require(mine not in called or mine == kind.bias, f"{at}: {name}", called.get(mine), "it once")
             called[mine] = name
     return called
 

@@ -25,23 +25,23 @@ def parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file ({files.brief(error)})") from None
     except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected JSON ({errors.line(error)})") from None
-    errors.expect(isinstance(found, dict), str(path), found, "a JSON object")
+        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
+    errors.require(isinstance(found, dict), str(path), found, "a JSON object")
     return found
 
 
 def whole(where: str, found: Mapping, name: str, low: int, default: int | None = None) -> int:
     """A number of config.json. Raises ConfigError for one that is absent, not whole, or below `low`."""
     value = found.get(name, default)
-    errors.expect(type(value) is int, f"{where}: {name}", value, "a whole number")
-    errors.number(f"{where}: {name}", value, low, MOST)
+    errors.require(type(value) is int, f"{where}: {name}", value, "a whole number")
+    errors.require_number(f"{where}: {name}", value, low, MOST)
     return value
 
 
 def fraction(where: str, found: Mapping, name: str, default: float) -> float:
     value = found.get(name, default)
-    errors.expect(type(value) in (int, float), f"{where}: {name}", value, "a number")
-    errors.number(f"{where}: {name}", value, 0, 1, high_open=True)
+    errors.require(type(value) in (int, float), f"{where}: {name}", value, "a number")
+    errors.require_number(f"{where}: {name}", value, 0, 1, high_open=True)
     return float(value)
 
 
@@ -51,22 +51,22 @@ def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     where: what it is called in errors. Raises ConfigError for what ours cannot be.
     """
     kind_name = found.get("model_type")
-    errors.expect(isinstance(kind_name, str), f"{where}: model_type", kind_name, f"one of {', '.join(KINDS)}")
-    errors.one_of(f"{where}: model_type", kind_name, list(KINDS))
+    errors.require(isinstance(kind_name, str), f"{where}: model_type", kind_name, f"one of {', '.join(KINDS)}")
+    errors.require_one_of(f"{where}: model_type", kind_name, list(KINDS))
     kind = KINDS[kind_name]
     for name, want in ASKED.items():
-        errors.expect(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
+        errors.require(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
     sizes = {field: whole(where, found, name, 1) for field, name in SIZES.items()}
-    errors.expect(sizes["width"] % sizes["num_heads"] == 0, f"{where}: num_attention_heads", sizes["num_heads"],
+    errors.require(sizes["width"] % sizes["num_heads"] == 0, f"{where}: num_attention_heads", sizes["num_heads"],
                   f"a divisor of hidden_size = {sizes['width']}")
     first = whole(where, found, "pad_token_id", 0, 1) + 1 if kind.after_pad else 0
     rows = whole(where, found, "max_position_embeddings", 1)
-    errors.expect(rows > first, f"{where}: max_position_embeddings", rows,
+    errors.require(rows > first, f"{where}: max_position_embeddings", rows,
                   f"more than {first}, which is the first token's position (pad_token_id + 1)")
     eps = fraction(where, found, "layer_norm_eps", 1e-12)
-    errors.expect(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
+    errors.require(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
     types = whole(where, found, "type_vocab_size", 1, 2)
-    errors.number(f"{where}: type_vocab_size", types, 1, 2)
+    errors.require_number(f"{where}: type_vocab_size", types, 1, 2)
     model = config.Model(family="transformer", norm_placement=kind.norm, norm_eps=eps, positions="learned",
                          context="both", max_positions=rows - first, type_vocab_size=types, **sizes,
                          **{field: fraction(where, found, name, 0.1) for field, name in RATES.items()})
@@ -81,7 +81,7 @@ def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     for field, want in (("family", "transformer"), ("positions", "learned"), ("context", "both"), ("embed_norm", True),
                         ("activation", "gelu"), ("lm_head", "bert")):
         value = getattr(model, field)
-        errors.expect(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
+        errors.require(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
     name = ("roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert")
     kind, pad = KINDS[name], int(order_V[PAD])
     return {"architectures": [kind.architecture], "model_type": name, "vocab_size": len(order_V),

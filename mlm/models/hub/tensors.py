@@ -42,10 +42,10 @@ def reading(folder: Path) -> Iterator:
 def check(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:
     """Raises ConfigError for a tensor that is not of this shape, or not of floating point; reads nothing of it."""
     found = file.get_slice(name)
-    errors.expect(found.get_dtype() in FLOATS, f"{where}: {name}", found.get_dtype(),
+    errors.require(found.get_dtype() in FLOATS, f"{where}: {name}", found.get_dtype(),
                   f"{' or '.join(FLOATS)}; transformers' model.float().save_pretrained(FOLDER) writes F32")
     have = tuple(found.get_shape())
-    errors.expect(shape is None or have == shape, f"{where}: {name}, its shape", have, f"{shape}")
+    errors.require(shape is None or have == shape, f"{where}: {name}, its shape", have, f"{shape}")
 
 
 def read(file, name: str) -> np.ndarray:
@@ -58,5 +58,5 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     import safetensors.numpy
 
     whole = {name: np.asarray(array, np.float32, order="C") for name, array in tensors.items()}
-    with files.whole(folder / NAME) as aside:
+    with files.atomic_write(folder / NAME) as aside:
         safetensors.numpy.save_file(whole, aside, metadata={"format": "pt"})

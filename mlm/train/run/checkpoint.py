@@ -44,7 +44,7 @@ def manager(workdir: Path | str, *steps: int, every: int = 0, alone: bool = True
     return ocp.CheckpointManager(files.absolute(directory.checkpoints(workdir)), options=options)
 
 
-def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.TracedHparams
           ) -> Saved:
     """What a run goes on from: its newest whole checkpoint, or the initial state. What is damaged is removed.
 
@@ -68,7 +68,7 @@ def first(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, ma
                               like, made.initial(knobs)), {})
 
 
-def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
+def newest(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.TracedHparams
            ) -> Saved | None:
     """The newest checkpoint, or None where there is none. Raises as `read` does, with what to do about damage."""
     step = checkpoints.latest_step()
@@ -108,8 +108,9 @@ def outgrown(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int
     return found
 
 
-def check_shared(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.Knobs
-                 ) -> None:
+def check_shared(
+    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, made: Program, knobs: types.TracedHparams
+) -> None:
     """Raises ConfigError where there are checkpoints, but none that is whole and that a run of cfg goes through."""
     like, steps, faults = _like(made, knobs), sorted(checkpoints.all_steps(), reverse=True), []
     for step in steps:
@@ -163,7 +164,7 @@ def read(checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data
         # Orbax casts silently to the type asked for; what is on disk says what was saved.
         stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
         for (path, want), have in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
-            errors.expect(np.dtype(have.dtype) == want.dtype, f"checkpoint{jax.tree_util.keystr(path)}",
+            errors.require(np.dtype(have.dtype) == want.dtype, f"checkpoint{jax.tree_util.keystr(path)}",
                           str(have.dtype), f"the type {want.dtype}")
     except errors.ConfigError:
         raise

@@ -161,7 +161,7 @@ def finished(cfg: config.Config, data: dict, vocabulary: Tokenizer) -> dict | No
             read_held_out(cfg.workdir, found)
             read_history(cfg.workdir, found)
             read_provenance(cfg.workdir)
-            if parallel.writes():
+            if parallel.is_primary():
                 keep(cfg, data, vocabulary)
         return found
     return None
@@ -172,7 +172,7 @@ def mended():
     """Names what is damaged, which is then as if it were not there; what an older version wrote stays as it is."""
     try:
         yield
-    except files.Older:
+    except files.OutdatedFormat:
         raise
     except files.Damaged as damaged:
         tell(f"{damaged}; it is made again")
@@ -221,7 +221,7 @@ def held(cfg: config.Config) -> bool:
 
 def finish(workdir: Path, found: dict, columns: Columns) -> None:
     """Writes what each held-out row gave, when the run ended, and at last the result."""
-    with files.whole(workdir / "held_out.npz") as aside:
+    with files.atomic_write(workdir / "held_out.npz") as aside:
         np.savez(aside, **columns)
         digest = hashlib.sha256(aside.read_bytes()).hexdigest()
     with mended():

@@ -48,12 +48,12 @@ def resolve(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any
     as_begun = cfg.optim.warmup_fraction == begun(saved)[WARMUP]
     then = fields.override(cfg, now if as_begun else {STEPS: now[STEPS]})
     fields.check_same(then, data, saved, cfg.workdir)
-    errors.at_least(then.train.steps, f"config.{STEPS}", cfg.train.steps)
+    errors.require_at_least(then.train.steps, f"config.{STEPS}", cfg.train.steps)
     if cfg.train.steps == then.train.steps:
         return then
     said = fields.flatten(cfg)
     for name, can in {"optim.schedule": optim.STABLE, **ALIKE}.items():
-        errors.expect(said[name] in can, f"config.{name}", said[name], f"{' or '.join(map(str, can))} of a run to be "
+        errors.require(said[name] in can, f"config.{name}", said[name], f"{' or '.join(map(str, can))} of a run to be "
                       f"trained longer; {said[name]} spreads over all steps, so that more of them are another run: "
                       "choose another config.workdir")
     return fields.override(cfg, {WARMUP: optim.warmup(then.optim, then.train.steps) / cfg.train.steps})

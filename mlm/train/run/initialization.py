@@ -37,7 +37,7 @@ def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
     for changes in above:
         cfg = fields.override(cfg, changes)
     run, hub_folder = cfg.init.run, cfg.init.hub
-    errors.expect(not (run and hub_folder), "config.init.hub", hub_folder, "none beside config.init.run, or that not")
+    errors.require(not (run and hub_folder), "config.init.hub", hub_folder, "none beside config.init.run, or that not")
     if not (run or hub_folder):
         return {}
     place = run or hub_folder
@@ -50,7 +50,7 @@ def given(cfg: config.Config, *above: Mapping[str, Any]) -> dict[str, Any]:
     corpus = row if row != "auto" else "task" if data.task else "text" if data.path else "language"
     language = {name for name in taken if name.startswith("data.language.")}
     if corpus == "language":
-        errors.expect(bool(language), "config.data.path", data.path, "text to go on with, or config.data.task, since "
+        errors.require(bool(language), "config.data.path", data.path, "text to go on with, or config.data.task, since "
                       f"{place} has a vocabulary of its own")
         del taken["tokenizer.path"]  # `begin` sees whether the words are the same
     elif data.task not in tasks.DRAWN:
@@ -84,7 +84,7 @@ def of_run(workdir: str, *, drawn: bool = False) -> dict[str, Any]:
     if drawn:
         return taken
     digest = checkpoint.newest_digest(workdir)
-    errors.expect(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
+    errors.require(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return taken | {"init.run": str(workdir), "init.run_sha256": digest}
 
 
@@ -111,12 +111,12 @@ def check_same(cfg: config.Config, taken: Mapping[str, Any]) -> None:
     flat, place = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     for name, value in taken.items():
         if name.startswith("model.") and name not in FREE:
-            errors.expect(flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {place} has it; leave it "
+            errors.require(flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {place} has it; leave it "
                           "out")
     mine, its = cfg.tokenizer.path, taken.get("tokenizer.path", "")
     if its not in ("", mine):
         words = [kinds.given("config.tokenizer.path", path).model for path in (mine, its) if path]
-        errors.expect(len(words) == 2 and words[0] == words[1], "config.tokenizer.path", mine,
+        errors.require(len(words) == 2 and words[0] == words[1], "config.tokenizer.path", mine,
                       f"the vocabulary of {place}; leave it out")
 
 
@@ -131,7 +131,7 @@ def begin(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> 
     if not cfg.init.run:
         return state
     run = trained_run.load(cfg.init.run, {}, alone=not directory.end(cfg.init.run).exists())
-    errors.expect(cfg.init.run_sha256 in ("", run.digest), "config.init.run_sha256", cfg.init.run_sha256,
+    errors.require(cfg.init.run_sha256 in ("", run.digest), "config.init.run_sha256", cfg.init.run_sha256,
                   f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}")
     return _with_model(cfg, state, run.program.run.get_state(run.state).params["model"], run.cfg,
                        run.tokenizer.model == tokenizer.model)
@@ -140,7 +140,7 @@ def begin(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> 
 def _of_folder(cfg, state, tokenizer):
     here = pretrained_folder.found(cfg.init.hub)
     content = pretrained_folder.content(here)
-    errors.expect(cfg.init.hub_sha256 in ("", content), "config.init.hub_sha256", cfg.init.hub_sha256,
+    errors.require(cfg.init.hub_sha256 in ("", content), "config.init.hub_sha256", cfg.init.hub_sha256,
                   f"what is in {cfg.init.hub}, {content}")
     found = pretrained_folder.read(here)
     model, said = found.params["model"], ["its encoder"]

@@ -53,7 +53,7 @@ class Log:
     def __init__(self, cfg: config.Config, objective: types.Objective, step_now: int, totals: Mapping[str, float]):
         self.cfg, self.objective, self.workdir = cfg, objective, files.path(cfg.workdir)
         self.weight = objective.scores[0].columns[-1]
-        first = parallel.writes()
+        first = parallel.is_primary()
         self.writer = Writer(self.workdir, step_now) if first else None
         self.progress = Progress(step_now, cfg.train.steps, self.workdir.name) if first else None
         names = ("predictions", *objective.counts, *TIMED)
@@ -140,7 +140,7 @@ class Writer:
 
     def __init__(self, workdir: Path, step: int):
         path = directory.metrics(workdir)
-        records, faults = files.whole_lines(path)
+        records, faults = files.complete_lines(path)
         for fault in faults:
             logging.warning("%s; it is left out", fault)
         self.lines = files.Lines(path, [record for record in records if record["step"] <= step])

@@ -35,9 +35,10 @@ def train(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
     done = directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
     if done is not None:
         return done
-    with directory.claim(cfg) if parallel.writes() else contextlib.nullcontext():
+    with directory.claim(cfg) if parallel.is_primary() else contextlib.nullcontext():
         # Another process may have ended it since; of several processes of one run, all must see the same.
-        done = None if parallel.several() else directory.finished(cfg, packed.manifest["inputs"], packed.tokenizer)
+        done = None if parallel.is_multiprocess() else directory.finished(cfg, packed.manifest["inputs"],
+                                                                          packed.tokenizer)
         if done is not None:
             return done
         outcome = None
@@ -56,7 +57,7 @@ def lengthen(cfg: config.Config, packed: pack.Packed) -> config.Config:
     of its checkpoints is on the way of the longer one. For one process alone.
     """
     data = packed.manifest["inputs"]
-    errors.expect(directory.read_identity(cfg.workdir) is not None, "config.workdir", cfg.workdir,
+    errors.require(directory.read_identity(cfg.workdir) is not None, "config.workdir", cfg.workdir,
                   "the directory of a run to be trained longer")
     with directory.claim(cfg):
         saved = directory.read_identity(cfg.workdir)
@@ -88,7 +89,7 @@ def settle(cfg: config.Config, checkpoints) -> None:
     with directory.mended():
         saved = directory.read_identity(cfg.workdir)
     if "begun" in (saved or {}):
-        if parallel.writes() and (steps := directory.outgrown(cfg, saved)):
+        if parallel.is_primary() and (steps := directory.outgrown(cfg, saved)):
             directory.set_aside(cfg, steps)
         for step in checkpoint.outgrown(checkpoints, cfg):
             checkpoints.delete(step)
@@ -126,7 +127,7 @@ class Run:
         self.cfg, self.packed, self.made, self.checkpoints = cfg, packed, made, checkpoints
         self.start = int(saved.state.step)
         self.data = packed.manifest["inputs"]
-        if parallel.writes():
+        if parallel.is_primary():
             directory.describe(cfg, self.data, packed.tokenizer, self.start)
         self.references = references.measure(cfg, made, packed)
         self.scores = (*made.objective.scores, *self.references.scores)
@@ -135,7 +136,7 @@ class Run:
         self.batches = self.spikes.batches(lambda first: loader.train_batches(
             packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=first,
             cut=cut and cfg.model.context != "apart",  # whose right half reads padding first: its draws hang on it
-            grouped=cfg.train.group_by_length, **parallel.share()), self.start)
+            grouped=cfg.train.group_by_length, **parallel.process_slice()), self.start)
         self.late: list[Callable] = []  # metrics are read one step late, so that devices never wait for this process
         self.evaluations: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest, by its step
 
@@ -198,7 +199,7 @@ class Run:
                   "scores": [score._asdict() for score in self.scores], **self.log.summary(),
                   **self.spikes.result()}
         self.checkpoints.wait_until_finished()
-        if parallel.writes():
+        if parallel.is_primary():
             directory.finish(files.path(cfg.workdir), result, columns)
         return result
 

@@ -27,7 +27,7 @@ class Folder(NamedTuple):
 
     cfg: config.Config              # resolved: its model and objective, its longest row
     tokenizer: Tokenizer
-    about: types.About
+    about: types.DatasetInfo
     params: types.Params            # "model" and "objective", numpy
     output: bool = True             # whether an output layer over the vocabulary is among them
     source: hub.Read | None = None  # what else it held; None: written with a config of our own
@@ -58,8 +58,7 @@ def local(place: str) -> str:
     try:
         return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(FETCHED))
     except Exception as error:  # of the network, the name, the server, the disk
-        raise errors.ConfigError(f"{place}: cannot be fetched ({errors.line(error)}); expected the name of a model on "
-                                 "huggingface.co, and a network") from None
+        raise errors.ConfigError(f"{place}: cannot be fetched ({errors.first_line(error)}); expected the name of a model on " "huggingface.co, and a network") from None
 
 
 def read(folder: Path | str) -> Folder:
@@ -99,12 +98,12 @@ def _own(folder, kept) -> config.Config:
     return cfg
 
 
-def about_of(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[str, ...] = ()) -> types.About:
+def about_of(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[str, ...] = ()) -> types.DatasetInfo:
     """What a model and its objective are built for; of each entry and each class there is as much."""
     once_V = np.ones(tokenizer.vocab_size, np.int64)
     if objectives.seen(cfg) == "row":
         return labelled.about(cfg, tokenizer.vocab_size, once_V, classes)
-    return types.About(tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes())
+    return types.DatasetInfo(tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes())
 
 
 def model_of(folder: Path | str) -> dict[str, Any]:
@@ -139,6 +138,6 @@ def _content(folder, changed):
 def found(place: str) -> str:
     """`local`. Raises ConfigError for a path that is no Hugging Face folder."""
     folder = local(place)
-    errors.expect(hub.is_one(folder), "config.init.hub", place, "a Hugging Face folder (config.json, "
+    errors.require(hub.is_one(folder), "config.init.hub", place, "a Hugging Face folder (config.json, "
                   "model.safetensors, a tokenizer), or hf:ORG/NAME")
     return folder

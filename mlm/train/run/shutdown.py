@@ -28,7 +28,7 @@ class Asked:
         self.before = {}
 
     def __enter__(self):
-        if not parallel.several() and threading.current_thread() is threading.main_thread():
+        if not parallel.is_multiprocess() and threading.current_thread() is threading.main_thread():
             self.before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
@@ -44,6 +44,6 @@ class Asked:
             signal.raise_signal(number)
 
     def now(self, checkpoints, number: int) -> bool:
-        if parallel.several() and checkpoints.reached_preemption(number):
+        if parallel.is_multiprocess() and checkpoints.reached_preemption(number):
             self.signal = signal.SIGTERM
         return self.signal is not None

@@ -15,17 +15,17 @@ from mlm.train.run.log import SIZES, Diverged
 
 WINDOW = 100  # steps that the running mean of the loss is over
 FIRST = 10    # steps of a run whose loss is not compared with it
-READ = (conditional_fields.Rule(("train.spike_rewind_steps", "train.spike_max_rewinds"), "train.spike_threshold",
-                                unless=(0.0,)),)
+READ = (conditional_fields.FieldCondition(("train.spike_rewind_steps", "train.spike_max_rewinds"),
+                                          "train.spike_threshold", unless=(0.0,)),)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for knobs of spikes that no run could use."""
     train = cfg.train
-    errors.expect(train.spike_threshold == 0 or train.spike_threshold > 1, "config.train.spike_threshold",
+    errors.require(train.spike_threshold == 0 or train.spike_threshold > 1, "config.train.spike_threshold",
                   train.spike_threshold, "0, or more than 1")
-    errors.at_least(1, "config.train.spike_rewind_steps", train.spike_rewind_steps)
-    errors.at_least(0, "config.train.spike_max_rewinds", train.spike_max_rewinds)
+    errors.require_at_least(1, "config.train.spike_rewind_steps", train.spike_rewind_steps)
+    errors.require_at_least(0, "config.train.spike_max_rewinds", train.spike_max_rewinds)
 
 
 def every(cfg: config.Config) -> int:

@@ -21,7 +21,7 @@ class Trained(NamedTuple):
     program: program.Program
     state: types.TrainState     # on the devices, without the optimizer's
     digest: str                 # of the whole state, as its checkpoint carries it
-    about: types.About          # what it was made for
+    about: types.DatasetInfo          # what it was made for
     at_hand: pack.Packed | None = None
 
     def packed(self) -> pack.Packed:
@@ -55,7 +55,7 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     saved = origin(workdir)
     fixed = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
-        errors.expect(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
+        errors.require(name not in fixed, f"config.{name}", value, "what the run was trained with; leave it out")
     unknown = saved["config"].keys() - fields.DEFAULT.keys()
     if unknown:
         raise errors.ConfigError(f"run {workdir!r}: made by another version, whose config has "
@@ -70,7 +70,9 @@ def load(workdir: str, settings: Mapping[str, Any], packed: pack.Packed | None =
     about = packed.about if packed else pack.shape(cfg, tokenizer.vocab_size)
     made = program.build(cfg, about)
     with contextlib.ExitStack() as stack:
-        if alone and parallel.writes():  # to open checkpoints sweeps unfinished ones away, which a trainer may write
+        if (
+            alone and parallel.is_primary()
+        ):  # to open checkpoints sweeps unfinished ones away, which a trainer may write
             stack.enter_context(directory.claim(cfg))
         checkpoints = stack.enter_context(contextlib.closing(checkpoint.manager(workdir, alone=alone)))
         found = checkpoint.newest(checkpoints, cfg, saved["data"], made, program.knobs(cfg))

@@ -27,9 +27,9 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.Diverged]:
     """
     for cfg in configs:
         loop.check(cfg)
-        errors.expect(program.blank(cfg) == program.blank(configs[0]), "config.workdir", cfg.workdir,
+        errors.require(program.blank(cfg) == program.blank(configs[0]), "config.workdir", cfg.workdir,
                       f"a run that shares its program with that of {configs[0].workdir}")
-    errors.expect(configs[0].parallel.mode == "jit" and not parallel.several(), "config.parallel.mode",
+    errors.require(configs[0].parallel.mode == "jit" and not parallel.is_multiprocess(), "config.parallel.mode",
                   configs[0].parallel.mode, "jit, in one process, for runs trained side by side")
     packed, outcomes = pack.load(configs[0]), {}
     with contextlib.ExitStack() as held:

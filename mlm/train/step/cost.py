@@ -101,7 +101,7 @@ def compiled(cfg: config.Config, vocab_size: int, *, alone: bool = False) -> Com
 
 def check_room(cfg: config.Config) -> None:
     """Raises ConfigError where a run's arrays certainly cannot fit a device here; allocates and compiles nothing."""
-    room = parallel.room()
+    room = parallel.device_memory()
     if at_most(cfg) > room and (need := least(cfg)) > room:
         model = cfg.model
         shape = ", ".join(f"{name} = {value}" for name, value in (("num_layers", model.num_layers), ("width",
@@ -125,7 +125,7 @@ def least(cfg: config.Config) -> int:
     certain = _part(
         cfg, 16 * 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)
     )  # whatever the architecture
-    if certain > parallel.room():
+    if certain > parallel.device_memory():
         return certain
 
     def parameters(**shape):  # linear in both, so that nothing is traced a million times

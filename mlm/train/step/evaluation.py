@@ -13,7 +13,7 @@ from mlm.train.step.program import Program, frozen
 Columns = dict[str, np.ndarray]  # a number for each row
 
 
-def named(losses: types.Losses) -> dict:
+def named(losses: types.LossSums) -> dict:
     """The sums of an objective by the names that its scores know them by."""
     return ({f"{term}_nats": x for term, x in losses.loss_B.items()}
             | {f"{term}_weight": x for term, x in losses.weight_B.items()} | losses.sums_B)
@@ -24,7 +24,7 @@ def collect(cfg: config.Config, program: Program, state, rows: loader.Rows) -> C
     eval_step, knobs = program.run.per_row(update.eval_step, program.model, program.objective), frozen(cfg)
     order_N = loader.by_length(rows, cfg.eval.max_examples)
     batches = loader.eval_batches(rows, batch_size=cfg.eval.batch_size, max_rows=cfg.eval.max_examples, order_N=order_N,
-                                  **parallel.share())
+                                  **parallel.process_slice())
     found: Columns = {}
     for number, batch in enumerate(batches):
         rows_B = order_N[number * cfg.eval.batch_size:][:cfg.eval.batch_size]  # more fill up the last batch
@@ -50,7 +50,7 @@ def summary(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict:
     Raises ConfigError where nothing was predicted.
     """
     weight_N = columns[scores[0].columns[-1]]
-    errors.expect(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.mask_rate, or more rows")
+    errors.require(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.mask_rate, or more rows")
     result = {"rows": len(weight_N), "predictions": int(weight_N.sum())}
     for score in scores:
         result[score.name], result[f"{score.name}_se"] = measure(score, columns)

@@ -105,7 +105,7 @@ def local(mesh, function: Callable, params: types.Params, inputs, outputs) -> Ca
 
 
 def summed(mesh, total: Callable, own: Callable, params: types.Params, part: types.Params, step, batch: types.Batch,
-           knobs: types.Knobs):
+           knobs: types.TracedHparams):
     """As update.summed, of which each device makes its part of the gradient from its rows."""
     split = axes(part, mesh.size)
 

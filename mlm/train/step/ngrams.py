@@ -4,19 +4,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
 from mlm.data.rows import loader, ngram, pack, store
 
 FORMAT = 1  # of what is kept: a change of how it is computed must change this number
-READ = (Rule(("eval.ngram_order", "eval.context_range"), "model.context", ("left",)),)
+READ = (FieldCondition(("eval.ngram_order", "eval.context_range"), "model.context", ("left",)),)
 ASKED = "ngram_asked"
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for an order that is none."""
     order = cfg.eval.ngram_order
-    errors.expect(order == 0 or 2 <= order <= 9, "config.eval.ngram_order", order, "0, or an order from 2 to 9")
+    errors.require(order == 0 or 2 <= order <= 9, "config.eval.ngram_order", order, "0, or an order from 2 to 9")
 
 
 def orders(cfg: config.Config) -> range:

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant", "inverse_sqrt")
 STABLE = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
-READ = (Rule(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
-        Rule(("optim.final_lr_fraction",), "optim.schedule", unless=("constant", "inverse_sqrt")),
-        Rule(("optim.average_every",), "optim.average_checkpoints", unless=(0,)))
+READ = (FieldCondition(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
+        FieldCondition(("optim.final_lr_fraction",), "optim.schedule", unless=("constant", "inverse_sqrt")),
+        FieldCondition(("optim.average_every",), "optim.average_checkpoints", unless=(0,)))
 
 
 class Averaged(NamedTuple):
@@ -27,24 +27,24 @@ class Averaged(NamedTuple):
 def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of so many steps could use."""
     name = "config.optim"
-    errors.one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
+    errors.require_one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
     for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
-        errors.number(f"{name}.{field}", getattr(optim, field), 0, 1)
+        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
     for field in ("b1", "b2", "label_smoothing"):
-        errors.number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
+        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
     for field in ("weight_decay", "clip_norm"):
-        errors.at_least(0, f"{name}.{field}", getattr(optim, field))
+        errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
     for field in ("learning_rate", "eps"):
-        errors.expect(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
+        errors.require(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
     if optim.schedule == "wsd":
         parts = optim.warmup_fraction + optim.decay_fraction
-        errors.expect(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
-    errors.at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
-    errors.at_least(1, f"{name}.average_every", optim.average_every)
+        errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
+    errors.require_at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
+    errors.require_at_least(1, f"{name}.average_every", optim.average_every)
     most = (steps - 1) // optim.average_every + 1
-    errors.expect(optim.average_checkpoints != 1 and optim.average_checkpoints <= most, f"{name}.average_checkpoints",
-                  optim.average_checkpoints,
-                  f"0, or 2 to {most}: so many there are, {name}.average_every = {optim.average_every} steps apart, of " f"config.train.steps = {steps}")
+    errors.require(optim.average_checkpoints != 1 and optim.average_checkpoints <= most, f"{name}.average_checkpoints",
+                   optim.average_checkpoints,
+                   f"0, or 2 to {most}: so many there are, {name}.average_every = {optim.average_every} steps apart, of " f"config.train.steps = {steps}")
 
 
 def warmup(optim: config.Optim, steps: int) -> int:
@@ -131,7 +131,7 @@ def averaging(inner: optax.GradientTransformation, count: int, every: int, steps
     return optax.GradientTransformation(init, update)
 
 
-def build(optim: config.Optim, steps: int, knobs: types.Knobs, rates: types.Params | None = None
+def build(optim: config.Optim, steps: int, knobs: types.TracedHparams, rates: types.Params | None = None
           ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019) whose peak learning rate and weight decay are knobs, so may be traced.
 

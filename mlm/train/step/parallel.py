@@ -34,26 +34,26 @@ class Parallel(NamedTuple):
 
 def check_mode(cfg: config.Config) -> None:
     """Raises ConfigError unless config.parallel.mode is one of MODES."""
-    errors.one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
+    errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the batches divide among the devices there are."""
     devices = jax.device_count()
     parts = devices * cfg.train.grad_accum_steps
-    errors.expect(cfg.train.batch_size % parts == 0, "config.train.batch_size", cfg.train.batch_size,
-                  f"a multiple of {parts} ({devices} devices x config.train.grad_accum_steps = {cfg.train.grad_accum_steps})")
+    errors.require(cfg.train.batch_size % parts == 0, "config.train.batch_size", cfg.train.batch_size,
+                   f"a multiple of {parts} ({devices} devices x config.train.grad_accum_steps = {cfg.train.grad_accum_steps})")
     check_evaluation(cfg)
 
 
 def check_evaluation(cfg: config.Config) -> None:
     """As `check`, of the batches of evaluation alone."""
     devices = jax.device_count()
-    errors.expect(cfg.eval.batch_size % devices == 0, "config.eval.batch_size", cfg.eval.batch_size,
+    errors.require(cfg.eval.batch_size % devices == 0, "config.eval.batch_size", cfg.eval.batch_size,
                   f"a multiple of {devices}, the number of devices")
 
 
-def room() -> int:
+def device_memory() -> int:
     """Bytes of memory of one device: an accelerator's own, or on a CPU what this process may have of the machine's."""
     device = jax.local_devices()[0]
     of_device = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
@@ -67,22 +67,22 @@ def _ram():
     return total
 
 
-def writes() -> bool:
+def is_primary() -> bool:
     """Whether this process keeps the run's files: the first of them does."""
     return jax.process_index() == 0
 
 
-def several() -> bool:
+def is_multiprocess() -> bool:
     """Whether the run has more processes than this one."""
     return jax.process_count() > 1
 
 
-def share() -> dict[str, int]:
+def process_slice() -> dict[str, int]:
     """Which of the run's processes this one is, as the loader asks."""
     return {"process": jax.process_index(), "processes": jax.process_count()}
 
 
-def mine(rows: int) -> slice:
+def is_local(rows: int) -> slice:
     """This process's part of `rows` rows in order."""
     part = rows // jax.process_count()
     return slice(jax.process_index() * part, (jax.process_index() + 1) * part)

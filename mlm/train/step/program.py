@@ -31,16 +31,16 @@ class Program(NamedTuple):
     run: parallel.Parallel
 
 
-def knobs(cfg: config.Config) -> types.Knobs:
+def knobs(cfg: config.Config) -> types.TracedHparams:
     """The traced values of a run's training."""
-    return types.Knobs(np.uint32(cfg.seed), np.float32(cfg.optim.learning_rate), np.float32(cfg.optim.weight_decay),
-                       OBJECTIVES[cfg.objective].knobs(cfg))
+    return types.TracedHparams(np.uint32(cfg.seed), np.float32(cfg.optim.learning_rate),
+                               np.float32(cfg.optim.weight_decay), OBJECTIVES[cfg.objective].knobs(cfg))
 
 
-def frozen(cfg: config.Config) -> types.Knobs:
+def frozen(cfg: config.Config) -> types.TracedHparams:
     """Those of its evaluation, drawn from config.eval.mask_seed: the same for every model."""
     zero = np.float32(0)
-    return types.Knobs(np.uint32(cfg.eval.mask_seed), zero, zero, OBJECTIVES[cfg.objective].frozen(cfg))
+    return types.TracedHparams(np.uint32(cfg.eval.mask_seed), zero, zero, OBJECTIVES[cfg.objective].frozen(cfg))
 
 
 def blank(cfg: config.Config) -> config.Config:
@@ -49,14 +49,14 @@ def blank(cfg: config.Config) -> config.Config:
     return fields.override(cfg, {name: fields.DEFAULT[name] for name in without})
 
 
-def parts(cfg: config.Config, about: types.About) -> tuple[types.Model, types.Objective]:
+def parts(cfg: config.Config, about: types.DatasetInfo) -> tuple[types.Model, types.Objective]:
     """The model and the objective of a config on rows like these."""
     build, goal = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
     further = [build(model, about.vocab_size) for model in (goal.further(cfg),) if model is not None]
     return build(cfg.model, about.vocab_size), goal.build(blank(cfg), about, *further)
 
 
-def build(cfg: config.Config, about: types.About, devices=None) -> Program:
+def build(cfg: config.Config, about: types.DatasetInfo, devices=None) -> Program:
     """The program of a run on rows like these, on all devices or those given; of runs that can share it, the same."""
     return _build(unnamed(blank(cfg)), about, None if devices is None else tuple(devices))
 

@@ -34,7 +34,7 @@ def measure(cfg: config.Config, made: program.Program, packed: pack.Packed) -> R
 
     None on processes that write no results.
     """
-    if not parallel.writes():
+    if not parallel.is_primary():
         return References()
     found, loss, counted = exact(cfg, made, packed), made.objective.scores[0], {}
     known, scores = ngrams.columns(cfg, packed), (*found.scores, *ngrams.scores(cfg, loss))

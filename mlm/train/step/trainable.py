@@ -9,19 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import Rule
+from mlm.base.conditional_fields import FieldCondition
 
-READ = (Rule(("init.run_sha256",), "init.run", unless=("",)), Rule(("init.hub_sha256",), "init.hub", unless=("",)))
+READ = (FieldCondition(("init.run_sha256",), "init.run", unless=("",)), FieldCondition(("init.hub_sha256",), "init.hub",
+                                                                                       unless=("",)))
 OUTPUT = ("transform", "transform_norm", "bias")  # the output layer's own: objectives that ask for no tokens pass it by
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.finetune and config.init that no run could use."""
-    errors.number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
-    errors.number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
+    errors.require_number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
+    errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
 
 
-def held(finetune: config.Tune, layers: int, words: bool, path) -> int | None:
+def held(finetune: config.Finetune, layers: int, words: bool, path) -> int | None:
     """How much of a leaf is frozen: of a stack of layers so many of the first, of any other leaf 0; None: all of it.
 
     words: whether the objective asks for tokens, by the output layer. path: of the leaf, as jax.tree_util gives it.
@@ -68,7 +69,7 @@ def joined(params: types.Params, part: types.Params, frozen: Callable) -> types.
     return jax.tree_util.tree_map_with_path(put, params)
 
 
-def rates(part: types.Params, finetune: config.Tune, layers: int) -> types.Params:
+def rates(part: types.Params, finetune: config.Finetune, layers: int) -> types.Params:
     """For each leaf of `moving` what its learning rate is multiplied by: config.finetune.layerwise_lr_decay to the power of its depth.
 
     That is 0 for the objective's head, 1 for the last layer, and so on down to the embeddings (Clark et al. 2020, arXiv

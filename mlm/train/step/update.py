@@ -16,13 +16,13 @@ def row_keys(seed, step, index_B):
     return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
 
 
-def eval_keys(knobs: types.Knobs, index_B):
+def eval_keys(knobs: types.TracedHparams, index_B):
     """The key of each row of a split: it freezes the row's masks, whatever the model and however long it trained."""
     return row_keys(knobs.seed, 0, index_B)
 
 
 def init_state(cfg: config.Config, model: types.Model, objective: types.Objective,
-               knobs: types.Knobs) -> types.TrainState:
+               knobs: types.TracedHparams) -> types.TrainState:
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
     key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(knobs.seed), 2**31))
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
@@ -35,14 +35,14 @@ def frozen(cfg: config.Config, objective: types.Objective) -> Callable:
     return functools.partial(trainable.held, cfg.finetune, cfg.model.num_layers, objective.words)
 
 
-def transform(cfg: config.Config, part: types.Params, knobs: types.Knobs) -> optax.GradientTransformation:
+def transform(cfg: config.Config, part: types.Params, knobs: types.TracedHparams) -> optax.GradientTransformation:
     """The optimiser of the parameters that are trained."""
     rates = trainable.rates(part, cfg.finetune, cfg.model.num_layers) if cfg.finetune.layerwise_lr_decay < 1 else None
     return optim.build(cfg.optim, cfg.train.steps, knobs, rates)
 
 
 def train_step(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable,
-               state: types.TrainState, batch: types.Batch, knobs: types.Knobs, spread: Callable | None = None
+               state: types.TrainState, batch: types.Batch, knobs: types.TracedHparams, spread: Callable | None = None
                ) -> tuple[types.TrainState, dict]:
     """One update from this device's rows of the batch; metrics are those of the global batch.
 
@@ -67,15 +67,15 @@ def train_step(cfg: config.Config, model: types.Model, objective: types.Objectiv
     return types.TrainState(state.step + 1, params, opt_state), metrics
 
 
-def summed(total: Callable, own: Callable, *values) -> tuple[types.Params, types.Losses, dict]:
+def summed(total: Callable, own: Callable, *values) -> tuple[types.Params, types.LossSums, dict]:
     """What `gradients`, own, gives of the values, summed over devices."""
     gradient, sums, weight = own(total, lambda params: params, *values)
     return *total((gradient, sums)), weight
 
 
 def gradients(cfg: config.Config, model: types.Model, objective: types.Objective, total: Callable, whole: Callable,
-              params: types.Params, part: types.Params, step, batch: types.Batch, knobs: types.Knobs
-              ) -> tuple[types.Params, types.Losses, dict]:
+              params: types.Params, part: types.Params, step, batch: types.Batch, knobs: types.TracedHparams
+              ) -> tuple[types.Params, types.LossSums, dict]:
     """The gradient by `part` of the parameters, and the sums of the losses, both of this device's rows alone, under the
     weights of the global batch, which stand beside them.
 
@@ -119,13 +119,13 @@ def gradients(cfg: config.Config, model: types.Model, objective: types.Objective
     return gradient, jax.tree.map(lambda x: x.sum(0), sums), weight
 
 
-def minimised(objective: types.Objective, knobs: types.Knobs, loss: dict, weight: dict):
+def minimised(objective: types.Objective, knobs: types.TracedHparams, loss: dict, weight: dict):
     """The terms of a loss, summed over rows, each over its weight, with the objective's factors."""
     factor = objective.factors(knobs)
     return sum(factor.get(term, 1) * (loss[term] / jnp.maximum(weight[term], 1)) for term in weight)
 
 
 def eval_step(model: types.Model, objective: types.Objective, params, batch: types.Batch,
-              knobs: types.Knobs) -> types.Losses:
+              knobs: types.TracedHparams) -> types.LossSums:
     """What each row loses under its frozen masks, which its index and the seed alone decide."""
     return objective.loss(params, model, batch, eval_keys(knobs, batch.index_B), knobs, train=False)
