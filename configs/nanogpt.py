@@ -1,7 +1,8 @@
 """nanoGPT's recipe for a CPU on the characters of a text, with n-gram models of up to five characters beside it.
 
-    python -m mlm.cli.train --config=configs/nanogpt.py --config.data.path=input.txt --config.workdir=runs/nanogpt
+mlm train --config=configs/nanogpt.py --config.data.path=input.txt --config.workdir=runs/nanogpt
 """
+
 from mlm.base import fields
 from mlm.base.config import Config
 from mlm.experiment.recipes import NANOGPT

@@ -1,56 +1,70 @@
-"""What does a higher masking rate bring: a harder task, as more is corrupted, or more training, as more is predicted?
+"""Does a higher masking rate help because more is corrupted (a harder task) or because more is predicted?
 
-Claim      Wettig et al. 2022 (arXiv:2202.08005) take the two apart: more corruption makes the task harder, more
+Paper      Wettig et al. 2022 (arXiv:2202.08005) separate the two: more corruption makes the task harder, more
            predictions make training better. Their public code cannot do it.
-How        40% is masked and predicted; from there one of the two is changed. Less is predicted than corrupted: a random
-           part of it. More: each row is seen under several masks that share no token, and what all of them hide is
-           predicted, at a pass through the model for each (mlm/objectives/masking.py).
-Command    python -m mlm.launch.sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
-Hours      quick: seconds a point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of 64 rows (0.2 s a view on one core). paper: 7 points of the large model, 12 views in all, each
-           about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate.
-Expected   no number of the paper's is at hand for this table; it was of scores after fine-tuning. Here: held-out loss,
-           and what the model gives once fine-tuned: quick and laptop, for the topic of a passage of the built-in
-           language (laptop: half a minute for each of 3 seeds); paper, for MNLI, QNLI, QQP, SST-2
+Method     The baseline masks and predicts 40%; each other point changes one of the two rates. To predict less than is
+           corrupted, a random part of the masked tokens is predicted. To predict more, each example is seen under
+           several masks that share no token, with a forward pass for each, and all of the masked tokens are predicted
+           (mlm/objectives/masking.py).
+Run        mlm sweep run experiments/corruption_and_prediction.py --scale=laptop --workers=2
+Cost       quick: seconds per point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, estimated from
+           the time of 64 examples (0.2 s per mask on one core). paper: 7 points of the large model, 12 masks in all,
+           each about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate.
+Published  The paper's table shows scores after fine-tuning; its numbers are not available here. Our table shows the
+           held-out loss and the score after fine-tuning: quick and laptop on the topic of a passage of the built-in
+           language (laptop: half a minute for each of 3 seeds); paper on MNLI, QNLI, QQP and SST-2
            (--config.downstream.path=...).
 """
+
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate
-from mlm.experiment.grid import axis, named, product
-from mlm.experiment.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
+from mlm.base.estimates import estimate_mean
+from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from mlm.report import summary
 from mlm.report.table import Column
 
-PURE = {"mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0}
+MASK_ONLY = {"mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
 
 SCALES = {
-    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"], "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)),
-              "seeds": 1},
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"], "rates": RATES, "seeds": 3},
+    "quick": {
+        "fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"],
+        "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)),
+        "seeds": 1,
+    },
+    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 3},
     "paper": {"fields": WETTIG | PAPER_TASKS | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
 
-COLUMNS = (Column("corrupted", "corrupted"), Column("predicted", "predicted"), Column("views", "masks of a row", "d"),
-           Column("realised_rate", "corrupted, realised", ".4f"),
-           Column("realised_predict", "predicted, realised", ".4f"))
+COLUMNS = (
+    Column("corrupted", "corrupted"),
+    Column("predicted", "predicted"),
+    Column("views", "masks of a row", "d"),
+    Column("realised_rate", "corrupted, realised", ".4f"),
+    Column("realised_predict", "predicted, realised", ".4f"),
+)
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    rates = [{"name": f"corrupt-{rate}-predict-{predict}", "mask.rate": rate, "mask.predict_rate": predict}
-             for rate, predict in plan["rates"]]
-    points = product(rates, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | PURE | point for name, point in named(points).items()}
+    rates = [
+        {"name": f"corrupt-{rate}-predict-{predict}", "mask.rate": rate, "mask.predict_rate": predict}
+        for rate, predict in plan["rates"]
+    ]
+    points = cross_points(rates, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    return {name: plan["fields"] | MASK_ONLY | point for name, point in name_points(points).items()}
 
 
-def about(seeds: Sequence[dict]) -> dict:
+def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    return {"corrupted": f"{config['mask.rate']:.0%}", "predicted": f"{config['mask.predict_rate']:.0%}",
-            "views": config["mask.masks_per_example"],
-            **{name: estimate(result[name] for result in seeds) for name in ("realised_rate", "realised_predict")}}
+    return {
+        "corrupted": f"{config['mask.rate']:.0%}",
+        "predicted": f"{config['mask.predict_rate']:.0%}",
+        "views": config["mask.masks_per_example"],
+        **{name: estimate_mean(result[name] for result in seeds) for name in ("realised_rate", "realised_predict")},
+    }
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -61,4 +75,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each pair of a corruption rate and a prediction rate."""
-    return summary.table(results, COLUMNS, about)
+    return summary.build_table(results, COLUMNS, describe_row)

@@ -1,52 +1,86 @@
-"""What does a model lose that sees the left alone, or both sides but each apart?
+"""What does a model lose that sees the left context alone, or both sides in two separate stacks?
 
-Claim      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 5): a model that is trained from left to right and sees the
-           left alone is worse at all tasks than one that sees both sides, far worse where words are told (SQuAD); a
-           BiLSTM on top, as it is fine-tuned, makes up for some of that, not for all. Peters et al. 2018 (ELMo,
-           arXiv:1802.05365) train both directions and keep them apart through all layers: each state has seen either
-           side, none has seen the two together, before a task puts them side by side.
-How        One architecture, the same rows and steps. "apart" has two stacks, so twice the parameters of the others in
-           its layers. What all are asked is a task once they are fine-tuned, the tags of a passage's words: each told
-           by its state alone, or with two layers of BiLSTM between. Their losses are of different questions.
-Command    python -m mlm.launch.sweep run experiments/directions.py --scale=laptop --workers=2
-Hours      quick: a minute or two a point on 2 CPU cores. laptop: 12 points, about 20 minutes with --workers=2,
-           reckoned from the time of a row in architectures.py and half a minute a fine-tuning. paper: 4 points of the
-           base model, each about 54 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs a parameter and
+Paper      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 5): a left-to-right model is worse on all tasks than a
+           bidirectional one, and far worse where single words are classified (SQuAD). A BiLSTM on top of it,
+           fine-tuned with it, recovers some of the difference, not all. Peters et al. 2018 (ELMo, arXiv:1802.05365)
+           train both directions in separate stacks: a state has seen one side or the other, never both, until the task
+           concatenates them.
+Method     One architecture, the same examples and steps. "two stacks" has twice the parameters of the others in its
+           layers. The models are compared on a task after fine-tuning, the tags of a passage's words, predicted from
+           each state alone or through two layers of BiLSTM. Their pretraining losses do not compare, since they
+           predict under different contexts.
+Run        mlm sweep run experiments/directions.py --scale=laptop --workers=2
+Cost       quick: a minute or two per point on 2 CPU cores. laptop: 12 points, about 20 minutes with --workers=2,
+           estimated from the time per example in architectures.py and half a minute per fine-tuning. paper: 4 points of
+           the base model, each about 54 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and
            token.
-Expected   BERT-base, development sets:  MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
+Published  BERT-base, development sets:  MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            without NSP                   83.9  84.9  86.5  92.6   87.9
            left to right, without NSP    82.1  84.3  77.5  92.1   77.8
            with a BiLSTM                 82.1  84.1  75.7  91.6   84.9
-           They stand beside ours at paper scale (--config.downstream.path=...). The BiLSTM is here of tags alone, so at
-           paper scale its row is missing.
+           They stand beside our scores at scale paper (--config.downstream.path=...). Our BiLSTM head is for tagging
+           alone, so that row has no counterpart at scale paper.
 """
+
 from collections.abc import Sequence
 
-from mlm.experiment.grid import axis, named, product, without
-from mlm.experiment.recipes import BERT, BERT_GRID, BEST, OWN, PAPER_TASKS, QUICK, SMALL, of_rows
+from mlm.experiment.grid import cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    BERT,
+    BERT_GRID,
+    PAPER_TASKS,
+    QUICK,
+    SMALL,
+    TUNED_FIELDS,
+    set_training_length,
+)
 from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
-DIRECTIONS = [{"name": "both", "objective": "mlm", "model.context": "both"},
-              {"name": "masked-left", "objective": "mlm", "model.context": "left"},
-              {"name": "left", "objective": "causal", "model.context": "left"},
-              {"name": "apart", "objective": "causal", "model.context": "apart"}]
-LABELS = {("mlm", "both"): "masked, both sides", ("mlm", "left"): "masked, the left alone",
-          ("causal", "left"): "left to right", ("causal", "apart"): "left to right and right to left, apart"}
+DIRECTIONS = [
+    {"name": "both", "objective": "mlm", "model.context": "bidirectional"},
+    {"name": "masked-left", "objective": "mlm", "model.context": "causal"},
+    {"name": "left", "objective": "causal", "model.context": "causal"},
+    {"name": "apart", "objective": "causal", "model.context": "two_stack"},
+]
+LABELS = {
+    ("mlm", "bidirectional"): "masked, both sides",
+    ("mlm", "causal"): "masked, the left alone",
+    ("causal", "causal"): "left to right",
+    ("causal", "two_stack"): "left to right and right to left, apart",
+}
 HEADS = {"": "each state", "finetune.head_dim=32": "two layers of BiLSTM"}
 NAMES = {"mnli": "MNLI", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD 1.1"}
-PAPER = {("mlm", "both"): (83.9, 84.9, 86.5, 92.6, 87.9), ("causal", "left"): (82.1, 84.3, 77.5, 92.1, 77.8)}
-TASKS = {"downstream.tasks": "tag", "downstream.learning_rates": (1e-3,), "downstream.epochs": (1.0,),
-         "downstream.variants": ",finetune.head=bilstm finetune.head_dim=32"}
-SHORT = SMALL | OWN["transformer"] | {"model.size": "micro", "data.language.train_documents": 32_000,
-                                      "mask.rate": 0.3} | of_rows(32_000, 6_400, BEST["transformer"])
+PAPER = {("mlm", "bidirectional"): (83.9, 84.9, 86.5, 92.6, 87.9), ("causal", "causal"): (82.1, 84.3, 77.5, 92.1, 77.8)}
+TASKS = {
+    "downstream.tasks": "tag",
+    "downstream.learning_rates": (1e-3,),
+    "downstream.epochs": (1.0,),
+    "downstream.variants": ",finetune.head=bilstm finetune.head_dim=32",
+}
+BASE_FIELDS = (
+    SMALL
+    | ARCHITECTURE_FIELDS["transformer"]
+    | {"model.size": "micro", "data.language.train_documents": 32_000, "mask.rate": 0.3}
+    | set_training_length(32_000, 6_400, TUNED_FIELDS["transformer"])
+)
 
 SCALES = {
-    "quick": {"fields": QUICK | OWN["transformer"] | TASKS, "seeds": 1, "ways": ("both", "left", "apart")},
-    "laptop": {"fields": SHORT | TASKS, "seeds": 3, "ways": ("both", "masked-left", "left", "apart")},
-    "paper": {"fields": without(BERT, "objective") | PAPER_TASKS | BERT_GRID | {
-        "model.size": "base", "downstream.tasks": ",".join(NAMES)}, "seeds": 1,
-        "ways": ("both", "masked-left", "left", "apart")},
+    "quick": {
+        "fields": QUICK | ARCHITECTURE_FIELDS["transformer"] | TASKS,
+        "seeds": 1,
+        "ways": ("both", "left", "apart"),
+    },
+    "laptop": {"fields": BASE_FIELDS | TASKS, "seeds": 3, "ways": ("both", "masked-left", "left", "apart")},
+    "paper": {
+        "fields": drop_fields(BERT, "objective")
+        | PAPER_TASKS
+        | BERT_GRID
+        | {"model.size": "base", "downstream.tasks": ",".join(NAMES)},
+        "seeds": 1,
+        "ways": ("both", "masked-left", "left", "apart"),
+    },
 }
 COLUMNS = (Column("sees", "trained"), Column("size", "size"), Column("head", "words told by"))
 
@@ -54,20 +88,30 @@ COLUMNS = (Column("sees", "trained"), Column("size", "size"), Column("head", "wo
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    ways = [way for way in DIRECTIONS if way["name"] in plan["ways"]]
-    points = product(ways, axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: (without(plan["fields"], "mask") if point["objective"] == "causal" else plan["fields"]) | point
-            for name, point in named(points).items()}
+    directions = [direction for direction in DIRECTIONS if direction["name"] in plan["ways"]]
+    points = cross_points(directions, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    return {
+        name: (drop_fields(plan["fields"], "mask") if point["objective"] == "causal" else plan["fields"]) | point
+        for name, point in name_points(points).items()
+    }
 
 
-def about(seeds: Sequence[dict]) -> dict:
+def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    way = config["objective"], config["model.context"]
-    theirs = evaluation_columns.paper(NAMES, PAPER[way]) if config["model.size"] == "base" and way in PAPER else {}
-    return {"sees": LABELS[way], "size": config["model.size"], "head": seeds[0].get("variant", ""), **theirs}
+    direction = config["objective"], config["model.context"]
+    paper = (
+        evaluation_columns.build_paper_cells(NAMES, PAPER[direction])
+        if config["model.size"] == "base" and direction in PAPER
+        else {}
+    )
+    return {"sees": LABELS[direction], "size": config["model.size"], "head": seeds[0].get("variant", ""), **paper}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of seeing and each head that words are told by."""
-    return summary.table([part for result in results for part in evaluation_columns.apart(result, HEADS)], COLUMNS,
-                         about, evaluation_columns.papers(NAMES))
+    return summary.build_table(
+        [part for result in results for part in evaluation_columns.split_variants(result, HEADS)],
+        COLUMNS,
+        describe_row,
+        evaluation_columns.build_paper_columns(NAMES),
+    )

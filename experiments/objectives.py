@@ -1,81 +1,141 @@
-"""What changes when only the objective changes: masked, causal, the two together, diffusion, replaced?
+"""What changes when only the objective changes: masked, causal, hybrid, diffusion, replaced token detection?
 
-Claim      "Should We Still Pretrain Encoders with MLM?" (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994): masked
-           models fine-tune better, causal ones learn from less; causal steps and then masked ones are best at equal
-           compute (of 0, 25, 50, 75 and 100% causal). GPT-BERT (Charpentier & Samuel 2024, arXiv:2410.24159): with a
-           sixteenth of the rows causal, all told by the state before, one model does both. Diffusion language models
-           (MDLM, arXiv:2406.07524; LLaDA, arXiv:2502.09992) come close to causal ones in the bound on a text's
-           probability. ELECTRA (Clark et al. 2020, arXiv:2003.10555): to tell which tokens were replaced learns from
-           all of them, and fine-tunes better than masking at equal compute.
-How        One architecture, the same rows, steps and learning rate. Each is judged by its own loss above its own exact
-           floor: losses of other questions do not compare, so that the table says on what each was judged. Causal and
-           diffusion models tell whole documents, and stand beside each other in nats per document ("loss of a document
-           above the floor"). What all can be asked: the task's score once fine-tuned, with its optimum. What those that
-           fill in can: verbs that agree and names that recur, each masked alone.
-Command    python -m mlm.launch.sweep run experiments/objectives.py --scale=laptop --workers=2
+Paper      "Should We Still Pretrain Encoders with MLM?" (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994): masked
+           models fine-tune better, causal ones learn from less data; causal steps followed by masked ones are best at
+           equal compute (of 0, 25, 50, 75 and 100% causal). GPT-BERT (Charpentier & Samuel 2024, arXiv:2410.24159):
+           with a sixteenth of the examples causal, and every token predicted from the previous state, one model does
+           both. Diffusion language models (MDLM, arXiv:2406.07524; LLaDA, arXiv:2502.09992) come close to causal ones
+           in their bound on a text's probability. ELECTRA (Clark et al. 2020, arXiv:2003.10555): detecting replaced
+           tokens learns from all tokens and fine-tunes better than masking at equal compute.
+Method     One architecture, the same examples, steps and learning rate. Losses of different objectives do not compare,
+           so each is measured by its excess over its own floor, and a column names what each was evaluated on. Causal
+           and diffusion models predict whole documents, and share the column "loss of a document above the floor", in
+           nats per document. All models can be compared by the task's score after fine-tuning, which stands beside its
+           optimum, and those that fill in masks by the verbs that agree and the names that recur, each masked alone.
+Run        mlm sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
-Scales     quick: one of each kind, for a first look. laptop: all, three seeds. families: every objective with a floor
-           (also both sides apart) with a window, a GRU and a Transformer, and encoder-decoders that denoise, with as
-           many layers on each side; three seeds, half the rows, no task: the table of gaps. paper: base size, English
-           Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' differ from each other.
-Hours      quick: a minute a point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2. families: 60 points,
-           an hour and a half, a third of it the recurrent encoder-decoder's: reckoned from the 45 of the others, 49
-           minutes with other work beside. paper: 11 points of some 5 hours of an H200 at 40% of its peak: an estimate
-           from 6 FLOPs a parameter and token.
+Scales     quick: one objective of each kind, for a first look. laptop: all, three seeds. families: every objective with
+           a floor, two stacks among them, with a window, a GRU and a Transformer, and denoising encoder-decoders with
+           as many layers on each side; three seeds, half the examples, no task: the table of excess losses. paper: base
+           size, English Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' recipes differ.
+Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2. families: 60
+           points, an hour and a half, a third of it for the recurrent encoder-decoder: estimated from the other 45
+           points, 49 minutes with other work beside. paper: 11 points of some 5 hours of an H200 at 40% of its peak: an
+           estimate from 6 FLOPs per parameter and token.
 """
+
 from collections.abc import Sequence
 
-from mlm.experiment.grid import axis, chain, named, product, without
-from mlm.experiment.recipes import BEST, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, SMALL, WETTIG, of_rows
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    PAPER_TASKS,
+    QUICK,
+    QUICK_TASKS,
+    SMALL,
+    TUNED_FIELDS,
+    WETTIG,
+    set_training_length,
+)
 from mlm.report import evaluation_columns, series, summary
 from mlm.report.table import Column
 
-ROWS, EVERY = 32_000, 6_400  # taken in by a run, and between two evaluations
+NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
 
 
-def masked(rate: float) -> dict:
+def make_masked(rate: float) -> dict:
     return {"name": f"masked{100 * rate:g}", "objective": "mlm", "mask.rate": rate}
 
 
-def hybrid(name: str, causal: float = 0.0, first: float = 0.0) -> dict:
-    return {"name": name, "objective": "hybrid", "mask.rate": 0.3, "hybrid.causal_fraction": causal,
-            "hybrid.causal_first_fraction": first}
+def make_hybrid(name: str, causal_fraction: float = 0.0, causal_first_fraction: float = 0.0) -> dict:
+    return {
+        "name": name,
+        "objective": "hybrid",
+        "mask.rate": 0.3,
+        "hybrid.causal_fraction": causal_fraction,
+        "hybrid.causal_first_fraction": causal_first_fraction,
+    }
 
 
-OBJECTIVES = {point["name"]: point for point in (
-    masked(0.15), masked(0.3), masked(0.4), {"name": "causal", "objective": "causal"},
-    hybrid("next30"), hybrid("causal25", first=0.25), hybrid("causal50", first=0.5), hybrid("causal75", first=0.75),
-    hybrid("hybrid", causal=0.0625), {"name": "diffusion", "objective": "diffusion"},
-    {"name": "replaced", "objective": "replaced", "mask.rate": 0.3},
-    {"name": "apart", "objective": "causal", "model.context": "apart"},
-    {"name": "denoise", "objective": "denoise", "mask.rate": 0.3})}
-LABELS = {"mlm": "masked, {rate:.0%}", "causal": "causal", "diffusion": "diffusion", "denoise": "denoised, {rate:.0%}",
-          "replaced": "replaced by a generator, {rate:.0%}", "hybrid": "masked, {rate:.0%}, told by the state before"}
-ALL = {"mask.max_rate": 0.4}  # one compiled program serves all rates
-FAMILIES = {"window": {"model.family": "feedforward", "model.cell": "window"},
-            "gru": {"model.family": "rnn", "model.cell": "gru"}, "transformer": {"model.family": "transformer"}}
-SOURCED = {name: {"name": f"2x-{name}", "model.family": "encoder_decoder", "model.cell": name}
-           for name in ("gru", "transformer")}  # for `denoise`
-BESIDE = ("apart", "denoise")  # of scale families alone
-MAIN = tuple(name for name in OBJECTIVES if name not in BESIDE)
-SHORT = SMALL | ALL | {"model.size": "micro", "data.language.train_documents": ROWS}  # every row once
+OBJECTIVES = {
+    point["name"]: point
+    for point in (
+        make_masked(0.15),
+        make_masked(0.3),
+        make_masked(0.4),
+        {"name": "causal", "objective": "causal"},
+        make_hybrid("next30"),
+        make_hybrid("causal25", causal_first_fraction=0.25),
+        make_hybrid("causal50", causal_first_fraction=0.5),
+        make_hybrid("causal75", causal_first_fraction=0.75),
+        make_hybrid("hybrid", causal_fraction=0.0625),
+        {"name": "diffusion", "objective": "diffusion"},
+        {"name": "replaced_token_detection", "objective": "replaced_token_detection", "mask.rate": 0.3},
+        {"name": "apart", "objective": "causal", "model.context": "two_stack"},
+        {"name": "denoising", "objective": "denoising", "mask.rate": 0.3},
+    )
+}
+LABELS = {
+    "mlm": "masked, {rate:.0%}",
+    "causal": "causal",
+    "diffusion": "diffusion",
+    "denoising": "denoised, {rate:.0%}",
+    "replaced_token_detection": "replaced by a generator, {rate:.0%}",
+    "hybrid": "masked, {rate:.0%}, told by the state before",
+}
+SHARED_FIELDS = {"mask.max_rate": 0.4}  # one compiled program serves all rates
+FAMILIES = {
+    "window": {"model.family": "feedforward", "model.cell": "window"},
+    "gru": {"model.family": "rnn", "model.cell": "gru"},
+    "transformer": {"model.family": "transformer"},
+}
+ENCODER_DECODERS = {
+    name: {"name": f"2x-{name}", "model.family": "encoder_decoder", "model.cell": name}
+    for name in ("gru", "transformer")
+}  # for `denoising`
+FAMILIES_ONLY = ("apart", "denoising")  # of scale families alone
+MAIN_OBJECTIVES = tuple(name for name in OBJECTIVES if name not in FAMILIES_ONLY)
+BASE_FIELDS = (
+    SMALL | SHARED_FIELDS | {"model.size": "micro", "data.language.train_documents": NUM_EXAMPLES}
+)  # every row once
 
 
-def chosen(members: dict[str, dict], rows: int) -> list[dict]:
+def select_tuned(models: dict[str, dict], num_examples: int) -> list[dict]:
     """Members as recipes.BEST has them, for so many rows."""
-    return [{"name": name} | OWN[name] | of_rows(rows, EVERY, BEST[name]) | own for name, own in members.items()]
+    return [
+        {"name": name}
+        | ARCHITECTURE_FIELDS[name]
+        | set_training_length(num_examples, EVAL_INTERVAL, TUNED_FIELDS[name])
+        | fields
+        for name, fields in models.items()
+    ]
 
 
 SCALES = {
-    "quick": {"objectives": ("masked30", "causal", "hybrid", "diffusion", "replaced"), "seeds": 1,
-              "members": [{"name": "transformer"}],
-              "fields": QUICK | OWN["transformer"] | ALL | QUICK_TASKS},
-    "laptop": {"objectives": MAIN, "seeds": 3, "members": chosen({"transformer": FAMILIES["transformer"]}, ROWS),
-               "fields": SHORT | QUICK_TASKS},
-    "families": {"objectives": ("masked30", "causal", "causal50", "hybrid", "diffusion", *BESIDE), "seeds": 3,
-                 "members": chosen(FAMILIES, ROWS // 2) + chosen(SOURCED, ROWS // 2), "fields": SHORT},
-    "paper": {"objectives": MAIN, "seeds": 1, "members": [{"name": "base", "model.size": "base"}],
-              "fields": WETTIG | ALL | PAPER_TASKS},
+    "quick": {
+        "objectives": ("masked30", "causal", "hybrid", "diffusion", "replaced_token_detection"),
+        "seeds": 1,
+        "members": [{"name": "transformer"}],
+        "fields": QUICK | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS | QUICK_TASKS,
+    },
+    "laptop": {
+        "objectives": MAIN_OBJECTIVES,
+        "seeds": 3,
+        "members": select_tuned({"transformer": FAMILIES["transformer"]}, NUM_EXAMPLES),
+        "fields": BASE_FIELDS | QUICK_TASKS,
+    },
+    "families": {
+        "objectives": ("masked30", "causal", "causal50", "hybrid", "diffusion", *FAMILIES_ONLY),
+        "seeds": 3,
+        "members": select_tuned(FAMILIES, NUM_EXAMPLES // 2) + select_tuned(ENCODER_DECODERS, NUM_EXAMPLES // 2),
+        "fields": BASE_FIELDS,
+    },
+    "paper": {
+        "objectives": MAIN_OBJECTIVES,
+        "seeds": 1,
+        "members": [{"name": "base", "model.size": "base"}],
+        "fields": WETTIG | SHARED_FIELDS | PAPER_TASKS,
+    },
 }
 COLUMNS = (Column("objective", "objective"), Column("model", "model"), Column("size", "size"))
 
@@ -83,34 +143,52 @@ COLUMNS = (Column("objective", "objective"), Column("model", "model"), Column("s
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets; what an objective does not read of the scale's is left out."""
     plan = SCALES[scale]
-    seeds = axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
 
     def points(objective, member):
-        fields = plan["fields"] | member if "mask.rate" in objective else without(plan["fields"] | member, "mask")
-        return product([{key: value for key, value in fields.items() if key != "name"} | objective
-                        | {"name": f"{objective['name']}-{member['name']}"}], seeds)
+        fields = plan["fields"] | member if "mask.rate" in objective else drop_fields(plan["fields"] | member, "mask")
+        return cross_points(
+            [
+                {key: value for key, value in fields.items() if key != "name"}
+                | objective
+                | {"name": f"{objective['name']}-{member['name']}"}
+            ],
+            seeds,
+        )
 
-    return named(chain(*(points(OBJECTIVES[name], member) for member in plan["members"] for name in plan["objectives"]
-                         if (name == "denoise") == (member.get("model.family") == "encoder_decoder"))))
+    return name_points(
+        chain_points(
+            *(
+                points(OBJECTIVES[name], member)
+                for member in plan["members"]
+                for name in plan["objectives"]
+                if (name == "denoising") == (member.get("model.family") == "encoder_decoder")
+            )
+        )
+    )
 
 
-def label(config: dict) -> str:
+def format_objective(config: dict) -> str:
     """What a run was trained to tell."""
-    said = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
-    said += ", both sides apart" if config["model.context"] == "apart" else ""
+    label = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
+    label += ", both sides apart" if config["model.context"] == "two_stack" else ""
     if config["objective"] == "hybrid":
         first, share = config["hybrid.causal_first_fraction"], config["hybrid.causal_fraction"]
-        said += f"; {share:.3g} of the rows causal" if share else ""
-        said += f"; causal for the first {first:.0%} of the steps" if first else ""
-    return said
+        label += f"; {share:.3g} of the rows causal" if share else ""
+        label += f"; causal for the first {first:.0%} of the steps" if first else ""
+    return label
 
 
-def about(seeds: Sequence[dict]) -> dict:
+def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     model = config["model.cell"] or config["model.family"]
     model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
-    return {"objective": label(config), "model": model,
-            "size": config["model.size"], **evaluation_columns.probes(seeds, "accuracy")}
+    return {
+        "objective": format_objective(config),
+        "model": model,
+        "size": config["model.size"],
+        **evaluation_columns.probe_accuracies(seeds, "accuracy"),
+    }
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -120,6 +198,8 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each objective and model; the optimum of the probes is theirs."""
-    rows, columns = summary.table(results, COLUMNS, about, evaluation_columns.PROBES)
-    best = evaluation_columns.probes([result for result in results if series.probes(result)], "optimum")
-    return [row | best if row["objective"] == "exact optimum" else row for row in rows], columns
+    rows, columns = summary.build_table(results, COLUMNS, describe_row, evaluation_columns.PROBES)
+    optimum = evaluation_columns.probe_accuracies(
+        [result for result in results if series.probe_results(result)], "optimum"
+    )
+    return [row | optimum if row["objective"] == "Bayes optimum" else row for row in rows], columns

@@ -1,22 +1,23 @@
-"""Should the masking rate fall while a model is trained?
+"""Should the masking rate fall during training?
 
-Claim      Ankner et al. 2023 (arXiv:2305.15096): yes; a linear fall from 30% to 15% is better than a constant rate, and
+Paper      Ankner et al. 2023 (arXiv:2305.15096): yes; a linear fall from 30% to 15% is better than a constant rate, and
            better than a rise.
-Command    python -m mlm.launch.sweep run experiments/rate_schedule.py --scale=laptop --workers=2
-Hours      quick: seconds a point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, reckoned from
-           the time of 64 rows (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak (5 a
-           point at base size, 17 at large): an estimate from 6 FLOPs a parameter and token.
-Expected   paper: the fall gives +0.46 points of GLUE at base size and +0.25 at large over constant rates. The table
-           shows held-out loss at 15% and at 30%, and what the model gives once fine-tuned: quick and laptop, for the
-           topic of a passage of the built-in language (laptop: half a minute for each of 3 seeds); paper, for MNLI,
-           QNLI, QQP, SST-2 (--config.downstream.path=...). The recipe at paper scale is that of masking_rate.py
-           (Wettig et al.), not the paper's own.
+Run        mlm sweep run experiments/rate_schedule.py --scale=laptop --workers=2
+Cost       quick: seconds per point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, estimated from
+           the time of 64 examples (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak
+           (5 per point at base size, 17 at large): an estimate from 6 FLOPs per parameter and token.
+Published  The fall gains 0.46 points of GLUE at base size and 0.25 at large size over constant rates.
+Columns    Held-out loss with 15% and with 30% masked, and the score after fine-tuning: quick and laptop on the topic of
+           a passage of the built-in language (laptop: half a minute for each of 3 seeds); paper on MNLI, QNLI, QQP and
+           SST-2 (--config.downstream.path=...). The recipe at scale paper is that of masking_rate.py (Wettig et al.),
+           not this paper's own.
 """
+
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate
-from mlm.experiment.grid import axis, named, product
-from mlm.experiment.recipes import LAPTOP, LAPTOP_TASKS, OWN, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
+from mlm.base.estimates import estimate_mean
+from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -28,12 +29,20 @@ SCHEDULES = [
     {"name": "linear-15-30", "mask.rate": 0.15, "mask.schedule": "linear", "mask.final_rate": 0.3},
     {"name": "cosine-30-15", "mask.rate": 0.3, "mask.schedule": "cosine", "mask.final_rate": 0.15},
 ]
-ALL = {"mask.max_rate": 0.3, "eval.mask_rates": (0.15, 0.3)}  # one compiled program serves all
+SHARED_FIELDS = {"mask.max_rate": 0.3, "eval.mask_rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
-    "quick": {"fields": QUICK | QUICK_TASKS | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 1},
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | OWN["transformer"] | ALL, "sizes": ("micro",), "seeds": 3},
-    "paper": {"fields": WETTIG | PAPER_TASKS | ALL, "sizes": ("base", "large"), "seeds": 3},
+    "quick": {
+        "fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
+        "sizes": ("micro",),
+        "seeds": 1,
+    },
+    "laptop": {
+        "fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
+        "sizes": ("micro",),
+        "seeds": 3,
+    },
+    "paper": {"fields": WETTIG | PAPER_TASKS | SHARED_FIELDS, "sizes": ("base", "large"), "seeds": 3},
 }
 
 COLUMNS = (Column("size", "size"), Column("schedule", "masking rate"), Column("realised_rate", "realised", ".4f"))
@@ -42,24 +51,35 @@ COLUMNS = (Column("size", "size"), Column("schedule", "masking rate"), Column("r
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = product(axis("model.size", *plan["sizes"], name="{}"), SCHEDULES,
-                     axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | point for name, point in named(points).items()}
+    points = cross_points(
+        make_axis("model.size", *plan["sizes"], name="{}"),
+        SCHEDULES,
+        make_axis("seed", *range(plan["seeds"]), name="seed{}"),
+    )
+    return {name: plan["fields"] | point for name, point in name_points(points).items()}
 
 
-def about(seeds: Sequence[dict]) -> dict:
+def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     name, first, last = (config[f"mask.{field}"] for field in ("schedule", "rate", "final_rate"))
-    return {"size": config["model.size"], "schedule": f"{name}, {first:.3g}" + (f" to {last:.3g}" if last else ""),
-            "realised_rate": estimate(result["realised_rate"] for result in seeds)}
+    return {
+        "size": config["model.size"],
+        "schedule": f"{name}, {first:.3g}" + (f" to {last:.3g}" if last else ""),
+        "realised_rate": estimate_mean(result["realised_rate"] for result in seeds),
+    }
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
     """The linear fall is better than every other schedule of its size."""
-    return [(fall, name) for fall in names if fall.endswith("-linear-30-15")
-            for name in names if name != fall and name.startswith(fall.removesuffix("linear-30-15"))]
+    return [
+        (best, name)
+        for best in names
+        if best.endswith("-linear-30-15")
+        for name in names
+        if name != best and name.startswith(best.removesuffix("linear-30-15"))
+    ]
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each schedule."""
-    return summary.table(results, COLUMNS, about)
+    return summary.build_table(results, COLUMNS, describe_row)

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: goes to the project's root and makes .venv with the project in it, once per setup.py.
+# Sourced by the other scripts: goes to the project's root and makes .venv with the project in it, once per pyproject.toml.
 # $1: the extra to install ("" for none). PYTHON names the interpreter, at least 3.11, where python3 is not it.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ ! -x .venv/bin/pip ]; then
@@ -9,7 +9,7 @@ if [ ! -x .venv/bin/pip ]; then
     "${PYTHON:-python3}" -m venv --clear .venv
 fi
 installed=".venv/installed${1:+-$1}"
-if [ ! "$installed" -nt setup.py ]; then
+if [ ! "$installed" -nt pyproject.toml ]; then
     echo "installing mlm${1:+[$1]} into .venv"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
     touch "$installed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the project with its test extra, then lints it and runs the whole test suite.
+# Style, layout and types, then the whole test suite; arguments go to pytest. Installs what it needs.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
-.venv/bin/ruff check .
-exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"
+cd "$(dirname "${BASH_SOURCE[0]}")"
+bash lint.sh
+exec bash suite.sh "$@"

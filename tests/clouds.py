@@ -1,4 +1,4 @@
-"""gcloud and kubectl, as far as mlm/launch/cluster/ calls them: they keep their calls, and what was asked for, in files."""
+"""gcloud and kubectl, as far as mlm/launch/cluster/ calls them: they record calls and requests in files."""
 
 import os
 import sys

@@ -1,4 +1,5 @@
 """The folders of fixtures/hub.npz, and changes of them, for the tests to share."""
+
 import functools
 import json
 import shutil
@@ -61,8 +62,10 @@ def with_head(made: dict[str, Path], top: Path, case: str, drop=(), **settings) 
     said = json.loads(told()[f"{case}/config.json"].tobytes()) | settings
     (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
     shapes = json.loads(told()[f"{case}/shapes"].tobytes())
-    save_file({name: theirs.drawn(name, shape) for name, shape in shapes.items() if name not in drop},
-              folder / "model.safetensors")
+    save_file(
+        {name: theirs.drawn(name, shape) for name, shape in shapes.items() if name not in drop},
+        folder / "model.safetensors",
+    )
     return folder
 
 

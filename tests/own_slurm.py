@@ -1,5 +1,6 @@
 """A SLURM of this machine's own, in a folder and at ports of its own, for as long as a test runs; or its commands,
 which only record what they are called with."""
+
 import contextlib
 import getpass
 import os
@@ -44,11 +45,11 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=first Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 
-TOOL = '''#!/bin/sh
+TOOL = """#!/bin/sh
 echo "{name} $*" >> {folder}/calls
 cat {folder}/{name} 2>/dev/null
 exit "$(cat {folder}/{name}.code 2>/dev/null || echo 0)"
-'''
+"""
 
 
 def recorded(folder: Path, monkeypatch) -> Path:
@@ -89,10 +90,14 @@ class Slurm:
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes + 1)]
             port, *ports = (one.getsockname()[1] for one in sockets)
-        lines = [NODE.format(name=name, host=host, port=own, cpus=cpus)
-                 for name, own in zip(self.nodes, ports, strict=True)]
-        (folder / "slurm.conf").write_text(CONF.format(host=host, port=port, folder=folder, user=getpass.getuser(),
-                                                       track=track, nodes="\n".join(lines)))
+        lines = [
+            NODE.format(name=name, host=host, port=own, cpus=cpus) for name, own in zip(self.nodes, ports, strict=True)
+        ]
+        (folder / "slurm.conf").write_text(
+            CONF.format(
+                host=host, port=port, folder=folder, user=getpass.getuser(), track=track, nodes="\n".join(lines)
+            )
+        )
 
     def start(self, *words: str) -> None:
         name = "-".join(words[::2][:2]) if words[0] == "slurmd" else words[0]
@@ -109,8 +114,16 @@ class Slurm:
 
     def begin(self) -> None:
         at = self.folder
-        self.start("munged", "--foreground", "--force", f"--key-file={at}/key", f"--socket={at}/munge.socket",
-                   f"--pid-file={at}/munge.pid", f"--log-file={at}/munge.log", f"--seed-file={at}/seed")
+        self.start(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={at}/key",
+            f"--socket={at}/munge.socket",
+            f"--pid-file={at}/munge.pid",
+            f"--log-file={at}/munge.log",
+            f"--seed-file={at}/seed",
+        )
         self.wait(lambda: (at / "munge.socket").exists(), 20)
         self.start("slurmctld", "-D", "-i")
         self.wait(lambda: self.say("scontrol", "ping").find("UP") > 0, 30)
@@ -131,7 +144,8 @@ class Slurm:
         until = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < until and all(one.poll() is None for one in self.daemons.values()), "\n".join(
-                path.read_text()[-1500:] for path in self.folder.glob("*.log"))
+                path.read_text()[-1500:] for path in self.folder.glob("*.log")
+            )
             time.sleep(0.2)
 
     def __exit__(self, *failure):

@@ -1,4 +1,5 @@
 """A small sweep as reports read it, and a browser for its page."""
+
 import contextlib
 import itertools
 import shutil
@@ -13,31 +14,69 @@ from mlm.base import config, fields
 from mlm.objectives import mlm
 from mlm.report import charts, table
 from mlm.report.pages import sweep as sweep_page
-from mlm.train.step import references
+from mlm.training.step import references
 
 MEMBERS = ("window", "gru", "lstm")
-SCORES = (*mlm.SCORES, *references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores)
-LOSS, GAP = (charts.axis(next(score for score in SCORES if score.name == name)) for name in ("loss", "gap"))
+SCORES = (
+    *mlm.SCORES,
+    *references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores,
+)
+LOSS, GAP = (
+    charts.axis_title(next(score for score in SCORES if score.name == name)) for name in ("loss", "excess_loss")
+)
 
 
 def judged(loss, rate=0.15):
     floor = 2 + rate
-    return {"rate": rate, "loss": loss, "loss_se": 0.03, "accuracy": 0.3, "accuracy_se": 0.01,
-            "perplexity": np.exp(loss), "perplexity_se": 0.1, "unigram_loss": 4.8, "unigram_accuracy": 0.1,
-            "window_floor": 2.5, "window_floor_accuracy": 0.4, "floor": floor, "floor_se": 0.02, "floor_accuracy": 0.5,
-            "gap": loss - floor, "gap_se": 0.01}
+    return {
+        "rate": rate,
+        "loss": loss,
+        "loss_se": 0.03,
+        "accuracy": 0.3,
+        "accuracy_se": 0.01,
+        "perplexity": np.exp(loss),
+        "perplexity_se": 0.1,
+        "unigram_loss": 4.8,
+        "unigram_accuracy": 0.1,
+        "window_floor": 2.5,
+        "window_floor_accuracy": 0.4,
+        "floor": floor,
+        "floor_se": 0.02,
+        "floor_accuracy": 0.5,
+        "excess_loss": loss - floor,
+        "excess_loss_se": 0.01,
+    }
 
 
 def classes(share, *bounds):
-    return [{"low": low, "high": high, "items": 90, "accuracy": share - 0.05 * i, "accuracy_se": 0.02,
-             "optimum": 0.99 - 0.01 * i} for i, (low, high) in enumerate(bounds)]
+    return [
+        {
+            "low": low,
+            "high": high,
+            "items": 90,
+            "accuracy": share - 0.05 * i,
+            "accuracy_se": 0.02,
+            "optimum": 0.99 - 0.01 * i,
+        }
+        for i, (low, high) in enumerate(bounds)
+    ]
 
 
 def start(**changes) -> dict:
     """What a run says of one start."""
-    return {"step": 0, "time": "2026-11-22T03:06:45Z", "ended": "2026-11-22T04:10:00Z", "command": ["run"],
-            "commit": "0123456789abcdef", "changed_files": "", "python": "3.11.7",
-            "versions": {"jax": "0.10.2", "flax": "0.12.8"}, "device": "cpu", "devices": 1, "processes": 1} | changes
+    return {
+        "step": 0,
+        "time": "2026-11-22T03:06:45Z",
+        "ended": "2026-11-22T04:10:00Z",
+        "command": ["run"],
+        "commit": "0123456789abcdef",
+        "changed_files": "",
+        "python": "3.11.7",
+        "versions": {"jax": "0.10.2", "flax": "0.12.8"},
+        "device": "cpu",
+        "devices": 1,
+        "processes": 1,
+    } | changes
 
 
 def sweep(root: Path) -> list[dict]:
@@ -47,29 +86,62 @@ def sweep(root: Path) -> list[dict]:
     for (place, member), seed in itertools.product(enumerate(MEMBERS), (0, 1)):
         nats_N = (row_N + 0.3 * place + 0.02 * seed + rng.normal(0, 0.1, 60)) * predictions_N
         loss = nats_N.sum() / predictions_N.sum()
-        own = {"model.family": architectures.MEMBERS[member], "model.cell": member, "model.size": "tiny", "seed": seed,
-               "workdir": str(root / f"{member}-tiny-seed{seed}-0123ab"),
-               "optim.learning_rate": 2e-3 if member == "lstm" else 1e-3}
-        results.append({
-            "config": fields.flatten(config.Config()) | own, "parameters": 1000, "non_embedding": 800,
-            "flops": 1e9, "steps": 4, "tokens": 4096.0 + seed, "tokens_per_second": 500.0, "predictions": 600.0,
-            "timed_seconds": 8.0 + seed, "evaluation": judged(loss), "provenance": [start()],
-            "scores": [score._asdict() for score in SCORES], "summary": {},
-            "held_out": {"mlm_nats": nats_N, "mlm_weight": predictions_N},
-            "answers": {
-                "rates": {"0.15": judged(loss, 0.15), "0.5": judged(loss + 0.2, 0.5)},
-                "probes": {"agreement": {"distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
-                                         "attractors": classes(0.9, (0, 0), (1, None))},
-                           "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98}}},
-            "history": [{"step": step, **more} for step in (2, 4) for more in (
-                {"loss": 5.0, "gradient_norm": 0.5 + seed, "learning_rate": 1e-5 / step, "tokens_per_second": 500.0,
-                 "tokens": step * (4096.0 + seed) / 4, "timed_seconds": step * (8.0 + seed) / 4},
-                {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()})]})
+        own = {
+            "model.family": architectures.FAMILIES[member],
+            "model.cell": member,
+            "model.size": "tiny",
+            "seed": seed,
+            "workdir": str(root / f"{member}-tiny-seed{seed}-0123ab"),
+            "optim.learning_rate": 2e-3 if member == "lstm" else 1e-3,
+        }
+        results.append(
+            {
+                "config": fields.flatten(config.Config()) | own,
+                "parameters": 1000,
+                "non_embedding": 800,
+                "flops": 1e9,
+                "steps": 4,
+                "tokens": 4096.0 + seed,
+                "tokens_per_second": 500.0,
+                "predictions": 600.0,
+                "timed_seconds": 8.0 + seed,
+                "evaluation": judged(loss),
+                "provenance": [start()],
+                "scores": [score._asdict() for score in SCORES],
+                "summary": {},
+                "held_out": {"mlm_nats": nats_N, "mlm_weight": predictions_N},
+                "evaluations": {
+                    "mask_rates": {"0.15": judged(loss, 0.15), "0.5": judged(loss + 0.2, 0.5)},
+                    "grammar_probes": {
+                        "agreement": {
+                            "distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
+                            "attractors": classes(0.9, (0, 0), (1, None)),
+                        },
+                        "recall": {"distance": classes(0.5, (0, 0), (1, None)), "accuracy": 0.45, "optimum": 0.98},
+                    },
+                },
+                "history": [
+                    {"step": step, **more}
+                    for step in (2, 4)
+                    for more in (
+                        {
+                            "loss": 5.0,
+                            "gradient_norm": 0.5 + seed,
+                            "learning_rate": 1e-5 / step,
+                            "tokens_per_second": 500.0,
+                            "tokens": step * (4096.0 + seed) / 4,
+                            "timed_seconds": step * (8.0 + seed) / 4,
+                        },
+                        {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()},
+                    )
+                ],
+            }
+        )
     return results
 
 
 def at_rate(result, rate):
-    return result["answers"]["rates"][rate]
+    return result["evaluations"]["mask_rates"][rate]
 
 
 def with_paper(results):
@@ -79,13 +151,16 @@ def with_paper(results):
     return rows, (*columns[:at], table.Column("accuracy_paper", "accuracy (paper)", ".3f"), *columns[at:])
 
 
-EXPERIMENT = types.SimpleNamespace(__doc__="Is <b>order</b> of use?\n\nSource  </script><script>alert(1)</script>\n",
-                                   table=with_paper, group=lambda result: result["config"]["model.cell"])
+EXPERIMENT = types.SimpleNamespace(
+    __doc__="Is <b>order</b> of use?\n\nSource  </script><script>alert(1)</script>\n",
+    table=with_paper,
+    group=lambda result: result["config"]["model.cell"],
+)
 
 
 def html(results, experiment=EXPERIMENT) -> str:
     """The page alone, without the files beside it."""
-    return sweep_page.html("sweep", experiment, sweep_page.findings(experiment, results), results, 8)
+    return sweep_page.render_page("sweep", experiment, sweep_page.collect_findings(experiment, results), results, 8)
 
 
 def alone(root: Path, results, experiment=EXPERIMENT) -> Path:

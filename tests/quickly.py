@@ -1,4 +1,5 @@
 """XLA's flags where what is run is over before better machine code would be worth the time to make it."""
+
 from importlib import metadata
 
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"

@@ -1,5 +1,7 @@
 """Models that nothing has trained, and a server of their page, for the tests to share."""
+
 import contextlib
+import dataclasses
 import http.client
 import json
 import re
@@ -29,25 +31,27 @@ def models(folder) -> dict:
     """One that fills in, one that reads from the left, and two Hugging Face folders, one with a head of labels."""
     tokenizer = kinds.train(config.Tokenizer("words", 0), LINES)
     theirs = folders_of(folder)
-    made = {"hub": mlm.open(theirs["bert"]), "tells": mlm.open(with_head(theirs, folder / "heads", "bert-classify"))}
+    made = {"hub": mlm.load(theirs["bert"]), "tells": mlm.load(with_head(theirs, folder / "heads", "bert-classify"))}
     for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():
-        model, rng = pretrained_io.joined(cfg, tokenizer, {}), np.random.default_rng(0)
-        params = jax.tree.map(lambda x, rng=rng: 0.5 * rng.normal(size=x.shape).astype(np.float32),
-                              jax.eval_shape(model.model.init, jax.random.key(0)))
-        made[name] = model._replace(params={"model": params, "objective": {}})
-    return {name: model._replace(length=16) for name, model in made.items()}
+        model, rng = pretrained_io.build_language_model(cfg, tokenizer, {}), np.random.default_rng(0)
+        params = jax.tree.map(
+            lambda x, rng=rng: 0.5 * rng.normal(size=x.shape).astype(np.float32),
+            jax.eval_shape(model.model.init, jax.random.key(0)),
+        )
+        made[name] = dataclasses.replace(model, params={"model": params, "objective": {}})
+    return {name: dataclasses.replace(model, length=16) for name, model in made.items()}
 
 
 @contextlib.contextmanager
 def served(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mlm, "open", opened.get)
-        patch.setattr(panels, "TOP", 20)  # the whole vocabulary of words
-        patch.setattr(http_server, "SECONDS", 1.0)
-        patch.setattr(http_server.Handler, "timeout", 1.0)
-        asks = app.Asks([panels.prepared(name, name, NUMBERED) for name in names], "a [MASK] .")
-        made = http_server.Server("127.0.0.1", 0, asks.answers())
+        patch.setattr(pretrained_io, "load_model", opened.get)
+        patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
+        patch.setattr(http_server, "TIMEOUT_SECONDS", 1.0)
+        patch.setattr(http_server.RequestHandler, "timeout", 1.0)
+        asks = app.ModelServer([panels.prepare_panel(name, name, NUMBERED) for name in names], "a [MASK] .")
+        made = http_server.HttpServer("127.0.0.1", 0, asks.routes())
         made.server_activate()
         thread = threading.Thread(target=made.serve_forever, args=(0.1,), daemon=True)
         thread.start()
@@ -83,7 +87,7 @@ def exchanged(server, sent) -> list[tuple[int, bytes]]:
         with contextlib.suppress(OSError):  # the answer is there already
             line.sendall(sent)
             line.shutdown(socket.SHUT_WR)
-        came = b"".join(iter(lambda: line.recv(2 ** 16), b""))
+        came = b"".join(iter(lambda: line.recv(2**16), b""))
     found = []
     while came:
         head, _, came = came.partition(b"\r\n\r\n")
@@ -99,36 +103,90 @@ def exchanged(server, sent) -> list[tuple[int, bytes]]:
 def raw(draw, port) -> bytes:
     """What somebody might send: right, nearly right, or not at all."""
     texts = ["the [MASK] is red .", SCRIPT, "\u2603 \x00 \ud83d", "a " * draw.randint(1, 700), "[MASK]" * 12, ""]
-    value = draw.choice([*texts, None, -1, 2 ** 70, True, 1.5, [[]], {"text": {}}])
-    question = {"run": draw.choice([0, 1, 2, value]), "what": draw.choice([*panels.WHAT, value]),
-                "text": draw.choice(texts), "word": draw.choice(["the", value]), "which": draw.choice([1, value])}
+    value = draw.choice([*texts, None, -1, 2**70, True, 1.5, [[]], {"text": {}}])
+    question = {
+        "run": draw.choice([0, 1, 2, value]),
+        "what": draw.choice([*panels.PANEL_TASKS, value]),
+        "text": draw.choice(texts),
+        "word": draw.choice(["the", value]),
+        "which": draw.choice([1, value]),
+    }
     if draw.random() < 0.4:
-        question = {"run": 0, "what": draw.choice(["fill", "similar", "attend"]), "text": texts[0]}
+        question = {"run": 0, "what": draw.choice(["fill_mask", "similar", "attend"]), "text": texts[0]}
     for name in draw.sample(list(question), draw.choice([0, 0, 1, 3])):
         if name in ("word", "which") or draw.random() < 0.3:
             del question[name]
-    body = draw.choice([json.dumps(question).encode()] * 20 + [
-        b"", b"{", b"[" * 9000, b'{"text":' * 1500, b"NaN", b"9" * 6000, b"\xff\xfe{}", b'{"run":0,"run":1}',
-        draw.randbytes(99), b"x" * draw.choice([http_server.BODY, http_server.BODY + 1, 2 ** 20])])
-    path = draw.choice(["/ask"] * 20 + [
-        "/", "/serve.js", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/serve.css/..%2fserve.py",
-        "http://127.0.0.1/", "*", "/ask?" + "a=b&" * 20, "/?%ff", "/\xe9", "/" + "a" * 70000, "/a b", "/\x00",
-        "/attention?run=0&text=" + urllib.parse.quote(draw.choice(texts), errors="replace"),
-        "/attention?text=a&run=" + draw.choice(["..", "1e9", "\xd9\xa1", "9" * 99])])
-    method = draw.choice([["GET", "POST"][path == "/ask"]] * 70 + [
-        "GET", "POST", "HEAD", "PUT", "OPTIONS", "TRACE", "CONNECT", "get", "G\x00T", "A" * 999])
-    lines = [f"{method} {path} HTTP/{draw.choice(['1.1'] * 30 + ['1.0', '2.0', '9.9.9', 'x'])}",
-             *draw.choice([[f"Host: 127.0.0.1:{port}"]] * 30 + [
-                 [], ["Host: evil.example"], ["Host: a", "Host: localhost"]])]
+    body = draw.choice(
+        [json.dumps(question).encode()] * 20
+        + [
+            b"",
+            b"{",
+            b"[" * 9000,
+            b'{"text":' * 1500,
+            b"NaN",
+            b"9" * 6000,
+            b"\xff\xfe{}",
+            b'{"run":0,"run":1}',
+            draw.randbytes(99),
+            b"x" * draw.choice([http_server.MAX_BODY_BYTES, http_server.MAX_BODY_BYTES + 1, 2**20]),
+        ]
+    )
+    path = draw.choice(
+        ["/ask"] * 20
+        + [
+            "/",
+            "/serve.js",
+            "/../../etc/passwd",
+            "/%2e%2e/%2e%2e/etc/passwd",
+            "//etc/passwd",
+            "/serve.css/..%2fserve.py",
+            "http://127.0.0.1/",
+            "*",
+            "/ask?" + "a=b&" * 20,
+            "/?%ff",
+            "/\xe9",
+            "/" + "a" * 70000,
+            "/a b",
+            "/\x00",
+            "/attention?run=0&text=" + urllib.parse.quote(draw.choice(texts), errors="replace"),
+            "/attention?text=a&run=" + draw.choice(["..", "1e9", "\xd9\xa1", "9" * 99]),
+        ]
+    )
+    method = draw.choice(
+        [["GET", "POST"][path == "/ask"]] * 70
+        + ["GET", "POST", "HEAD", "PUT", "OPTIONS", "TRACE", "CONNECT", "get", "G\x00T", "A" * 999]
+    )
+    lines = [
+        f"{method} {path} HTTP/{draw.choice(['1.1'] * 30 + ['1.0', '2.0', '9.9.9', 'x'])}",
+        *draw.choice([[f"Host: 127.0.0.1:{port}"]] * 30 + [[], ["Host: evil.example"], ["Host: a", "Host: localhost"]]),
+    ]
     if method == "POST" or draw.random() < 0.1:
-        size = draw.choice([len(body)] * 40 + [len(body) + 7, -1, "+3", "1e3", 10 ** 20, "", "0x10", "\u0663"])
+        size = draw.choice([len(body)] * 40 + [len(body) + 7, -1, "+3", "1e3", 10**20, "", "0x10", "\u0663"])
         lines += [f"Content-Length: {size}"] * draw.choice([1] * 40 + [0, 2])
         lines += [f"Content-Type: {kind}" for kind in draw.choice([["application/json"]] * 9 + [[], ["text/html"]])]
-    lines += draw.choice([[]] * 50 + [["Transfer-Encoding: chunked"], ["Expect: 100-continue"], ["a: b"] * 300,
-                         ["no colon"], [" folded: a"], ["X: " + "a" * 70000], ["Connection: upgrade", "Upgrade: h2c"]])
+    lines += draw.choice(
+        [[]] * 50
+        + [
+            ["Transfer-Encoding: chunked"],
+            ["Expect: 100-continue"],
+            ["a: b"] * 300,
+            ["no colon"],
+            [" folded: a"],
+            ["X: " + "a" * 70000],
+            ["Connection: upgrade", "Upgrade: h2c"],
+        ]
+    )
     sent = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (body if method == "POST" else b"")
     if draw.random() < 0.2:  # and a byte, or more, of it otherwise
         at = draw.randrange(len(sent))
-        sent = sent[:at] + draw.randbytes(draw.randint(0, 3)) + sent[at + draw.randint(0, 9):]
-    return draw.choice([sent] * 30 + [draw.randbytes(300), b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM",
-                                      sent[:draw.randrange(len(sent))], b"GET /\r\n\r\n"])
+        sent = sent[:at] + draw.randbytes(draw.randint(0, 3)) + sent[at + draw.randint(0, 9) :]
+    return draw.choice(
+        [sent] * 30
+        + [
+            draw.randbytes(300),
+            b"\x16\x03\x01\x02\x00\x01",
+            b"PRI * HTTP/2.0\r\n\r\nSM",
+            sent[: draw.randrange(len(sent))],
+            b"GET /\r\n\r\n",
+        ]
+    )

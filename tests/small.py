@@ -1,4 +1,5 @@
 """Small members of every family and small batches, for the tests to share."""
+
 import functools
 import os
 
@@ -6,23 +7,29 @@ import jax
 import numpy as np
 
 from mlm.base import config, fields, types
-from mlm.models import MEMBERS as MEMBERS
-from mlm.models import MODELS
+from mlm.models import FAMILY_CELLS, MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.train import resolution
-from mlm.train.step import program
+from mlm.training import resolution
+from mlm.training.step import program
 
 VOCAB = 50
-LABELLED = {"classify": ("label_B",), "regress": ("value_B",), "choice": ("label_B",), "tag": ("tag_BxL",),
-            "span": ("start_B", "end_B", "passage_B", "first_B", "example_B"),
-            "edge": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL")}  # objectives' labels
+LABELLED = {
+    "classification": ("label_B",),
+    "regression": ("value_B",),
+    "multiple_choice": ("label_B",),
+    "tagging": ("tag_BxL",),
+    "extractive_qa": ("start_B", "end_B", "passage_B", "first_B", "example_B"),
+    "edge_probing": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL"),
+}  # objectives' labels
 CLASSES = ("O", "B-X", "I-X")
 ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4
-SOURCED = [name for name, goal in OBJECTIVES.items() if goal.source]  # for models that read a source: not MEMBERS
+SOURCED = [
+    name for name, goal in OBJECTIVES.items() if goal.makes_source
+]  # for models that read a source: not FAMILY_CELLS
 # Those whose rows the built-in language's text can fill, and whose floor on it is known.
-ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced", *LABELLED, *SOURCED})
+ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced_token_detection", *LABELLED, *SOURCED})
 ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
-ONE_EACH = list({family: (family, cell) for family, cell in reversed(MEMBERS)}.values())  # a member of each family
+ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 
@@ -31,8 +38,16 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
 
     What the member does not read of them is left out, so that one set of changes serves all.
     """
-    base = {"model.num_layers": 2, "model.width": 16, "model.mlp_dim": 24, "model.rnn_dim": 24, "model.init_std": 0.0,
-            "pack.seq_len": 16, "model.family": family, "model.cell": cell}
+    base = {
+        "model.num_layers": 2,
+        "model.width": 16,
+        "model.mlp_dim": 24,
+        "model.rnn_dim": 24,
+        "model.init_std": 0.0,
+        "pack.seq_len": 16,
+        "model.family": family,
+        "model.cell": cell,
+    }
     if family in ("transformer", "encoder_decoder"):
         base |= {"model.num_heads": 2, "model.max_positions": 32}
     if family == "feedforward":
@@ -41,28 +56,34 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
         base["pack.mode"] = "segment_pair"
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | changes)
-    return resolution.resolve(fields.override(cfg, {name: fields.DEFAULT[name] for name in resolution.unread(cfg)}))
+    unread = {name: fields.DEFAULT[name] for name in resolution.find_unread_settings(cfg)}
+    return resolution.resolve(fields.override(cfg, unread))
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:
     """As small_config, on a few short documents of the built-in language, packed under `cache`."""
-    base = {"data__corpus": "language", "data__cache": str(cache), "data__language__train_documents": 300,
-            "data__language__validation_documents": 80, "pack__seq_len": 32}
+    base = {
+        "data__corpus": "language",
+        "data__cache": str(cache),
+        "data__language__train_documents": 300,
+        "data__language__validation_documents": 80,
+        "pack__seq_len": 32,
+    }
     return small_config(family, cell, **base | changes)
 
 
-def about(cfg, counts_V=None) -> types.DatasetInfo:
+def make_dataset_info(cfg, counts_V=None) -> types.DatasetInfo:
     """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
     counts_V = np.arange(VOCAB) if counts_V is None else counts_V
     labels = LABELLED.get(cfg.objective, ("next_B",) if cfg.pack.mode == "segment_pair" else ())
-    classes = ENDINGS if cfg.objective == "choice" else CLASSES
+    classes = ENDINGS if cfg.objective == "multiple_choice" else CLASSES
     shares = (classes, np.arange(len(classes)).tobytes()) if {*labels} & {"label_B", "tag_BxL", "edge_BxL"} else ()
     return types.DatasetInfo(len(counts_V), cfg.pack.seq_len, labels, np.asarray(counts_V, np.int64).tobytes(), *shares)
 
 
 def small_program(cfg, devices=1) -> program.Program:
     """The program of a config over VOCAB tokens, on so many devices."""
-    return program.build(cfg, about(cfg), jax.devices()[:devices])
+    return program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
 
 
 def params_of(shapes, std=0.25):
@@ -71,7 +92,8 @@ def params_of(shapes, std=0.25):
     """
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
-        lambda path, x: (path[-1].key == "scale") + std * rng.normal(size=x.shape).astype(np.float32), shapes)
+        lambda path, x: (path[-1].key == "scale") + std * rng.normal(size=x.shape).astype(np.float32), shapes
+    )
 
 
 def state_of(shapes, std=0.25) -> types.TrainState:
@@ -96,20 +118,27 @@ def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:
     positions = np.concatenate([np.arange(first), np.arange(length - pad - first), np.zeros(pad)]).astype(np.int32)
     ids = rng.integers(5, VOCAB, (rows, length)).astype(np.int32)
     ids[:, 0], ids[:, first - 1], ids[:, length - pad - 1] = 2, 3, 3
-    ids[:, length - pad:] = 0
-    tile = lambda x: np.tile(x, (rows, 1))  # noqa: E731
-    brought = {"next_B": np.zeros(rows, np.int32), "label_B": rng.integers(0, len(CLASSES), rows).astype(np.int32),
-               "value_B": rng.normal(size=rows).astype(np.float32),
-               "tag_BxL": rng.integers(-1, len(CLASSES), (rows, length)).astype(np.int32),
-               "start_B": rng.integers(0, 5, rows).astype(np.int32),
-               "end_B": rng.integers(5, 10, rows).astype(np.int32),
-               "passage_B": np.full(rows, first, np.int32), "first_B": np.zeros(rows, np.int32),
-               "example_B": np.arange(rows, dtype=np.int32) // 2}
+    ids[:, length - pad :] = 0
+    tile = lambda x: np.tile(x, (rows, 1))
+    brought = {
+        "next_B": np.zeros(rows, np.int32),
+        "label_B": rng.integers(0, len(CLASSES), rows).astype(np.int32),
+        "value_B": rng.normal(size=rows).astype(np.float32),
+        "tag_BxL": rng.integers(-1, len(CLASSES), (rows, length)).astype(np.int32),
+        "start_B": rng.integers(0, 5, rows).astype(np.int32),
+        "end_B": rng.integers(5, 10, rows).astype(np.int32),
+        "passage_B": np.full(rows, first, np.int32),
+        "first_B": np.zeros(rows, np.int32),
+        "example_B": np.arange(rows, dtype=np.int32) // 2,
+    }
     for name, place in (("from", 1), ("to", 2), ("other_from", 4), ("other_to", 4)):
         brought[f"{name}_BxL"] = np.full((rows, length), place, np.int32)
     brought["edge_BxL"] = np.where(np.arange(length) < 6, brought["tag_BxL"], -1).astype(np.int32)
-    return types.Batch(types.Tokens(ids, tile(segments), tile(positions), np.zeros_like(ids)),
-                       brought if labels else {}, np.arange(rows, dtype=np.int32))
+    return types.Batch(
+        types.Tokens(ids, tile(segments), tile(positions), np.zeros_like(ids)),
+        brought if labels else {},
+        np.arange(rows, dtype=np.int32),
+    )
 
 
 def environment(devices=1, **more) -> dict[str, str]:

@@ -1,4 +1,5 @@
 """Rows of aligned text: every pair whole beside its own source, few tokens padding, faults told by file and line."""
+
 import dataclasses
 import random
 
@@ -7,9 +8,9 @@ import pytest
 
 from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import aligned, loader, pack
-from mlm.data.text import aligned as text
-from mlm.train import resolution
+from mlm.data.rows import loader, pack, parallel_text
+from mlm.data.text import parallel_text as text
+from mlm.training import resolution
 
 LENGTH, SOURCE = 24, 20
 
@@ -17,8 +18,10 @@ LENGTH, SOURCE = 24, 20
 def pairs(count, seed):
     """Pairs of unlike words: a word tells its pair, its side and its place."""
     draw = random.Random(seed)
-    return [tuple(" ".join(f"{side}{seed}p{pair}w{i}" for i in range(draw.choice([1, 2, 3, 5, 8])))
-                  for side in "ab") for pair in range(count)]
+    return [
+        tuple(" ".join(f"{side}{seed}p{pair}w{i}" for i in range(draw.choice([1, 2, 3, 5, 8]))) for side in "ab")
+        for pair in range(count)
+    ]
 
 
 TRAIN, DEV, TEST = pairs(300, 0), pairs(20, 1), pairs(10, 2)
@@ -35,16 +38,21 @@ def written(folder, **splits):
 def config_of(folder, cache, length=LENGTH, **said):
     words = 5 + len({word for pair in TRAIN for side in pair for word in side.split()})
     cfg = config.Config(
-        objective="causal", data=config.Data(parallel_path=str(folder), cache=str(cache), parallel=config.ParallelText(
-            **{"source": "en", "target": "de"} | said)),
+        objective="causal",
+        data=config.Data(
+            parallel_path=str(folder),
+            cache=str(cache),
+            parallel=config.ParallelText(**{"source": "en", "target": "de"} | said),
+        ),
         tokenizer=config.Tokenizer(kind="words", vocab_size=words),
-        pack=config.Pack(seq_len=length, source_len=SOURCE))
+        pack=config.Pack(seq_len=length, source_len=SOURCE),
+    )
     return resolution.resolve(cfg)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("aligned")
+    folder = tmp_path_factory.mktemp("parallel_text")
     cfg = config_of(written(folder / "pairs", train=TRAIN, val=DEV, test=TEST), folder / "cache", test="test")
     return cfg, pack.load(cfg)
 
@@ -57,7 +65,7 @@ def segments(rows, row, prefix=""):
 
 def test_every_pair_stands_once_whole_beside_its_own_source(made):
     cfg, packed = made
-    assert cfg.data.corpus == "aligned"
+    assert cfg.data.corpus == "parallel"
     found = []
     for row in range(len(packed.train["ids"])):
         targets, sources = segments(packed.train, row), segments(packed.train, row, "source_")
@@ -71,22 +79,27 @@ def test_every_pair_stands_once_whole_beside_its_own_source(made):
 def test_positions_begin_anew_with_each_segment_on_both_sides(made):
     _, packed = made
     for prefix in ("", "source_"):
-        for ids, of, places in zip(*(packed.train[f"{prefix}{name}"] for name in ("ids", "segments", "positions")),
-                                   strict=True):
+        for ids, of, places in zip(
+            *(packed.train[f"{prefix}{name}"] for name in ("ids", "segments", "positions")), strict=True
+        ):
             used = int((of > 0).sum())
-            assert not ids[used:].any() and not of[used:].any() and not places[used:].any() and (np.diff(of[:used]) < 2
-                                                                                                ).all()
+            assert (
+                not ids[used:].any()
+                and not of[used:].any()
+                and not places[used:].any()
+                and (np.diff(of[:used]) < 2).all()
+            )
             for n in range(1, of.max() + 1):
                 assert np.array_equal(places[of == n], np.arange((of == n).sum()))
 
 
 def test_batches_have_one_shape_of_so_many_tokens_and_bring_the_source(made):
     _, packed = made
-    batch = next(loader.train_batches(packed.train, seed=0, batch_size=4, start_step=0))
+    batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
     assert batch.text.ids_BxL.shape == (4, LENGTH) and batch.source.ids_BxL.shape == (4, SOURCE)
     assert batch.labels == {} and not batch.source.types_BxL.any()
-    assert packed.about.source_length == SOURCE and pack.shape(made[0], 9).source_length == SOURCE
-    shapes = types.abstract(4, packed.about)
+    assert packed.about.source_len == SOURCE and pack.build_dataset_info(made[0], 9).source_len == SOURCE
+    shapes = types.abstract_batch(4, packed.about)
     assert [x.shape for x in shapes.source] == [x.shape for x in batch.source]
 
 
@@ -100,29 +113,34 @@ def test_little_is_padding_and_the_shares_are_told(made):
 
 def test_a_pair_goes_into_the_first_row_with_room_for_both_sides(monkeypatch):
     def pair(target, source):
-        return aligned.Encoded([0] * target, [0] * source, False)
+        return parallel_text.EncodedPair([0] * target, [0] * source, False)
 
     def filled(*sizes):
-        return [[(len(one.target), len(one.source)) for one in row]
-                for row in aligned.fill([pair(*size) for size in sizes], 10, 10)]
+        return [
+            [(len(one.target), len(one.source)) for one in row]
+            for row in parallel_text.pack_pairs([pair(*size) for size in sizes], 10, 10)
+        ]
 
     assert filled((6, 3), (5, 3), (4, 3), (5, 7)) == [[(6, 3), (4, 3)], [(5, 3), (5, 7)]]
     assert filled((2, 8), (2, 3), (2, 2)) == [[(2, 8), (2, 2)], [(2, 3)]]
-    monkeypatch.setattr(aligned, "OPEN", 2)
+    monkeypatch.setattr(parallel_text, "MAX_OPEN", 2)
     assert filled((6, 6), (9, 9), (7, 7), (3, 3)) == [[(9, 9)], [(6, 6), (3, 3)], [(7, 7)]]
 
 
 def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end(made, tmp_path, caplog):
     cfg, packed = made
-    assert [(pair["source"], pair["target"]) for pair in pack.told(cfg, packed, "test")] == TEST
-    assert pack.told(cfg, packed, "train") == []
+    assert [(pair["source"], pair["target"]) for pair in pack.read_examples(cfg, packed, "test")] == TEST
+    assert pack.read_examples(cfg, packed, "train") == []
     short = config_of(cfg.data.parallel_path, tmp_path / "cache", length=8)
     rows = pack.load(dataclasses.replace(short, tokenizer=cfg.tokenizer))
     long = [pair for pair in TRAIN if len(pair[1].split()) > 6]
     assert rows.manifest["train"]["cut"] == len(long) > 0
     assert f"train: {len(long)} of {len(TRAIN)} pairs do not fit config.pack.seq_len = 8" in caplog.text
-    held = {rows.tokenizer.decode(ids[1:-1]) for row in range(len(rows.train["ids"]))
-            for ids in segments(rows.train, row).values()}
+    held = {
+        rows.tokenizer.decode(ids[1:-1])
+        for row in range(len(rows.train["ids"]))
+        for ids in segments(rows.train, row).values()
+    }
     assert held == {" ".join(target.split()[:6]) for _, target in TRAIN}
 
 
@@ -140,7 +158,7 @@ def test_rows_are_made_once_and_again_for_other_pairs(made, tmp_path, monkeypatc
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
     again = pack.load(config_of(folder, tmp_path / "cache"))
     with monkeypatch.context() as patch:
-        patch.setattr(aligned, "_write", None)  # a second making would fail
+        patch.setattr(parallel_text, "_write_split", None)  # a second making would fail
         same = pack.load(config_of(folder, tmp_path / "cache"))
     assert all(np.array_equal(column, packed.train[name]) for name, column in same.train.items())
     written(folder, train=[*TRAIN[1:], TRAIN[0]])
@@ -148,12 +166,16 @@ def test_rows_are_made_once_and_again_for_other_pairs(made, tmp_path, monkeypatc
     assert other.manifest["inputs"]["corpus"] != again.manifest["inputs"]["corpus"]
 
 
-@pytest.mark.parametrize("side, line, said", [
-    ("de", None, r"train\.en, line 300: expected none, since .*train\.de has 299 lines"),
-    ("en", None, r"train\.de, line 300: expected none, since .*train\.en has 299 lines"),
-    ("de", b"  \n", r"train\.de, line 300 = '  ': expected a text that is not blank"),
-    ("en", b"caf\xe9\n", r"train\.en, line 300: byte 4 = b'\\xe9': expected UTF-8"),
-    ("de", b"a\0b\n", r"train\.de, line 300 = 'a\\x00b\\n': expected text without NUL")])
+@pytest.mark.parametrize(
+    "side, line, said",
+    [
+        ("de", None, r"train\.en, line 300: expected none, since .*train\.de has 299 lines"),
+        ("en", None, r"train\.de, line 300: expected none, since .*train\.en has 299 lines"),
+        ("de", b"  \n", r"train\.de, line 300 = '  ': expected a text that is not blank"),
+        ("en", b"caf\xe9\n", r"train\.en, line 300: byte 4 = b'\\xe9': expected UTF-8"),
+        ("de", b"a\0b\n", r"train\.de, line 300 = 'a\\x00b\\n': expected text without NUL"),
+    ],
+)
 def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
     path = folder / f"train.{side}"
@@ -163,11 +185,19 @@ def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("said, message", [
-    ({"target": ""}, "config.data.parallel.target"), ({"target": "en"}, "another ending"),
-    ({"train": ""}, "config.data.parallel.train"),
-    ({"dev": "vall"}, "config.data.parallel.dev = 'vall': expected a name of which vall.en is a file"),
-    ({"source": "", "target": "", "train": "train.en", "dev": "val.en"}, "train.en, line 1: columns = 1: expected 2")])
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        ({"target": ""}, "config.data.parallel.target"),
+        ({"target": "en"}, "another ending"),
+        ({"train": ""}, "config.data.parallel.train"),
+        ({"dev": "vall"}, "config.data.parallel.dev = 'vall': expected a name of which vall.en is a file"),
+        (
+            {"source": "", "target": "", "train": "train.en", "dev": "val.en"},
+            "train.en, line 1: columns = 1: expected 2",
+        ),
+    ],
+)
 def test_what_is_named_wrongly_is_told(tmp_path, said, message):
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
     with pytest.raises(errors.ConfigError) as error:
@@ -197,5 +227,5 @@ def test_a_held_out_pair_of_the_train_split_stays_and_is_told(tmp_path, caplog):
 def test_one_vocabulary_is_learnt_from_both_sides_of_the_train_split(made):
     _, packed = made
     words = {word for pair in TRAIN for side in pair for word in side.split()}
-    assert set(packed.tokenizer.pieces[special.NUM_SPECIAL:]) == words
+    assert set(packed.tokenizer.pieces[special.NUM_SPECIAL :]) == words
     assert packed.manifest["test"]["unknown"] == 1.0

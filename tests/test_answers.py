@@ -1,4 +1,5 @@
 """Answers in passages: SQuAD's rules for their texts, the best span over windows, and the threshold for none."""
+
 import collections
 import math
 import re
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import estimates
-from mlm.objectives import answers, span
+from mlm.objectives import answer_extraction, extractive_qa
 
 CASES = 1000
 
@@ -39,7 +40,10 @@ def test_exact_match_and_f1_are_the_definition():
     for _ in range(CASES):
         texts = [" ".join(rng.choice(pieces, rng.integers(0, 5))) for _ in range(rng.integers(2, 5))]
         found, references = plain_words(texts[0]), [plain_words(text) for text in texts[1:]]
-        exact, f1 = answers.exact(texts[0], texts[1:]), answers.f1(texts[0], texts[1:])
+        exact, f1 = (
+            answer_extraction.compute_exact_match(texts[0], texts[1:]),
+            answer_extraction.compute_f1(texts[0], texts[1:]),
+        )
         assert exact == float(found in references)
         assert f1 == pytest.approx(max(plain_f1(found, words) for words in references))
         seen.add((exact, 0 < f1 < 1))
@@ -47,12 +51,13 @@ def test_exact_match_and_f1_are_the_definition():
 
 
 def test_exact_match_and_f1_by_hand():
-    assert answers.normalized(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
-    assert answers.exact("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
-    assert answers.f1("tower of Paris", ["Eiffel Tower", "the Tower of London"]) == pytest.approx(2 / 3)
-    assert answers.f1("", [""]) == answers.exact("", [""]) == 1 and answers.f1("", ["x"]) == answers.f1("x", [""]) == 0
-    assert answers.references([("the", 0), ("cat", 4)]) == ["cat"]
-    assert answers.references([]) == answers.references([("the", 0)]) == [""]
+    assert answer_extraction.normalize_answer(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
+    assert answer_extraction.compute_exact_match("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
+    f1, exact = answer_extraction.compute_f1, answer_extraction.compute_exact_match
+    assert f1("tower of Paris", ["Eiffel Tower", "the Tower of London"]) == pytest.approx(2 / 3)
+    assert f1("", [""]) == exact("", [""]) == 1 and f1("", ["x"]) == f1("x", [""]) == 0
+    assert answer_extraction.get_reference_texts([("the", 0), ("cat", 4)]) == ["cat"]
+    assert answer_extraction.get_reference_texts([]) == answer_extraction.get_reference_texts([("the", 0)]) == [""]
 
 
 def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
@@ -66,17 +71,18 @@ def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
             if case % 5 == 1:  # the best starts stand behind the best ends
                 start_L, end_L = np.sort(start_L), np.sort(end_L)[::-1]
             size = int(rng.integers(0, 60))
-            windows.append((start_L, end_L, 3, np.array(spans[first:first + size])))
+            windows.append((start_L, end_L, 3, np.array(spans[first : first + size])))
             nulls.append(start_L[0] + end_L[0])
-            starts, ends = (sorted(range(3, 3 + size), key=lambda at, x_L=x_L: (-x_L[at], at))[:20]
-                            for x_L in (start_L, end_L))
+            starts, ends = (
+                sorted(range(3, 3 + size), key=lambda at, x_L=x_L: (-x_L[at], at))[:20] for x_L in (start_L, end_L)
+            )
             for start in starts:
                 for end in ends:
                     if start <= end < start + 30:
-                        text = passage[first + start - 3:first + end - 2]
+                        text = passage[first + start - 3 : first + end - 2]
                         found[text] = max(found.get(text, -math.inf), start_L[start] + end_L[end])
-        answer = answers.best(windows, passage)
-        assert answer.null == min(nulls)
+        answer = answer_extraction.find_best_answer(windows, passage)
+        assert answer.null_score == min(nulls)
         assert answer.score == max(found.values(), default=-math.inf)
         assert (found[answer.text] == answer.score) if found else answer.text == ""
 
@@ -90,17 +96,23 @@ def test_the_threshold_is_the_best_there_is():
         def got(cut, margin_E=margin_E, answered_E=answered_E, silent_E=silent_E):
             return np.where(margin_E > cut, answered_E, silent_E).sum()
 
-        found = answers.threshold(margin_E, answered_E, silent_E)
+        found = answer_extraction.choose_threshold(margin_E, answered_E, silent_E)
         assert got(found) == max(map(got, [-math.inf, *margin_E]))
 
 
 # Two examples of three rows: a passage in two windows, and one that does not say.
 PASSAGE = "Ann met the old king"
 SPANS = [[0, 3], [4, 7], [8, 11], [12, 15], [16, 20]]
-EXAMPLES = [{"id": "a", "texts": ("Who?", PASSAGE), "label": (("king", 16), ("old king", 12)), "spans": SPANS},
-            {"id": "b", "texts": ("Why?", PASSAGE), "label": (), "spans": SPANS}]
-ROWS = {"example": np.array([0, 0, 1]), "passage": np.array([2, 2, 2]), "first": np.array([0, 2, 0]),
-        "segments": np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]])}
+EXAMPLES = [
+    {"id": "a", "texts": ("Who?", PASSAGE), "label": (("king", 16), ("old king", 12)), "spans": SPANS},
+    {"id": "b", "texts": ("Why?", PASSAGE), "label": (), "spans": SPANS},
+]
+ROWS = {
+    "example": np.array([0, 0, 1]),
+    "passage": np.array([2, 2, 2]),
+    "first": np.array([0, 2, 0]),
+    "segments": np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]]),
+}
 
 
 def columns():
@@ -108,27 +120,31 @@ def columns():
     start_NxL, end_NxL = np.full((2, 3, 7), -5.0)
     start_NxL[:, 5:], end_NxL[:, 5:] = 9, 9
     start_NxL[2, 5], end_NxL[2, 5] = -5, -5  # there it is a token of the passage
-    start_NxL[0, 2], end_NxL[0, 2] = 1, 1    # "Ann": 2
-    start_NxL[1, 2], end_NxL[1, 4] = 3, 2    # "the old king": 5
-    start_NxL[2, 3], end_NxL[2, 3] = 2, 1    # "met": 3
+    start_NxL[0, 2], end_NxL[0, 2] = 1, 1  # "Ann": 2
+    start_NxL[1, 2], end_NxL[1, 4] = 3, 2  # "the old king": 5
+    start_NxL[2, 3], end_NxL[2, 3] = 2, 1  # "met": 3
     start_NxL[:, 0], end_NxL[:, 0] = [1, 2, 4], 0  # none
-    return {"start_logit": start_NxL, "end_logit": end_NxL, "span_nats": np.ones(3)}
-
+    return {"start_logit": start_NxL, "end_logit": end_NxL, "extractive_qa_nats": np.ones(3)}
 
 
 def test_examples_are_counted_once_whatever_their_windows():
-    found = answers.tally(columns(), ROWS, EXAMPLES)
+    found = answer_extraction.compute_answer_metrics(columns(), ROWS, EXAMPLES)
     assert found["predicted"].tolist() == ["the old king", "", ""] and found["score"].tolist() == [4, 0, -1]
     assert found["answer_weight"].tolist() == [1, 0, 1] and found["answer_exact"].tolist() == [1, 0, 1]
-    assert {name: estimates.measure(score, found)[0] for name, score in span.SCORES.items()} == {"f1": 1, "exact": 1}
-    assert not {"start_logit", "end_logit"} & found.keys() and found["span_nats"].tolist() == [1, 1, 1]
+    values = {name: estimates.compute_score(score, found)[0] for name, score in extractive_qa.SCORES.items()}
+    assert values == {"f1": 1, "exact": 1}
+    assert not {"start_logit", "end_logit"} & found.keys() and found["extractive_qa_nats"].tolist() == [1, 1, 1]
     assert found["threshold"].tolist() == [1.5] * 3
 
 
 def test_a_threshold_is_tuned_where_some_have_no_answer_and_none_is_given():
     every = [EXAMPLES[0], EXAMPLES[1] | {"label": (("the", 8),)}]  # there is an answer, though it is normalized away
-    assert answers.tally(columns(), ROWS, every)["predicted"].tolist() == ["the old king", "", "met"]
+    assert answer_extraction.compute_answer_metrics(columns(), ROWS, every)["predicted"].tolist() == [
+        "the old king",
+        "",
+        "met",
+    ]
     given = columns() | {"threshold": np.full(3, 4.5)}
-    assert answers.tally(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
+    assert answer_extraction.compute_answer_metrics(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
     some = {name: value_N[:2] for name, value_N in columns().items()}  # an evaluation of the first rows alone
-    assert answers.tally(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]
+    assert answer_extraction.compute_answer_metrics(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]

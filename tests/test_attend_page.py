@@ -1,4 +1,5 @@
 """The page of what a model looks at, in a browser: it shows the weights, and no token is more than text."""
+
 import numpy as np
 import pages
 import pytest
@@ -7,8 +8,19 @@ from mlm.inference import attention_maps
 from mlm.report.pages import attention
 
 K, H = 2, 3
-TOKENS = ["[CLS]", "the", "</script><script>alert(1)</script>", "\"'`<b>&amp;", "\u202eright", "\u05e9\u05dc",
-          "##\u0301", "\u200b", "\U0001f469\u200d\U0001f469", "x" * 300, "[SEP]"]
+TOKENS = [
+    "[CLS]",
+    "the",
+    "</script><script>alert(1)</script>",
+    "\"'`<b>&amp;",
+    "\u202eright",
+    "\u05e9\u05dc",
+    "##\u0301",
+    "\u200b",
+    "\U0001f469\u200d\U0001f469",
+    "x" * 300,
+    "[SEP]",
+]
 T = len(TOKENS)
 
 
@@ -21,8 +33,11 @@ def maps():
     weights_KxHxTxT = weights(K, H, T)
     slope_TxT = np.random.default_rng(1).exponential(size=(T, T)) * ~np.eye(T, dtype=bool)
     slope_TxT[1] = 0
-    return {"attention_KxHxTxT": weights_KxHxTxT, "rollout_KxTxT": attention_maps.rollout(weights_KxHxTxT),
-            "saliency_TxT": slope_TxT}
+    return {
+        "attention_KxHxTxT": weights_KxHxTxT,
+        "rollout_KxTxT": attention_maps.compute_rollout(weights_KxHxTxT),
+        "saliency_TxT": slope_TxT,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +49,9 @@ def chromium():
 @pytest.fixture(scope="module")
 def written(maps, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(attention.page("</title><i>run", " ".join(TOKENS), TOKENS, answers=[("</b>", 0.25)] * T, **maps))
+    path.write_text(
+        attention.render_page("</title><i>run", " ".join(TOKENS), TOKENS, predictions=[("</b>", 0.25)] * T, **maps)
+    )
     return path
 
 
@@ -47,7 +64,8 @@ def tab(chromium, written):
 def numbers(tab):
     """The table of numbers, as shares."""
     rows = tab.locator(".numbers tbody tr").evaluate_all(
-        "all => all.map(row => [...row.cells].map(one => one.innerText))")
+        "all => all.map(row => [...row.cells].map(one => one.innerText))"
+    )
     return np.array([[float(cell.rstrip("%")) / 100 for cell in row[1:]] for row in rows])
 
 
@@ -75,11 +93,14 @@ COPY = """canvas => {  // to read pixels of; the page itself never does
     const pen = copy.getContext("2d", { willReadFrequently: true });
     pen.drawImage(canvas, 0, 0);
 """
-INK = COPY + """  // the rows of tokens at whose height something is drawn, at the canvas's left and right edge
+INK = (
+    COPY
+    + """  // the rows of tokens at whose height something is drawn, at the canvas's left and right edge
     const count = document.querySelector(".tokens").children.length;
     return [2, canvas.width - 3].map(x => [...Array(count).keys()].filter(at =>
         pen.getImageData(x, Math.round((at + 0.5) * canvas.height / count), 1, 1).data[3] > 0));
 }"""
+)
 CORNER = COPY + "return [...pen.getImageData(1, 1, 1, 1).data]; }"
 
 
@@ -95,7 +116,7 @@ def test_a_token_shows_its_own_lines_and_shares_by_pointer_and_by_keys(tab, maps
     told = tab.get_by_role("status")
     assert told.locator("b").all_inner_texts()[0].startswith("\"'`<b>&amp;")
     best = told.locator("b").nth(1).inner_text()
-    assert best == attention.visible(TOKENS[int(mine_T.argmax())]) and "layer 1, head 2" in told.inner_text()
+    assert best == attention.make_visible(TOKENS[int(mine_T.argmax())]) and "layer 1, head 2" in told.inner_text()
     tab.mouse.move(0, 0)
     assert len(lines.evaluate(INK)[0]) > 5
     left.locator("button").first.focus()
@@ -114,7 +135,7 @@ def test_a_token_shows_its_own_lines_and_shares_by_pointer_and_by_keys(tab, maps
 
 def test_what_tokens_say_is_text_and_can_be_told_apart(tab):
     shown = tab.locator(".tokens").first.locator("bdi").all_text_contents()
-    assert shown == [attention.visible(token) for token in TOKENS] and len({*shown}) == T
+    assert shown == [attention.make_visible(token) for token in TOKENS] and len({*shown}) == T
     assert shown[2] == TOKENS[2] and shown[6] == "##\u25cc\u0301" and shown[7] == "U+200B"
     assert tab.locator("script").count() == 2 and tab.locator("i, b").count() == 0
     assert tab.title().startswith("Attention in </title><i>run: [CLS] the </script>")
@@ -125,7 +146,7 @@ def test_what_tokens_say_is_text_and_can_be_told_apart(tab):
 
 def test_what_is_no_attention_is_not_called_so(chromium, maps, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(attention.page("lstm", "a text", TOKENS, saliency_TxT=maps["saliency_TxT"]))
+    path.write_text(attention.render_page("lstm", "a text", TOKENS, saliency_TxT=maps["saliency_TxT"]))
     with pages.opened(chromium, path) as tab:
         assert "ttention" not in tab.title() + tab.locator("body").inner_text()
         assert tab.get_by_role("heading", name="Gradient saliency in lstm").is_visible()
@@ -134,7 +155,9 @@ def test_what_is_no_attention_is_not_called_so(chromium, maps, tmp_path):
 
 def test_a_long_text_in_the_dark_on_a_phone(chromium, tmp_path):
     path, size = tmp_path / "page.html", 60
-    path.write_text(attention.page("big", "word " * size, [f"word{i}" for i in range(size)], weights(12, 12, size)))
+    path.write_text(
+        attention.render_page("big", "word " * size, [f"word{i}" for i in range(size)], weights(12, 12, size))
+    )
     assert path.stat().st_size < 1e6
     with pages.opened(chromium, path, viewport={"width": 375, "height": 800}, color_scheme="dark") as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 375

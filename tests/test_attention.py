@@ -1,4 +1,5 @@
 """Attention's hand-written passes against the plain formula: values, gradients, dropped weights, long rows."""
+
 import types as standard
 
 import jax
@@ -35,8 +36,9 @@ def gradients(made, given, visible, key_B):
 
 
 def plain(rate, dtype):
-    module = standard.SimpleNamespace(model=config.Model(attention_dropout=rate, dtype=dtype, fused_kernels=False),
-                                      sow=lambda *_: None)
+    module = standard.SimpleNamespace(
+        model=config.Model(attention_dropout=rate, dtype=dtype, fused_kernels=False), sow=lambda *_: None
+    )
     return lambda *given: attention.attend(module, *given)
 
 
@@ -46,8 +48,10 @@ def plain(rate, dtype):
 def test_both_passes_are_those_of_the_plain_formula(L, S, dropped, dtype, tolerance):
     given, visible, key_B = drawn(L, S, dtype)
     key_B, rate = (key_B, 0.25) if dropped else (None, 0.25)
-    sides = [gradients(made, given, visible, key_B) for made in (
-        plain(rate, dtype), lambda *given: dot_product.attention(*given, rate=rate))]
+    sides = [
+        gradients(made, given, visible, key_B)
+        for made in (plain(rate, dtype), lambda *given: dot_product.attend(*given, rate=rate))
+    ]
     for one, other in zip(*sides, strict=True):
         np.testing.assert_allclose(other / np.abs(one).max(), one / np.abs(one).max(), atol=tolerance)
 
@@ -56,8 +60,11 @@ def test_memory_of_long_rows_grows_as_they_do():
     def held(L):
         given = [jax.ShapeDtypeStruct((1, L, 1, D), jnp.float32)] * 3
         seen = jax.ShapeDtypeStruct((1, 1, 1, L), bool)
-        made = jax.jit(jax.grad(lambda q, k, v, seen: dot_product.attention(q, k, v, seen, None, rate=0.0).sum(),
-                                (0, 1, 2))).lower(*given, seen).compile()
+        made = (
+            jax.jit(jax.grad(lambda q, k, v, seen: dot_product.attend(q, k, v, seen, None, rate=0.0).sum(), (0, 1, 2)))
+            .lower(*given, seen)
+            .compile()
+        )
         return made.memory_analysis().temp_size_in_bytes
 
     assert held(2048) < 2.5 * held(1024)

@@ -1,4 +1,5 @@
 """A run that ends with the mean of its parameters at several moments: averaged checkpoints."""
+
 import contextlib
 import functools
 
@@ -10,8 +11,8 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, types
-from mlm.train.run import checkpoint
-from mlm.train.step import optim
+from mlm.training.run import checkpoint
+from mlm.training.step import optim
 
 PARAMS = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
 
@@ -22,7 +23,7 @@ class Knobs:
 
 def run(steps, **fields):
     """The parameters after each update, and the states, of gradients that follow from the number."""
-    update = optim.build(config.Optim(**fields), steps, Knobs)
+    update = optim.build_adamw(config.Optim(**fields), steps, Knobs)
     params, state = PARAMS, update.init(PARAMS)
 
     @jax.jit
@@ -40,7 +41,7 @@ def run(steps, **fields):
 
 @pytest.mark.parametrize("count, every", [(3, 4), (2, 11), (12, 1)])
 def test_a_run_ends_with_the_mean_of_what_it_was_at_those_moments(count, every):
-    plain, mean = run(12), run(12, average=count, average_every=every)
+    plain, mean = run(12), run(12, average_checkpoints=count, average_every=every)
     for (before, _), (after, _) in zip(plain[:-1], mean[:-1], strict=True):
         jax.tree.map(np.testing.assert_array_equal, before, after)
     moments = [plain[11 - every * back][0] for back in range(count)]
@@ -50,16 +51,18 @@ def test_a_run_ends_with_the_mean_of_what_it_was_at_those_moments(count, every):
 
 
 def test_what_a_longer_run_shares_ends_before_the_first_of_them():
-    same = optim.stable(config.Optim(schedule="constant", average_checkpoints=3, average_every=4), 12)
+    same = optim.count_stable_steps(config.Optim(schedule="constant", average_checkpoints=3, average_every=4), 12)
     assert same == 3
-    short = run(12, schedule="constant", warmup_fraction=0.0, average=3, average_every=4)
-    long = run(20, schedule="constant", warmup_fraction=0.0, average=3, average_every=4)
+    short = run(12, schedule="constant", warmup_fraction=0.0, average_checkpoints=3, average_every=4)
+    long = run(20, schedule="constant", warmup_fraction=0.0, average_checkpoints=3, average_every=4)
     jax.tree.map(np.testing.assert_array_equal, short[same - 1], long[same - 1])
     assert not np.array_equal(short[same][1].mean["kernel"], long[same][1].mean["kernel"])
 
 
-@pytest.mark.parametrize("count, every, steps, good", [(1, 1, 10, False), (4, 3, 10, True), (5, 3, 10, False),
-                                                       (-1, 1, 10, False), (2, 0, 10, False)])
+@pytest.mark.parametrize(
+    "count, every, steps, good",
+    [(1, 1, 10, False), (4, 3, 10, True), (5, 3, 10, False), (-1, 1, 10, False), (2, 0, 10, False)],
+)
 def test_moments_lie_within_the_run(count, every, steps, good):
     knobs = config.Optim(average_checkpoints=count, average_every=every)
     if good:
@@ -71,12 +74,12 @@ def test_moments_lie_within_the_run(count, every, steps, good):
 
 def test_a_checkpoint_between_them_holds_the_mean_so_far(tmp_path):
     """What a run goes on from is all of its state, which the next steps follow from."""
-    params, opt_state = run(9, average=3, average_every=4)[-1]
+    params, opt_state = run(9, average_checkpoints=3, average_every=4)[-1]
     state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(9), params, opt_state))
     cfg = small_config(workdir=str(tmp_path))
-    with contextlib.closing(checkpoint.manager(tmp_path)) as checkpoints:
-        checkpoint.save(checkpoints, cfg, {}, checkpoint.Saved(state, {}))
+    with contextlib.closing(checkpoint.open_manager(tmp_path)) as checkpoints:
+        checkpoint.save(checkpoints, cfg, {}, checkpoint.Checkpoint(state, {}))
         checkpoints.wait_until_finished()
-        found = checkpoint.read(checkpoints, 9, cfg, {}, state).state
+        found = checkpoint.restore(checkpoints, 9, cfg, {}, state).state
     assert state.opt_state.mean["kernel"].any() and int(state.opt_state.count) == 9
     jax.tree.map(np.testing.assert_array_equal, found, state)

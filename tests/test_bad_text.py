@@ -1,5 +1,5 @@
-"""Texts that are none: bombs, endless lines, expressions that never end. Memory and time stay bounded, and it is said.
-"""
+"""Texts that are none: bombs, endless lines, expressions that never end. Memory and time stay bounded."""
+
 import gzip
 import itertools
 import tracemalloc
@@ -9,21 +9,21 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus, files, warnings_
-from mlm.train import resolution
+from mlm.training import resolution
 
 
 @pytest.fixture(autouse=True)
 def fresh_warnings():
-    warnings_.warn.cache_clear()
-    warnings_.tell.cache_clear()
+    warnings_.warn_once.cache_clear()
+    warnings_.log_once.cache_clear()
 
 
 def read(path, boundary="file"):
-    return list(files.read([str(path)], files.boundary("config.data.document_boundary", boundary)))
+    return list(files.read_documents([str(path)], files.make_boundary("config.data.document_boundary", boundary)))
 
 
 def test_a_bomb_of_nuls_is_cut_and_holds_little_memory(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(files, "FREE", 2**22)
+    monkeypatch.setattr(files, "FREE_BYTES", 2**22)
     with gzip.open(tmp_path / "a.gz", "wb", compresslevel=1) as file:
         file.write(b"a word. ")
         for _ in range(32):
@@ -43,59 +43,87 @@ def test_a_bomb_of_nuls_is_cut_and_holds_little_memory(tmp_path, caplog, monkeyp
 def test_sentences_are_cut_at_spaces_lose_nothing_and_are_counted(monkeypatch):
     monkeypatch.setattr(corpus, "MAX_SENTENCE", 30)
     text = "a word " * 50 + "\n" + "x" * 100 + ". short. " + "y" * 29
-    long = corpus.too_long()
-    found = list(corpus.sentences(text, long))
+    long = corpus.make_long_sentence_counter()
+    found = list(corpus.split_sentences(text, long))
     assert "".join("".join(found).split()) == "".join(text.split()) and max(map(len, found)) <= 30
     assert long.count == 2 and "a word a word a word a word a" in found and "short." in found
     whole = "One. Two!\nThree\u3002Four."
-    assert list(corpus.sentences(whole)) == ["One.", "Two!", "Three\u3002", "Four."]
+    assert list(corpus.split_sentences(whole)) == ["One.", "Two!", "Three\u3002", "Four."]
 
 
 def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("\n\n".join("\n".join(f"the {n} cat {m}" for m in range(9)) for n in range(50)))
     made = []
     for number, size in enumerate((2**20, 7)):
-        monkeypatch.setattr(pack, "BATCH", size)
-        cfg = resolution.resolve(fields.override(config.Config(), {
-            "data.path": str(tmp_path / "a.txt"), "data.document_boundary": "blank_line", "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 40, "pack.seq_len": 16, "data.validation_fraction": 0.3,
-            "data.cache": str(tmp_path / f"cache{number}")}))
+        monkeypatch.setattr(pack, "BATCH_CHARACTERS", size)
+        cfg = resolution.resolve(
+            fields.override(
+                config.Config(),
+                {
+                    "data.path": str(tmp_path / "a.txt"),
+                    "data.document_boundary": "blank_line",
+                    "tokenizer.kind": "words",
+                    "tokenizer.vocab_size": 40,
+                    "pack.seq_len": 16,
+                    "data.validation_fraction": 0.3,
+                    "data.cache": str(tmp_path / f"cache{number}"),
+                },
+            )
+        )
         made.append(pack.load(cfg).manifest)
     assert made[0]["sha256"] == made[1]["sha256"] and made[0]["train"]["unknown"] > 0.01
 
 
 @pytest.mark.parametrize("boundary", [r"(.*?,){11}P", r"((a|aa)+)+!"])
 def test_an_expression_that_takes_for_ever_is_refused_with_the_line(tmp_path, boundary, monkeypatch):
-    monkeypatch.setattr(files, "SECONDS", 0.05)
+    monkeypatch.setattr(files, "REGEX_TIMEOUT", 0.05)
     (tmp_path / "a.txt").write_text("a" * 60 + "\n" + "1,2,3,4,5,6,7,8,9,10,11,12,13,14" * 5 + "\n")
-    with pytest.raises(errors.ConfigError, match=r"config\.data\.boundary = .* s a line; it takes more for '(a|1)"):
+    with pytest.raises(
+        errors.ConfigError, match=r"config\.data\.document_boundary = .* s a line; it takes more for '(a|1)"
+    ):
         read(tmp_path / "a.txt", boundary)
 
 
 @pytest.mark.parametrize("boundary", ["(", "[", "a{99999999999999999999}", "(?P<n", "*", "(" * 5000])
 def test_no_expression_is_refused_before_a_file_is_opened(boundary):
-    with pytest.raises(errors.ConfigError, match=r"^config\.data\.boundary = .*expected file, line, blank_line or a"):
+    with pytest.raises(
+        errors.ConfigError, match=r"^config\.data\.document_boundary = .*expected file, line, blank_line or a"
+    ):
         corpus.check(config.Data(corpus="text", path="nowhere", document_boundary=boundary))
 
 
 def test_a_boundary_that_never_matches_is_a_warning(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
-    for boundary, count, said in (("chapter .*", 1, True), ("two", 2, False), ("line", 3, False), ("file", 1, False),
-                                  ("blank_line", 2, False)):
+    for boundary, count, said in (
+        ("chapter .*", 1, True),
+        ("two", 2, False),
+        ("line", 3, False),
+        ("file", 1, False),
+        ("blank_line", 2, False),
+    ):
         caplog.clear()
         data = config.Data(corpus="text", path=str(tmp_path / "a.txt"), document_boundary=boundary)
-        assert len(list(corpus.text(data).train())) == count
-        assert ("no line of 1 files matches it" in caplog.text) == said
+        assert len(list(corpus.open_text(data).train())) == count
+        assert ("no line of 1 files matches" in caplog.text) == said
 
 
 def test_a_single_document_says_what_would_make_two_splits(tmp_path):
     (tmp_path / "a.txt").write_text("one sentence.\ntwo sentences.\n")
     data = config.Data(corpus="text", path=str(tmp_path / "a.txt"))
     with pytest.raises(errors.ConfigError) as error:
-        list(corpus.documents(data, "validation"))
+        list(corpus.read_documents(data, "validation"))
     said = str(error.value)
-    assert all(word in said for word in ("config.data.validation_fraction = 0.05", "boundary=blank_line or line",
-                                         "config.data.validation_path")) and "\n" not in said
+    assert (
+        all(
+            word in said
+            for word in (
+                "config.data.validation_fraction = 0.05",
+                "boundary=blank_line or line",
+                "config.data.validation_path",
+            )
+        )
+        and "\n" not in said
+    )
 
 
 def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
@@ -104,10 +132,22 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("\n\n".join(" ".join(some) for some in itertools.product(words, repeat=3)))
     for size, told in ((8, True), (13, False)):
         caplog.clear()
-        warnings_.tell.cache_clear()
-        manifest = pack.load(resolution.resolve(fields.override(config.Config(), {
-            "data.path": str(tmp_path / "a.txt"), "data.document_boundary": "blank_line", "tokenizer.kind": "words",
-            "tokenizer.vocab_size": size, "pack.seq_len": 16, "data.cache": str(tmp_path / "cache")}))).manifest
+        warnings_.log_once.cache_clear()
+        manifest = pack.load(
+            resolution.resolve(
+                fields.override(
+                    config.Config(),
+                    {
+                        "data.path": str(tmp_path / "a.txt"),
+                        "data.document_boundary": "blank_line",
+                        "tokenizer.kind": "words",
+                        "tokenizer.vocab_size": size,
+                        "pack.seq_len": 16,
+                        "data.cache": str(tmp_path / "cache"),
+                    },
+                )
+            )
+        ).manifest
         share = manifest["validation"]["tokens"] / sum(manifest[split]["tokens"] for split in corpus.SPLITS)
         assert f"{share:.1%}, of documents by chance" in caplog.text
         warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -115,7 +155,7 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
 
 
 def test_the_parts_of_a_long_line_start_no_document(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "PIECE", 8)
+    monkeypatch.setattr(files, "LINE_PIECE", 8)
     (tmp_path / "a.txt").write_text("a" * 40 + "\naaaaaaa\nb\n")
     assert read(tmp_path / "a.txt", "a+") == ["a" * 40, "aaaaaaa\nb"]
     assert read(tmp_path / "a.txt", "line") == ["a" * 40, "aaaaaaa", "b"]

@@ -1,4 +1,5 @@
 """Beam search and greedy choice over tables of probabilities: against every text there is, and by hand."""
+
 import functools
 import itertools
 
@@ -31,9 +32,9 @@ def begun():
     return (row_B[None], row_B[None] % V), (row_B + 1) % V
 
 
-@functools.partial(jax.jit, static_argnames=("width", "normalise", "stop", "never"))
+@functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "early_stopping", "suppressed_ids"))
 def found(most_B=None, **how):
-    return beam_search.search(following, *begun(), steps=STEPS, most_B=most_B, end=END, **how)
+    return beam_search.search_beams(following, *begun(), num_steps=STEPS, max_steps_B=most_B, eos_id=END, **how)
 
 
 def every_text(row, most, normalise, alpha=0.6):
@@ -49,10 +50,10 @@ def every_text(row, most, normalise, alpha=0.6):
     return sorted(texts, reverse=True)
 
 
-@pytest.mark.parametrize("normalise", beam_search.NORMS)
+@pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
-    wide = found(most_B, width=200, normalise=normalise)
+    wide = found(most_B, num_beams=200, length_penalty=normalise)
     for row, most in enumerate(most_B):
         texts = every_text(row, most, normalise)
         best = min(len(texts), 20)
@@ -62,10 +63,10 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
         assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
 
 
-@pytest.mark.parametrize("normalise", beam_search.NORMS)
+@pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
 def test_a_beam_of_one_is_greedy(normalise):
-    followed = sampling.follow(following, *begun(), sampling.likeliest, steps=STEPS, end=END)
-    one = found(width=1, normalise=normalise, stop="first")
+    followed = sampling.decode_tokens(following, *begun(), sampling.select_argmax, num_steps=STEPS, eos_id=END)
+    one = found(num_beams=1, length_penalty=normalise, early_stopping="always")
     np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
     np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
     np.testing.assert_allclose(one.log_prob_BxW[:, 0], followed.log_prob_B, rtol=1e-5)
@@ -73,12 +74,16 @@ def test_a_beam_of_one_is_greedy(normalise):
         way = [row % V, (row + 1) % V]
         while (len(way) < 2 + STEPS and way[-1] != END) or len(way) == 2:
             way.append(int(tables()[row][way[-2], way[-1]].argmax()))
-        assert followed.ids_BxT[row, :followed.length_B[row]].tolist() == way[2:]
+        assert followed.ids_BxT[row, : followed.length_B[row]].tolist() == way[2:]
 
 
 def test_a_row_s_answer_depends_on_no_other_row():
-    together = found(width=3, normalise="mean")
-    alone = jax.jit(lambda cache, last_B: beam_search.search(following, cache, last_B, width=3, steps=STEPS, end=END))
+    together = found(num_beams=3, length_penalty="mean")
+    alone = jax.jit(
+        lambda cache, last_B: beam_search.search_beams(
+            following, cache, last_B, num_beams=3, num_steps=STEPS, eos_id=END
+        )
+    )
     (row_1xB, before_1xB), last_B = begun()
     for row in range(ROWS):
         mine = slice(row, row + 1)
@@ -87,26 +92,35 @@ def test_a_row_s_answer_depends_on_no_other_row():
 
 
 def test_what_is_never_taken_is_in_no_text_and_has_no_share():
-    without = found(width=200, normalise="none", never=(0, 2))
+    without = found(num_beams=200, length_penalty="none", suppressed_ids=(0, 2))
     there_W = np.asarray(without.score_BxW[0]) > -np.inf
     assert not np.isin(np.asarray(without.ids_BxWxT[0])[there_W], [2]).any()
     assert np.exp(np.asarray(without.score_BxW)).sum(-1) == pytest.approx(np.ones(ROWS), rel=1e-5)
     assert there_W.sum() == 1 + 1 + 1 + 1 + 1  # [1] * n then END, or four times 1
 
 
-@pytest.mark.parametrize(("go_T", "width", "better"), [([0.3, 0.99, 0.99, 0.99], 1, "now"),
-                                                       ([0.6, 0.9, 0.95, 0.95], 2, "first")])
+@pytest.mark.parametrize(
+    ("go_T", "width", "better"), [([0.3, 0.99, 0.99, 0.99], 1, "heuristic"), ([0.6, 0.9, 0.95, 0.95], 2, "always")]
+)
 def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for(go_T, width, better):
     """go_T: the share of going on, at each place. One who waits for less ends with less."""
+
     def chain(cache, ids_N):
         go_N = jnp.asarray(go_T, jnp.float32)[cache[0]]
         return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
     def best(stop):
-        return beam_search.search(chain, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), width=width, steps=4,
-                                  end=END, stop=stop)
+        return beam_search.search_beams(
+            chain,
+            jnp.zeros((1, 1), jnp.int32),
+            jnp.ones(1, jnp.int32),
+            num_beams=width,
+            num_steps=4,
+            eos_id=END,
+            early_stopping=stop,
+        )
 
-    exact = best("bound")
+    exact = best("never")
     assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]
     assert exact.score_BxW[0, 0] == pytest.approx(np.log(go_T).mean(), rel=1e-5)
     assert best(better).score_BxW[0, 0] < exact.score_BxW[0, 0] - 0.01

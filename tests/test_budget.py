@@ -1,4 +1,5 @@
 """Under a budget every point spends what the first one does."""
+
 import random
 
 import pytest
@@ -8,8 +9,8 @@ from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.launch.sweep import budget, sweep_state
-from mlm.train.run import loop
-from mlm.train.step import cost
+from mlm.training.run import loop
+from mlm.training.step import cost
 
 pytestmark = pytest.mark.slow
 
@@ -18,12 +19,24 @@ pytestmark = pytest.mark.slow
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("budget")
     rng = random.Random(0)
-    (folder / "text.txt").write_text("\n\n".join(
-        " ".join("".join(rng.choices("ab", k=3)) for _ in range(rng.randint(3, 30))) + "." for _ in range(400)))
-    return {"data__corpus": "text", "data__path": str(folder / "text.txt"), "data__document_boundary": "blank_line",
-            "data__cache": str(folder / "cache"), "tokenizer__kind": "words", "tokenizer__vocab_size": 12,
-            "model__num_layers": 1, "train__steps": 40, "train__batch_size": 8, "eval__batch_size": 8,
-            "eval__max_examples": 8}
+    (folder / "text.txt").write_text(
+        "\n\n".join(
+            " ".join("".join(rng.choices("ab", k=3)) for _ in range(rng.randint(3, 30))) + "." for _ in range(400)
+        )
+    )
+    return {
+        "data__corpus": "text",
+        "data__path": str(folder / "text.txt"),
+        "data__document_boundary": "blank_line",
+        "data__cache": str(folder / "cache"),
+        "tokenizer__kind": "words",
+        "tokenizer__vocab_size": 12,
+        "model__num_layers": 1,
+        "train__steps": 40,
+        "train__batch_size": 8,
+        "eval__batch_size": 8,
+        "eval__max_examples": 8,
+    }
 
 
 def steps(points):
@@ -32,56 +45,78 @@ def steps(points):
 
 def test_equal_predictions_are_made(base, tmp_path):
     """By what is counted in training: whatever the rate, the batch, and how full the rows are."""
-    points = [small_config(**base | changes) for changes in (
-        {}, {"mask__rate": 0.4}, {"train__batch_size": 16}, {"pack__mode": "doc_sentences", "mask__rate": 0.3})]
-    assert steps(budget.rewrite(points[:3], "predictions", tmp_path)) == [40, 15, 20]  # rows alike need no counting
-    points = budget.rewrite(points, "predictions", tmp_path)
+    points = [
+        small_config(**base | changes)
+        for changes in (
+            {},
+            {"mask__rate": 0.4},
+            {"train__batch_size": 16},
+            {"pack__mode": "doc_sentences", "mask__rate": 0.3},
+        )
+    ]
+    assert steps(budget.apply_budget(points[:3], "predictions", tmp_path)) == [
+        40,
+        15,
+        20,
+    ]  # rows alike need no counting
+    points = budget.apply_budget(points, "predictions", tmp_path)
     assert steps(points)[:3] == [40, 15, 20] and steps(points)[3] > 20
-    made = [loop.train(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
-            for number in (0, 3)]
+    made = [
+        loop.train(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
+        for number in (0, 3)
+    ]
     assert made[1] == pytest.approx(made[0], rel=0.07)
 
 
 def test_equal_flops_are_spent(base, tmp_path):
     points = [small_config(**base | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]
-    points = budget.rewrite([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
-    spent = [cost.per_step(cfg, 12) * cfg.train.steps for cfg in points]
+    points = budget.apply_budget([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
+    spent = [cost.count_step_flops(cfg, 12) * cfg.train.steps for cfg in points]
     assert spent == [pytest.approx(spent[0], rel=0.002)] * 3
     assert steps(points)[0] == 1000 > steps(points)[2] > steps(points)[1]
 
 
 def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
-    points = [small_config(**base | changes) for changes in (
-        {}, {"model__num_layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})]
+    points = [
+        small_config(**base | changes)
+        for changes in ({}, {"model__num_layers": 2}, {"seed": 5, "optim__learning_rate": 0.1}, {"mask__rate": 0.3})
+    ]
     path = tmp_path / "step_seconds.json"
-    files.write_sealed(path, {budget.name(points[number]): took for number, took in ((0, 0.01), (1, 0.02), (3, 0.004))})
-    points = budget.rewrite(points, "seconds", tmp_path)
+    files.write_json_with_digest(
+        path, {budget.program_key(points[number]): took for number, took in ((0, 0.01), (1, 0.02), (3, 0.004))}
+    )
+    points = budget.apply_budget(points, "seconds", tmp_path)
     assert steps(points) == [40, 20, 40, 100]
     assert len({fields.fingerprint(cfg) for cfg in points}) == 4
-    assert budget.step_seconds(points[0]) > 0
+    assert budget.time_step(points[0]) > 0
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(files.Damaged, match=r"step_seconds.json is damaged: .*: remove it to measure again"):
-        budget.rewrite(points, "seconds", tmp_path)
+    with pytest.raises(files.DamagedFile, match=r"step_seconds.json is damaged: .*: remove it to measure again"):
+        budget.apply_budget(points, "seconds", tmp_path)
 
 
 def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked(base, tmp_path, monkeypatch):
     points, folder = [small_config(**base | {"model__num_layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
     measured = []
-    monkeypatch.setattr(budget.subprocess_worker, "each", lambda function, items: measured.extend(items) or
-                        [0.02] * len(items))
-    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [budget.UNKNOWN] * 3
+    monkeypatch.setattr(
+        budget.subprocess_worker,
+        "map_in_subprocess",
+        lambda function, items: measured.extend(items) or [0.02] * len(items),
+    )
+    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [budget.UNKNOWN_STEPS] * 3
     assert not folder.exists()
     folder.mkdir()
-    files.write_sealed(folder / "step_seconds.json", {budget.name(cfg): 0.01 for cfg in points[:2]})
-    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, budget.UNKNOWN]
-    assert sweep_state.state(budget.rewrite(points, "seconds", folder, measure=False)[2]).name == "not measured"
+    files.write_json_with_digest(folder / "step_seconds.json", {budget.program_key(cfg): 0.01 for cfg in points[:2]})
+    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [40, 40, budget.UNKNOWN_STEPS]
+    assert (
+        sweep_state.read_state(budget.apply_budget(points, "seconds", folder, measure=False)[2]).name == "not measured"
+    )
     assert measured == [] and len(list(folder.iterdir())) == 1
-    assert steps(budget.rewrite(points, "seconds", folder)) == [40, 40, 20] and measured == points[2:]
-    assert steps(budget.rewrite(points, "seconds", folder, measure=False)) == [40, 40, 20]
+    assert steps(budget.apply_budget(points, "seconds", folder)) == [40, 40, 20] and measured == points[2:]
+    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [40, 40, 20]
 
 
 def test_a_budget_counts_what_training_masks(base):
     """The count that equal predictions rest on: tokens that may be masked, special ones left out."""
     cfg = small_config(**base)
     ids_NxL = pack.load(cfg).train["ids"]
-    assert budget.words(cfg) == (ids_NxL >= NUM_SPECIAL).sum() / len(ids_NxL)
+    assert budget.count_tokens(cfg) == (ids_NxL >= NUM_SPECIAL).sum() / len(ids_NxL)

@@ -1,4 +1,5 @@
 """Characters as tokens, rows cut from a running text, and nanoGPT's recipe."""
+
 import gzip
 import itertools
 import random
@@ -11,7 +12,7 @@ from mlm.base import config, errors, fields
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.data.rows import pack, packing
 from mlm.data.tokenizers import kinds
-from mlm.train import resolution
+from mlm.training import resolution
 
 LETTERS = "abcde \n\t.é\u2028\U0001f600"
 
@@ -44,7 +45,8 @@ def test_a_text_comes_back_character_by_character():
     assert words.encode("aX") == [words.encode("a")[0], UNK]
     assert words.hide("a[MASK] b")[1:3] == [MASK, *words.encode(" ")] and words.hide("") == []
     assert [words.pieces[i] for i in np.flatnonzero(words.starts_word_V)[4:]] == [
-        c for c in words.pieces[NUM_SPECIAL:] if c in " \n\t\u2028"]
+        c for c in words.pieces[NUM_SPECIAL:] if c in " \n\t\u2028"
+    ]
 
 
 @pytest.mark.parametrize("length", [8, 16, 64])
@@ -69,8 +71,10 @@ def test_rows_do_not_depend_on_how_the_text_is_divided():
     ids = list(range(100))
     found = []
     for bounds in ((0, 100), (0, 3, 4, 4, 50, 100)):
-        parts = (packing.Sentences(np.array(ids[first:end]), None, None) for first, end in itertools.pairwise(bounds))
-        filled = list(packing.stream(parts, 7))
+        parts = (
+            packing.SentenceBatch(np.array(ids[first:end]), None, None) for first, end in itertools.pairwise(bounds)
+        )
+        filled = list(packing.pack_stream(parts, 7))
         assert np.concatenate([one.ids_T for one in filled]).tolist() == ids
         found.append(np.concatenate([one.size_P for one in filled]).tolist())
     assert found[0] == found[1] == [7] * 14 + [2]
@@ -79,8 +83,9 @@ def test_rows_do_not_depend_on_how_the_text_is_divided():
 def test_a_held_out_file_is_a_stream_of_its_own(folder):
     (folder / "a.txt").write_text("a b\n" * 40)
     (folder.parent / "held.txt").write_text(" b a \n\n")
-    packed = pack.load(configured(folder, data__validation_path=f"{folder.parent}/held.txt",
-                                  data__validation_fraction=0.05))
+    packed = pack.load(
+        configured(folder, data__validation_path=f"{folder.parent}/held.txt", data__validation_fraction=0.05)
+    )
     assert packed.tokenizer.decode(packed.train["ids"].ravel()) == "a b\n" * 40
     assert packed.tokenizer.decode(packed.validation["ids"][packed.validation["segments"] > 0]) == " b a \n\n"
 
@@ -92,10 +97,14 @@ def test_the_vocabulary_is_of_the_training_part(folder):
     assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
-    ({"data__document_boundary": "line"}, r"data\.boundary = 'line': nothing reads it"),
-    ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
+        ({"data__document_boundary": "line"}, r"data\.document_boundary = 'line': nothing reads it"),
+        ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6"),
+    ],
+)
 def test_what_no_stream_can_be_is_refused(folder, changes, words):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
         configured(folder, **changes)
@@ -113,7 +122,12 @@ def test_nanogpt_s_recipe_is_its_own():
     model, optim = cfg.model, cfg.optim
     assert (model.num_layers, model.width, model.num_heads, model.mlp_dim, model.dropout) == (4, 128, 4, 512, 0)
     assert (cfg.pack.seq_len - 1, cfg.train.batch_size, cfg.train.steps) == (64, 12, 2000)
-    assert (optim.learning_rate, optim.final_lr_fraction, optim.b1, optim.b2, optim.clip_norm) == (1e-3, 0.1, 0.9, 0.99,
-                                                                                                   1)
+    assert (optim.learning_rate, optim.final_lr_fraction, optim.b1, optim.b2, optim.clip_norm) == (
+        1e-3,
+        0.1,
+        0.9,
+        0.99,
+        1,
+    )
     assert optim.warmup_fraction * cfg.train.steps == 100 and optim.weight_decay == 0.1
-    assert cfg.model.context == "left" and cfg.data.validation_fraction == 0.1
+    assert cfg.model.context == "causal" and cfg.data.validation_fraction == 0.1

@@ -1,4 +1,5 @@
 """Choices: a row holds a context with each of its endings, and the model reads each as if it stood alone."""
+
 import functools
 import random
 import re
@@ -13,8 +14,8 @@ from mlm.base.special import CLS, SEP
 from mlm.data.rows import labelled, pack
 from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers import kinds
-from mlm.objectives import OBJECTIVES, choice
-from mlm.train import resolution
+from mlm.objectives import OBJECTIVES, multiple_choice
+from mlm.training import resolution
 
 WORDS = [f"w{i}" for i in range(40)]
 HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"
@@ -22,11 +23,27 @@ ROW = "w1,w2,w3,w4,w5,2\n"
 
 
 def asked(folder, tokenizer, **said):
-    said = {"format": "csv", "train": "train", "dev": "dev", "text": "sent1", "second": "sent2", "label": "label",
-            "choices": "ending0,ending1,ending2"} | said
-    return fields.override(config.Config(), {
-        "objective": "choice", "data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-        "tokenizer.path": tokenizer, "pack.seq_len": 12} | {f"data.labelled.{name}": one for name, one in said.items()})
+    said = {
+        "format": "csv",
+        "train": "train",
+        "dev": "dev",
+        "text_column": "sent1",
+        "text_pair_column": "sent2",
+        "label_column": "label",
+        "choice_columns": "ending0,ending1,ending2",
+    } | said
+    return fields.override(
+        config.Config(),
+        {
+            "objective": "multiple_choice",
+            "data.task": "own",
+            "data.task_path": str(folder),
+            "data.cache": str(folder / "cache"),
+            "tokenizer.path": tokenizer,
+            "pack.seq_len": 12,
+        }
+        | {f"data.labelled.{name}": one for name, one in said.items()},
+    )
 
 
 def load(*args, **said):
@@ -46,8 +63,12 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
     given = [[" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(5)] for _ in range(30)]
     write(tmp_path, HEADER + "".join(f"{','.join(one)},{at % 3}\n" for at, one in enumerate(given)))
     packed = load(tmp_path, tokenizer)
-    assert packed.about.length == 36 and packed.about.labels == ("label_B",) and packed.about.classes == ("0", "1", "2")
-    shapes = types.abstract(4, packed.about)
+    assert (
+        packed.about.seq_len == 36
+        and packed.about.label_names == ("label_B",)
+        and packed.about.classes == ("0", "1", "2")
+    )
+    shapes = types.abstract_batch(4, packed.about)
     assert shapes.text.ids_BxL.shape == (4, 36)
     for at, (context, before, *endings) in enumerate(given):
         assert packed.train["label"][at] == at % 3
@@ -59,31 +80,43 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
                 (a if len(a) > len(b) else b).pop()
             row, there = [CLS, *a, SEP, *b, SEP], slice(12 * number, 12 * number + 12)
             empty = [0] * (12 - len(row))
-            for name, wanted in (("ids", row), ("segments", [number + 1] * len(row)), ("positions", range(len(row))),
-                                 ("types", [0] * (len(a) + 2) + [1] * (len(b) + 1))):
+            for name, wanted in (
+                ("ids", row),
+                ("segments", [number + 1] * len(row)),
+                ("positions", range(len(row))),
+                ("types", [0] * (len(a) + 2) + [1] * (len(b) + 1)),
+            ):
                 assert packed.train[name][at, there].tolist() == [*wanted, *empty], name
         cut.append(lost)
     said = packed.manifest["train"]
     assert (said["truncated"], said["lost"]) == (np.count_nonzero(cut), sum(cut)) and sum(cut) > 0
     assert "examples (" in caplog.text and f"longer than config.pack.seq_len = 12 tokens and was cut, {sum(cut)}" in (
-        caplog.text)
+        caplog.text
+    )
     assert packed.manifest["counts"] == {"0": 10, "1": 10, "2": 10}
-    assert labelled.examples(packed, "validation")[1]["texts"] == [given[1][0], *(
-        f"{given[1][1]} {ending}" for ending in given[1][2:])]
+    assert labelled.read_examples(packed, "validation")[1]["texts"] == [
+        given[1][0],
+        *(f"{given[1][1]} {ending}" for ending in given[1][2:]),
+    ]
 
 
 def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_path, tokenizer):
-    write(tmp_path, '{"q": "w1", "A": "w2", "B": "w3", "C": "w4", "key": "C"}\n{"q": "w1", "A": "w5", "B": "w6", "C": '
-          '"w7", "key": "A"}\n')
-    said = {"format": "jsonl", "text": "q", "second": "", "label": "key"}
-    one = load(tmp_path, tokenizer, choices="A,B,C", labels="A,B,C", **said)
-    turned = load(tmp_path, tokenizer, choices="C, A, B", labels="C, A, B", **said)
+    write(
+        tmp_path,
+        '{"q": "w1", "A": "w2", "B": "w3", "C": "w4", "key": "C"}\n{"q": "w1", "A": "w5", "B": "w6", "C": '
+        '"w7", "key": "A"}\n',
+    )
+    said = {"format": "jsonl", "text_column": "q", "text_pair_column": "", "label_column": "key"}
+    one = load(tmp_path, tokenizer, choice_columns="A,B,C", labels="A,B,C", **said)
+    turned = load(tmp_path, tokenizer, choice_columns="C, A, B", labels="C, A, B", **said)
     stretch = one.train["ids"].reshape(2, 3, 12)
     np.testing.assert_array_equal(turned.train["ids"].reshape(2, 3, 12), stretch[:, [2, 0, 1]])
     assert one.train["label"].tolist() == [2, 0] and turned.train["label"].tolist() == [0, 1]
     assert turned.about.classes == ("C", "A", "B")
     write(tmp_path, "w1,w2,w3,w4,2\nw1,w5,w6,w7,0\n")
-    by_number = load(tmp_path, tokenizer, text="0", choices="1,2,3", label="4", second="")
+    by_number = load(
+        tmp_path, tokenizer, text_column="0", choice_columns="1,2,3", label_column="4", text_pair_column=""
+    )
     np.testing.assert_array_equal(by_number.train["ids"], one.train["ids"])
 
 
@@ -116,52 +149,64 @@ def refused(words, call, *args, **said):
 
 def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
     write(tmp_path, HEADER + ROW)
-    for said, words in (({"choices": ""}, "choices = '': expected to be set"),
-                        ({"choices": "ending0"}, "choices = 'ending0': expected two or more different columns"),
-                        ({"choices": "ending0,ending0"}, "choices = 'ending0,ending0': expected two or more"),
-                        ({"choices": "ending0,2"}, "choices = '2': expected a column's name"),
-                        ({"labels": "A,B"}, "labels = 'A,B': expected 3 labels, one for each of config.data.labelled"),
-                        ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
-                        ({"format": "squad"}, "format = 'squad': expected one of tsv")):
+    for said, words in (
+        ({"choice_columns": ""}, "choice_columns = '': expected to be set"),
+        ({"choice_columns": "ending0"}, "choice_columns = 'ending0': expected two or more different columns"),
+        ({"choice_columns": "ending0,ending0"}, "choice_columns = 'ending0,ending0': expected two or more"),
+        ({"choice_columns": "ending0,2"}, "choice_columns = '2': expected a column's name"),
+        ({"labels": "A,B"}, "labels = 'A,B': expected 3 labels, one for each of config.data.labelled"),
+        ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
+        ({"format": "squad"}, "format = 'squad': expected one of tsv"),
+    ):
         refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
     for changes, words in (
         ({"pack.seq_len": 7}, "config.pack.seq_len = 7: expected 8 <= value"),
         (
-            {"objective": "classify"},
+            {"objective": "classification"},
             "config.data.labelled.choice_columns = .*: nothing reads it, since "
-            "config.objective is 'classify', not choice",
+            "config.objective is 'classification', not multiple_choice",
         ),
-        ({"model.context": "left"}, "config.finetune.pooling = 'first': expected last or mean"),
+        ({"model.context": "causal"}, "config.finetune.pooling = 'first': expected last or mean"),
     ):
-        refused(words, lambda cfg: resolution.check(resolution.resolve(cfg)),
-                fields.override(asked(tmp_path, tokenizer), changes))
+        refused(
+            words,
+            lambda cfg: resolution.check(resolution.resolve(cfg)),
+            fields.override(asked(tmp_path, tokenizer), changes),
+        )
     row = tasks.TASKS["swag"]
-    refused("config.objective = 'classify': expected choice, since config.data.task is swag",
-            lambda cfg: resolution.check(resolution.resolve(cfg)), fields.override(config.Config(),
-                                                                                   {"data.task": "swag",
-                                                                                    "data.task_path": "a",
-                                                                                    "tokenizer.path": "b",
-                                                                                    "objective": "classify"}))
-    assert row.labelled["second"] == "sent2" and len(row.labelled["choices"].split(",")) == 4
+    refused(
+        "config.objective = 'classification': expected multiple_choice, since config.data.task is swag",
+        lambda cfg: resolution.check(resolution.resolve(cfg)),
+        fields.override(
+            config.Config(),
+            {"data.task": "swag", "data.task_path": "a", "tokenizer.path": "b", "objective": "classification"},
+        ),
+    )
+    assert row.labelled["text_pair_column"] == "sent2" and len(row.labelled["choice_columns"].split(",")) == 4
 
 
 def test_fields_that_came_later_rename_no_rows_that_were_made_without_them(tmp_path):
     write(tmp_path, "sentence\tlabel\nw1\t0\nw2\t1\n")
-    said = {"format": "tsv", "train": "train", "dev": "dev", "text": "sentence", "label": "label"}
-    data = fields.override(config.Config(), {"data.task": "own", "data.task_path": str(tmp_path)} | {
-        f"data.labelled.{name}": value for name, value in said.items()}).data
-    assert splits.content(data).startswith("387278bb3ad9743a")
+    said = {"format": "tsv", "train": "train", "dev": "dev", "text_column": "sentence", "label_column": "label"}
+    data = fields.override(
+        config.Config(),
+        {"data.task": "own", "data.task_path": str(tmp_path)}
+        | {f"data.labelled.{name}": value for name, value in said.items()},
+    ).data
+    assert splits.content(data).startswith("f0f6a23a6ddee93a")
 
 
 @pytest.fixture(scope="module", params=["transformer", "rnn"])
 def answers(request):
     """The compiled logits of a small model, with no parameter of a special value."""
-    cfg = small_config(request.param, objective="choice", model__num_layers=1, **PLAIN)
+    cfg = small_config(request.param, objective="multiple_choice", model__num_layers=1, **PLAIN)
     model, params, _ = build(cfg)
-    head = OBJECTIVES["choice"].build(cfg, about()).init(jax.random.key(0), model)
+    head = OBJECTIVES["multiple_choice"].build(cfg, about()).init(jax.random.key(0), model)
     rng = np.random.default_rng(1)
     params = {"model": params, "objective": jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), head)}
-    return jax.jit(functools.partial(choice.logits, cfg, params, model, key_B=None, endings=len(ENDINGS)))
+    return jax.jit(
+        functools.partial(multiple_choice.compute_logits, cfg, params, model, key_B=None, num_choices=len(ENDINGS))
+    )
 
 
 def about():
@@ -172,8 +217,12 @@ def rows():
     """Endings of 2 to 4 tokens, at places of their own as rows have them."""
     real_BxL = np.arange(16) % 4 < np.random.default_rng(2).integers(2, 5, (3, 4)).repeat(4, 1)
     full = batch(3)
-    return with_text(full, ids_BxL=full.text.ids_BxL * real_BxL, segments_BxL=(np.arange(16) // 4 + 1) * real_BxL,
-                     positions_BxL=np.arange(16) % 4 * real_BxL)
+    return with_text(
+        full,
+        ids_BxL=full.text.ids_BxL * real_BxL,
+        segments_BxL=(np.arange(16) // 4 + 1) * real_BxL,
+        positions_BxL=np.arange(16) % 4 * real_BxL,
+    )
 
 
 def turned(x_BxL, order):
@@ -201,9 +250,9 @@ def test_no_ending_sees_another_and_one_that_is_not_there_is_never_chosen(answer
 
 
 def test_each_ending_has_a_draw_of_its_own_for_dropout():
-    cfg = small_config(objective="choice", model__dropout=0.5)
-    same = types.Model(("both",), 8, dict, lambda params, text, source, *, key_B: (np.ones((12, 4, 8)),), None)
-    params = {"model": {}, "objective": OBJECTIVES["choice"].build(cfg, about()).init(jax.random.key(0), same)}
+    cfg = small_config(objective="multiple_choice", model__dropout=0.5)
+    same = types.Model(("bidirectional",), 8, dict, lambda params, text, source, *, key_B: (np.ones((12, 4, 8)),), None)
+    params = {"model": {}, "objective": OBJECTIVES["multiple_choice"].build(cfg, about()).init(jax.random.key(0), same)}
     keys = jax.random.split(jax.random.key(1), 3)
-    dropped = np.asarray(choice.logits(cfg, params, same, rows(), keys, endings=4))
+    dropped = np.asarray(multiple_choice.compute_logits(cfg, params, same, rows(), keys, num_choices=4))
     assert len(np.unique(dropped)) > 6

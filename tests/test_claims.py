@@ -1,5 +1,5 @@
-"""Claims of a sweep: a winner that the same data picked is found by chance as rarely as is said, few seeds say little.
-"""
+"""Claims of a sweep: chance finds a winner that the same data picked as rarely as stated; few seeds say little."""
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,8 +10,10 @@ from mlm.report import compare, table
 
 def runs(name, values, predictions=10.0, score=LOSS):
     """A run a value, with seeds from 0, whose two held-out rows have that loss."""
-    return [run(name, seed, np.array([[value - 1, 1.0], [value + 1, 1.0]]) * predictions, score)
-            for seed, value in enumerate(values)]
+    return [
+        run(name, seed, np.array([[value - 1, 1.0], [value + 1, 1.0]]) * predictions, score)
+        for seed, value in enumerate(values)
+    ]
 
 
 def groups(loss_GxS):
@@ -24,7 +26,7 @@ def test_of_equal_groups_some_claim_is_made_in_one_table_of_twenty_at_most():
     loss_TxGxS = 3 + rng.normal(0, 0.3, (tables, 1, 3)) + rng.normal(0, 0.1, (tables, 6, 3))
     claimed = extreme = 0
     for loss_GxS in loss_TxGxS:
-        rows, _ = compare.claims(groups(loss_GxS))
+        rows, _ = compare.build_claims_table(groups(loss_GxS))
         assert len(rows) == 5
         claimed += any(row["corrected_p"] < 0.05 for row in rows)
         best, worst = loss_GxS[np.argmin(loss_GxS.mean(1))], loss_GxS[np.argmax(loss_GxS.mean(1))]
@@ -38,8 +40,8 @@ def test_the_correction_holds_for_many_groups_and_seeds_at_once():
     for count, seeds in ((2, 3), (6, 3), (14, 3), (6, 10)):
         loss_TxGxS = rng.normal(size=(tables, count, seeds))
         first, second = np.triu_indices(count, 1)
-        p_TxP = compare.student(loss_TxGxS[:, first] - loss_TxGxS[:, second])
-        wrong = (compare.holm(p_TxP) < 0.05).any(1).mean()
+        p_TxP = compare.student_p(loss_TxGxS[:, first] - loss_TxGxS[:, second])
+        wrong = (compare.holm_p(p_TxP) < 0.05).any(1).mean()
         assert wrong < stats.binom.ppf(0.9999, tables, 0.05) / tables, (count, seeds)
         if count > 2:
             assert (p_TxP < 0.05).any(1).mean() > 0.25
@@ -48,18 +50,22 @@ def test_the_correction_holds_for_many_groups_and_seeds_at_once():
 def test_p_is_students_and_holms():
     rng = np.random.default_rng(2)
     a_S, b_S = rng.normal(size=(2, 4))
-    assert compare.student(a_S - b_S) == pytest.approx(stats.ttest_rel(a_S, b_S).pvalue)
-    assert compare.student(np.zeros(3)) == 1 and compare.student(np.ones(3)) == 1
-    assert compare.holm(np.array([0.03, 0.01, 0.04, 0.5])) == pytest.approx([0.09, 0.04, 0.09, 0.5])
-    assert compare.holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+    assert compare.student_p(a_S - b_S) == pytest.approx(stats.ttest_rel(a_S, b_S).pvalue)
+    assert compare.student_p(np.zeros(3)) == 1 and compare.student_p(np.ones(3)) == 1
+    assert compare.holm_p(np.array([0.03, 0.01, 0.04, 0.5])) == pytest.approx([0.09, 0.04, 0.09, 0.5])
+    assert compare.holm_p(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
 
 
 def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pairs():
     loss_GxS = [[3.0, 3.1, 3.25], [3.3, 3.5, 3.61], [3.2, 3.4, 3.33], [3.9, 3.7, 3.8]]
-    rows, columns = compare.claims(groups(loss_GxS), [("g1", "g0"), ("g1", "g3"), ("g1", "unknown")])
-    assert [(row["better"], row["worse"], row["chosen"]) for row in rows] == [
-        ("g1", "g0", "beforehand"), ("g1", "g3", "beforehand"),
-        ("g0", "g2", "as the best"), ("g0", "g1", "as the best"), ("g0", "g3", "as the best")]
+    rows, columns = compare.build_claims_table(groups(loss_GxS), [("g1", "g0"), ("g1", "g3"), ("g1", "unknown")])
+    assert [(row["better"], row["worse"], row["selection"]) for row in rows] == [
+        ("g1", "g0", "planned"),
+        ("g1", "g3", "planned"),
+        ("g0", "g2", "best"),
+        ("g0", "g1", "best"),
+        ("g0", "g3", "best"),
+    ]
     for row, (a, b) in zip(rows[:2], ((1, 0), (1, 3)), strict=True):
         test = stats.ttest_rel(loss_GxS[a], loss_GxS[b], alternative="less")
         both = stats.ttest_rel(loss_GxS[a], loss_GxS[b]).confidence_interval(0.95)
@@ -70,37 +76,58 @@ def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pai
     least = min(alone, key=alone.get)
     by_names = {tuple(sorted((row["better"], row["worse"]))): row for row in rows[2:]}
     assert by_names["g0", "g1"]["corrected_p"] == pytest.approx(6 * alone[1, 0]) and least == (1, 0)
-    assert not any({"p", "over_seeds", "both", "over_rows"} & row.keys() for row in rows[2:])
-    said = " ".join(table.notes(rows, columns))
-    assert "Their 2 p are each its own" in said and "up to 10%" in said
-    assert "picked on the same runs" in said and "over all 6 pairs" in said
+    assert not any({"p", "over_seeds", "over_seeds_and_examples", "over_examples"} & row.keys() for row in rows[2:])
+    said = " ".join(table.collect_notes(rows, columns))
+    assert "The 2 p-values are not corrected" in said and "up to 10%" in said
+    assert "selected on the same runs" in said and "for all 6 pairs" in said
 
 
-@pytest.mark.parametrize(("seeds", "cells", "said"), [
-    (1, {"over_rows"}, "1 seed: no test"), (2, {"over_seeds", "p"}, "2 paired"), (4, {"over_seeds", "p"}, "4 paired"),
-    (5, {"over_seeds", "p", "both", "both_p"}, "5 paired")])
+@pytest.mark.parametrize(
+    ("seeds", "cells", "said"),
+    [
+        (1, {"over_examples"}, "1 seed: no test"),
+        (2, {"over_seeds", "p"}, "2 paired"),
+        (4, {"over_seeds", "p"}, "4 paired"),
+        (5, {"over_seeds", "p", "over_seeds_and_examples", "seeds_and_examples_p"}, "5 paired"),
+    ],
+)
 def test_fewer_seeds_say_less(seeds, cells, said):
     losses = [[3 + seed / 10 for seed in range(seeds)], [3.2 + seed / 8 for seed in range(seeds)]]
-    (row,), columns = compare.claims(groups(losses), [("g0", "g1")])
-    assert {"over_seeds", "p", "both", "both_p", "over_rows", "corrected_p"} & row.keys() == cells
+    (row,), columns = compare.build_claims_table(groups(losses), [("g0", "g1")])
+    assert {
+        "over_seeds",
+        "p",
+        "over_seeds_and_examples",
+        "seeds_and_examples_p",
+        "over_examples",
+        "corrected_p",
+    } & row.keys() == cells
     assert row["seeds"] == said and row["difference"] < 0
-    text = table.markdown([row], columns)
+    text = table.to_markdown([row], columns)
     if seeds == 1:
-        assert "held-out rows" in text and "no test" in text and " p" not in "".join(c.title for c in columns)
+        assert "over examples only" in text and "no test" in text and " p" not in "".join(c.title for c in columns)
     if seeds == 2:
         assert "±" not in text and "(-0.2250 to -0.2000)" in text
-    (picked,), _ = compare.claims(groups(losses))
+    (picked,), _ = compare.build_claims_table(groups(losses))
     assert ("corrected_p" in picked) == (seeds > 1) and picked["seeds"] == said
 
 
 def test_seeds_that_differ_are_no_pairs_and_from_five_on_are_resampled():
     alone = {"a": runs("a", [3.0, 3.1]), "b": runs("b", [3.0, 3.1, 3.3])[2:]}
-    (row,), _ = compare.claims(alone, [("a", "b")])
-    assert row["seeds"] == "2 and 1: no test" and not {"p", "both", "over_rows", "over_seeds"} & row.keys()
+    (row,), _ = compare.build_claims_table(alone, [("a", "b")])
+    assert (
+        row["seeds"] == "2 and 1: no test"
+        and not {"p", "over_seeds_and_examples", "over_examples", "over_seeds"} & row.keys()
+    )
     values = np.linspace(3, 3.4, 10)
     many = {"a": runs("a", values)[:5], "b": runs("b", values)[5:]}
-    (row,), _ = compare.claims(many, [("a", "b")])
-    assert row["seeds"] == "5 and 5" and row["both"].high < 0 and row["both_p"] < 0.01 and "p" not in row
+    (row,), _ = compare.build_claims_table(many, [("a", "b")])
+    assert (
+        row["seeds"] == "5 and 5"
+        and row["over_seeds_and_examples"].high < 0
+        and row["seeds_and_examples_p"] < 0.01
+        and "p" not in row
+    )
 
 
 def test_where_higher_is_better_the_claim_is_of_the_higher():
@@ -108,17 +135,23 @@ def test_where_higher_is_better_the_claim_is_of_the_higher():
     for better, best in ((-1, "g0"), (1, "g1")):
         score = LOSS._replace(better=better)
         both = {f"g{place}": runs(f"g{place}", values, score=score) for place, values in enumerate(losses)}
-        (row,), _ = compare.claims(both)
+        (row,), _ = compare.build_claims_table(both)
         assert row["better"] == best and row["corrected_p"] < 0.05
-        row = compare.claims(both, [("g0", "g1")])[0][0]
+        row = compare.build_claims_table(both, [("g0", "g1")])[0][0]
         assert (row["p"] < 0.05) == (best == "g0") and row["p"] != 0.5
 
 
 def test_what_cannot_be_compared_is_named_and_each_kind_of_rows_has_its_best():
     every = groups([[3.0, 3.1], [3.2, 3.3]]) | {
-        "other": runs("other", [2.0, 2.1], 11.0), "less": runs("less", [2.2, 2.4], 11.0), "absent": [run("absent", 0)]}
-    rows, columns = compare.claims(every, [("other", "g0"), ("g1", "g0"), ("absent", "g0")])
-    assert [(row["better"], row["worse"], row["chosen"]) for row in rows] == [
-        ("g1", "g0", "beforehand"), ("g0", "g1", "as the best"), ("other", "less", "as the best")]
+        "other": runs("other", [2.0, 2.1], 11.0),
+        "less": runs("less", [2.2, 2.4], 11.0),
+        "absent": [run("absent", 0)],
+    }
+    rows, columns = compare.build_claims_table(every, [("other", "g0"), ("g1", "g0"), ("absent", "g0")])
+    assert [(row["better"], row["worse"], row["selection"]) for row in rows] == [
+        ("g1", "g0", "planned"),
+        ("g0", "g1", "best"),
+        ("other", "less", "best"),
+    ]
     assert rows[0]["difference"] > 0 and "difference (nats)" in [column.title for column in columns]
     assert "Not compared" in columns[2].note and "other and g0, absent and g0" in columns[2].note

@@ -1,21 +1,23 @@
 """Bytes moved between devices, counted in programs of which they are known by hand."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from mlm.train.step import collectives
+from mlm.training.step import collectives
 
-NONE = dict.fromkeys(collectives.KINDS, 0)
+NONE = dict.fromkeys(collectives.COLLECTIVES, 0)
 
 
 def compiled(function, *shapes) -> str:
     """The text of function on four devices, each with a part along the first axis."""
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"), check_vma=False)
-    arrays = [jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P("data")))
-              for shape, dtype in shapes]
+    arrays = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P("data"))) for shape, dtype in shapes
+    ]
     return jax.jit(mapped).lower(*arrays).compile().as_text()
 
 
@@ -29,9 +31,14 @@ def test_each_kind_counts_the_whole_array_that_it_is_about():
         other_1x4 = jax.lax.all_to_all(y_4x4, "data", 1, 1, tiled=True)
         return part_2x6, jax.lax.ppermute(other_1x4, "data", [(0, 1), (1, 0)]), jax.lax.psum(part_2x6[:1, :5], "data")
 
-    found = collectives.moved(compiled(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
-    assert found == {"all-gather": 8 * 6 * 4, "reduce-scatter": 8 * 6 * 4, "all-to-all": 4 * 4,
-                     "collective-permute": 4 * 4, "all-reduce": 5 * 4}
+    found = collectives.count_bytes(compiled(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
+    assert found == {
+        "all-gather": 8 * 6 * 4,
+        "reduce-scatter": 8 * 6 * 4,
+        "all-to-all": 4 * 4,
+        "collective-permute": 4 * 4,
+        "all-reduce": 5 * 4,
+    }
 
 
 def test_the_body_of_a_loop_counts_as_often_as_it_runs():
@@ -44,9 +51,11 @@ def test_the_body_of_a_loop_counts_as_often_as_it_runs():
 
         return jax.lax.scan(outer, x_8x16, length=5)[0]
 
-    assert collectives.moved(compiled(moves, ((8, 16), jnp.float32))) == NONE | {
-        "all-gather": 5 * 8 * 16 * 4, "all-reduce": 5 * 3 * 16 * 4}
-    assert collectives.moved(compiled(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
+    assert collectives.count_bytes(compiled(moves, ((8, 16), jnp.float32))) == NONE | {
+        "all-gather": 5 * 8 * 16 * 4,
+        "all-reduce": 5 * 3 * 16 * 4,
+    }
+    assert collectives.count_bytes(compiled(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
 
 
 STARTED = """HloModule started
@@ -71,6 +80,6 @@ ENTRY %main (a: f32[8], b: pred[4,2]) -> f32[16] {
 
 def test_what_is_begun_and_ended_apart_counts_once_and_an_unknown_loop_is_refused():
     """As accelerators' compilers write it: collectives that run beside others, layouts by tiles."""
-    assert collectives.moved(STARTED) == NONE | {"all-gather": 16 * 4 + 8 * 2, "all-reduce": 3 * 64 * 2}
+    assert collectives.count_bytes(STARTED) == NONE | {"all-gather": 16 * 4 + 8 * 2, "all-reduce": 3 * 64 * 2}
     with pytest.raises(ValueError, match="the loop w moves data"):
-        collectives.moved(STARTED.replace("known_trip_count", "other"))
+        collectives.count_bytes(STARTED.replace("known_trip_count", "other"))

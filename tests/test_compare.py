@@ -1,4 +1,5 @@
 """Two groups of runs: intervals hold what they say, pairing helps, sides are not mixed."""
+
 import numpy as np
 import pytest
 
@@ -42,8 +43,9 @@ def test_pairing_takes_out_what_seeds_share_and_no_pairing_does_not():
     rng = np.random.default_rng(1)
     predictions_N = np.full(200, 10.0)
     seed_Sx1 = rng.normal(0, 1, (8, 1))
-    a, b = (stacked((mean + seed_Sx1 + rng.normal(0, 0.1, (8, 200))) * predictions_N, predictions_N)
-            for mean in (3, 3.05))
+    a, b = (
+        stacked((mean + seed_Sx1 + rng.normal(0, 0.1, (8, 200))) * predictions_N, predictions_N) for mean in (3, 3.05)
+    )
     both = [compare.multi_bootstrap(a, b, LOSS, paired=paired) for paired in (True, False)]
     assert both[0].mean == pytest.approx(both[1].mean) == pytest.approx(-0.05, abs=0.02)
     assert both[0].high < 0 and both[0].p < 0.001
@@ -57,7 +59,7 @@ def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
     assert found.low < found.mean < found.high < 0 and found.p == 1 / 500
     back = compare.multi_bootstrap(b, a, LOSS, paired=True, resamples=500)
     assert back.p == 1 and back.mean == pytest.approx(-found.mean)
-    with pytest.raises(ValueError, match="20 of A and 19 of B"):
+    with pytest.raises(ValueError, match="A has 20, B has 19"):
         compare.multi_bootstrap(a, b[1:], LOSS, paired=True)
 
 
@@ -70,7 +72,7 @@ def test_where_higher_is_better_the_claim_is_of_the_higher():
 
 def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
     a, b = drawn(np.random.default_rng(6), -0.2, seeds=1, rows=40)
-    found = compare.multi_bootstrap(a, b, LOSS._replace(of="exp_mean"), paired=True)
+    found = compare.multi_bootstrap(a, b, LOSS._replace(function="exp_mean"), paired=True)
     rng = np.random.default_rng(7)
     place_RxN = rng.integers(40, size=(20_000, 40))
     sums_a_RxC, sums_b_RxC = a[0][place_RxN].sum(1), b[0][place_RxN].sum(1)
@@ -82,7 +84,7 @@ def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
 def test_resampling_in_parts_changes_nothing_but_the_draws(monkeypatch):
     arrays = drawn(np.random.default_rng(3))
     whole = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
-    monkeypatch.setattr(compare, "CHUNK", 150 * 37)
+    monkeypatch.setattr(compare, "MAX_CHUNK_VALUES", 150 * 37)
     parts = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
     assert parts.mean == whole.mean
     assert parts[1:] == pytest.approx(whole[1:], abs=0.1 * (whole.high - whole.low))
@@ -91,32 +93,43 @@ def test_resampling_in_parts_changes_nothing_but_the_draws(monkeypatch):
 def run(name, seed, x_NxC=None, score=LOSS):
     held_out = None if x_NxC is None else dict(zip(score.columns, x_NxC.T, strict=True))
     value = 9.0 if x_NxC is None else x_NxC[:, 0].sum() / x_NxC[:, 1].sum()
-    return {"config": {"seed": seed, "workdir": f"runs/{name}{seed}"}, "evaluation": {score.name: value},
-            "scores": [score._asdict()], "held_out": held_out}
+    return {
+        "config": {"seed": seed, "workdir": f"runs/{name}{seed}"},
+        "evaluation": {score.name: value},
+        "scores": [score._asdict()],
+        "held_out": held_out,
+    }
 
 
 def test_runs_are_paired_by_their_seed_not_by_their_order():
     a_SxNxC, b_SxNxC = drawn(np.random.default_rng(4), -0.2, seeds=3)
     a, b = [run("a", seed, a_SxNxC[seed]) for seed in (2, 0, 1)], [run("b", seed, b_SxNxC[seed]) for seed in (0, 1, 2)]
-    found = compare.match(a, b)
+    found = compare.match_groups(a, b)
     assert found.paired and found.seeds == (3, 3)
-    assert found.differences() == pytest.approx(means(a_SxNxC) - means(b_SxNxC))
-    one_shared = compare.match(a[:2], [b[0], run("b", 7, b_SxNxC[1])])
-    assert not one_shared.paired and one_shared.seeds == (2, 2) and one_shared.differences() is None
-    alone = compare.match(a[1:2], b[:1])
-    assert alone.paired and alone.seeds == (1, 1) and alone.differences() is None
+    assert found.paired_differences() == pytest.approx(means(a_SxNxC) - means(b_SxNxC))
+    one_shared = compare.match_groups(a[:2], [b[0], run("b", 7, b_SxNxC[1])])
+    assert not one_shared.paired and one_shared.seeds == (2, 2) and one_shared.paired_differences() is None
+    alone = compare.match_groups(a[1:2], b[:1])
+    assert alone.paired and alone.seeds == (1, 1) and alone.paired_differences() is None
 
 
 def test_what_was_judged_otherwise_is_not_put_side_by_side():
     a_SxNxC, b_SxNxC = drawn(np.random.default_rng(5), -0.2, seeds=2)
     first = [run("a", seed, a_SxNxC[seed]) for seed in (0, 1)]
-    assert compare.match(first, [run("b", 0, b_SxNxC[0])])
+    assert compare.match_groups(first, [run("b", 0, b_SxNxC[0])])
     more_2 = np.arange(2) == 1  # a prediction more in each row
     other_text = run("text", 0, b_SxNxC[0])
     for one, unigram in ((first[0], 5.0), (other_text, 5.1)):  # of rows that are all full, masked alike
-        one["scores"].append(Score("unigram_loss", "", ("unigram_nats", "predictions"), reference="unigram",
-                                   beside="loss")._asdict())
+        one["scores"].append(
+            Score(
+                "unigram_loss", "", ("unigram_nats", "predictions"), reference="unigram", reference_for="loss"
+            )._asdict()
+        )
         one["evaluation"]["unigram_loss"] = unigram
-    for other in (run("masks", 0, b_SxNxC[0] + more_2), run("score", 0, b_SxNxC[0], LOSS._replace(name="other")),
-                  run("absent", 0), other_text):
-        assert compare.match(first, [other]) is None
+    for other in (
+        run("masks", 0, b_SxNxC[0] + more_2),
+        run("score", 0, b_SxNxC[0], LOSS._replace(name="other")),
+        run("absent", 0),
+        other_text,
+    ):
+        assert compare.match_groups(first, [other]) is None

@@ -1,4 +1,5 @@
 """Bad configs end in one clear line, before anything is compiled; good ones are named by what they compute."""
+
 import hashlib
 import json
 import subprocess
@@ -10,8 +11,9 @@ from small import small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.rng_versions import RNG_VERSIONS
-from mlm.train import resolution
-from mlm.train.run import loop
+from mlm.cli import command, config_help
+from mlm.training import resolution
+from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,9 +45,12 @@ def checked(changes):
         ({"mask.rate": 0.4, "mask.predict_rate": 0.9}, ["config.mask.masks_per_example = 3", "at most 1 / 0.4"]),
         (
             {"mask.rate": 0.2, "mask.predict_rate": 0.4, "mask.masks_per_example": 1},
-            ["config.mask.predict_rate = 0.4", "views = 1"],
+            ["config.mask.predict_rate = 0.4", "masks_per_example = 1"],
         ),
-        ({"mask.mask_token_prob": 0.9, "mask.random_token_prob": 0.2}, ["mask_share", "random_share", "at most 1"]),
+        (
+            {"mask.mask_token_prob": 0.9, "mask.random_token_prob": 0.2},
+            ["mask_token_prob", "random_token_prob", "at most 1"],
+        ),
         ({"model.num_heads": 3}, ["config.model.num_heads = 3", "width = 128"]),
         ({"model.family": "transfomer"}, ["'transfomer'", "did you mean 'transformer'"]),
         ({"model.family": "rnn", "model.cell": "gur"}, ["'gur'", "did you mean 'gru'"]),
@@ -60,8 +65,8 @@ def checked(changes):
         ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
         ({"train.grad_accum_steps": 5}, ["config.train.grad_accum_steps = 5", "batch_size = 32"]),
         (
-            {"data.language.topc": 1.0},
-            ["config.data.language.topc", "did you mean config.data.language.topic_strength"],
+            {"data.language.topic_strenth": 1.0},
+            ["config.data.language.topic_strenth", "did you mean config.data.language.topic_strength"],
         ),
         ({"data.language": 1.0}, ["config.data.language: no such field"]),
         ({"data.language.topic_strength": "no"}, ["config.data.language.topic_strength = 'no'", "float"]),
@@ -79,18 +84,18 @@ def checked(changes):
         *(
             ({f"data.language.{name}": value}, [f"config.data.language.{name} = {value}: expected"])
             for name, value in [
-                ("topics", 0),
-                ("topics", 9),
-                ("names", 25),
-                ("zipf", -1.0),
-                ("order", 1.5),
-                ("agreement", -0.1),
-                ("modifiers", 1.0),
-                ("continues", 1.0),
-                ("recall", 2.0),
-                ("topic", -1.0),
-                ("protagonist", 1.0),
-                ("attractors", 1.1),
+                ("num_topics", 0),
+                ("num_topics", 9),
+                ("num_names", 25),
+                ("zipf_exponent", -1.0),
+                ("word_order", 1.5),
+                ("agreement_prob", -0.1),
+                ("modifier_prob", 1.0),
+                ("modifier_continue_prob", 1.0),
+                ("recall_prob", 2.0),
+                ("topic_strength", -1.0),
+                ("protagonist_prob", 1.0),
+                ("attractor_prob", 1.1),
                 ("train_documents", 0),
                 ("validation_documents", 0),
                 ("seed", -1),
@@ -109,24 +114,24 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mlm.cli.train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
-        (["mlm.cli.train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
-        (["mlm.cli.train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
-        (["mlm.cli.train", "--config.train.steps=many"], ["config.train.steps", "many"]),
-        (["mlm.cli.train", "--config.data.language.topc=1"], ["did you mean config.data.language.topic_strength"]),
-        (["mlm.cli.train", "--config=configs/bse.py"], ["configs/bse.py"]),
-        (["mlm.launch.sweep", "run", "experiments/architecture.py"], ["did you mean 'experiments/architectures.py'"]),
-        (["mlm.launch.sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
-        (["mlm.launch.sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
+        (["mlm", "train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
+        (["mlm", "train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
+        (["mlm", "train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
+        (["mlm", "train", "--config.train.steps=many"], ["config.train.steps", "many"]),
         (
-            ["mlm.launch.sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"],
+            ["mlm", "train", "--config.data.language.topic_strenth=1"],
+            ["did you mean config.data.language.topic_strength"],
+        ),
+        (["mlm", "train", "--config=configs/bse.py"], ["configs/bse.py"]),
+        (["mlm", "sweep", "run", "experiments/architecture.py"], ["did you mean experiments/architectures.py"]),
+        (["mlm", "sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
+        (["mlm", "sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
+        (
+            ["mlm", "sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"],
             ["sweep varies"],
         ),
-        (["mlm.cli.use", "generate", "run", "a", f"--seed={2**64}"], ["--seed=18446744073709551616", "4294967295"]),
-        (
-            ["experiments.floor", "score", "--file=nonexistent"],
-            ["--file = 'nonexistent': expected a file (No such file"],
-        ),
+        (["mlm", "generate", "run", "a", f"--seed={2**64}"], ["--seed: '18446744073709551616'", "4294967295"]),
+        (["mlm", "floor", "score", "--file=nonexistent"], ["--file = 'nonexistent': expected a file (No such file"]),
     ],
 )
 def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
@@ -144,10 +149,15 @@ def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
 
 
 def test_flatten_and_override_are_inverse():
-    cfg = small_config("rnn", "gru", mask__rate=0.25, seed=3, data__language__topic=1.0, data__language__zipf=0.5)
+    cfg = small_config(
+        "rnn", "gru", mask__rate=0.25, seed=3, data__language__topic_strength=1.0, data__language__zipf_exponent=0.5
+    )
     assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
-    assert (cfg.data.language.topic_strength == 1 and cfg.data.language.zipf_exponent == 0.5 and
-            cfg.data.language.recall_prob == 0.9)
+    assert (
+        cfg.data.language.topic_strength == 1
+        and cfg.data.language.zipf_exponent == 0.5
+        and cfg.data.language.recall_prob == 0.9
+    )
 
 
 def test_whole_numbers_are_numbers_where_others_may_stand():
@@ -158,18 +168,38 @@ def test_whole_numbers_are_numbers_where_others_may_stand():
 
 
 def test_the_command_line_reaches_every_depth():
-    code = ("from launch import command\n"
-            "command.run(lambda argv: print(command.overrides(__import__('sys').argv), command.CONFIG.value.data))")
-    done = subprocess.run([sys.executable, "-c", code, "--config.data.language.topic_strength=1.0",
-                           "--config.mask.rate=0.4"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "{'data.language.topic_strength': 1.0, 'mask.rate': 0.4}" in done.stdout and "topic=1.0" in done.stdout
+    found, others = command.extract_config_flags(
+        [
+            "run",
+            "--config.data.language.topic_strength=1",
+            "mask.rate=0.4",
+            "--noconfig.mask.mask_unk",
+            "--config.eval.mask_rates=(0.2, 0.4)",
+            "--config.downstream.batch_sizes",
+            "8,16",
+            "--points=a",
+        ],
+        allow_bare=True,
+    )
+    assert others == ["run", "--points=a"]
+    assert found.overrides == {
+        "data.language.topic_strength": 1.0,
+        "mask.rate": 0.4,
+        "mask.mask_unk": False,
+        "eval.mask_rates": (0.2, 0.4),
+        "downstream.batch_sizes": (8, 16),
+    }
+    assert fields.override(config.Config(), found.overrides).data.language.topic_strength == 1
+    assert command.extract_config_flags(["mask.rate=0.4"], allow_bare=False)[1] == ["mask.rate=0.4"]  # a text to read
+    for name, default, text in config_help.list_fields():
+        assert name in fields.DEFAULT and fields.DEFAULT[name] == default and text.strip()
 
 
 def test_the_language_brings_its_own_reading_and_others_keep_theirs():
     drawn = small_config(data__corpus="language", pack__seq_len=32)
     assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
     assert drawn.data.language.max_words == 30
-    assert small_config(data__corpus="language", data__language__words=20).data.language.max_words == 20
+    assert small_config(data__corpus="language", data__language__max_words=20).data.language.max_words == 20
     resolution.check(drawn)
     assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
     other = small_config(data__corpus="docstrings")
@@ -180,11 +210,12 @@ def test_the_language_brings_its_own_reading_and_others_keep_theirs():
 
 def test_a_field_that_was_added_later_changes_no_run_made_before():
     cfg = small_config()
-    saved = json.loads(json.dumps(fields.identity(cfg, {})))
-    early = saved | {"config": {name: value for name,
-                                value in saved["config"].items() if name != "finetune.layerwise_lr_decay"}}
-    fields.check_same(cfg, {}, early, "runs/a")
+    saved = json.loads(json.dumps(fields.build_identity(cfg, {})))
+    early = saved | {
+        "config": {name: value for name, value in saved["config"].items() if name != "finetune.layerwise_lr_decay"}
+    }
+    fields.check_identity(cfg, {}, early, "runs/a")
     with pytest.raises(errors.ConfigError, match=r"config.finetune.layerwise_lr_decay = 0.9, there 1.0"):
-        fields.check_same(fields.override(cfg, {"finetune.layerwise_lr_decay": 0.9}), {}, early, "runs/a")
+        fields.check_identity(fields.override(cfg, {"finetune.layerwise_lr_decay": 0.9}), {}, early, "runs/a")
     alone = hashlib.sha256(json.dumps([{"seed": 3}, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
     assert fields.fingerprint(config.Config(seed=3)) == alone

@@ -1,9 +1,9 @@
 """Pickled weights become a folder that opens, where torch reads them; what is no plain tensor is refused."""
+
 import pickle
 
 import numpy as np
 import pytest
-from absl import flags
 from hub_folders import folders_of
 from safetensors.numpy import load
 
@@ -16,8 +16,6 @@ from mlm.data.tokenizers import hub as vocabulary
 
 @pytest.fixture
 def made(tmp_path):
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
     return folders_of(tmp_path)
 
 
@@ -31,15 +29,15 @@ def refused(*folders):
 def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
     torch = pytest.importorskip("torch")
     folder, line = tmp_path / "bert", "the apple is [MASK]"
-    wanted = mlm.open(folder).logits(line)
+    wanted = mlm.load(folder).logits(line)
     tensors = load((folder / "model.safetensors").read_bytes())
     (folder / "model.safetensors").unlink()
     torch.save({name: torch.from_numpy(x) for name, x in tensors.items()}, folder / "pytorch_model.bin")
-    with pytest.raises(errors.ConfigError, match=r"python -m mlm.cli.convert"):
-        mlm.open(folder)
+    with pytest.raises(errors.ConfigError, match=r"mlm convert"):
+        mlm.load(folder)
     convert.main(["convert", str(folder), str(tmp_path / "out")])
-    np.testing.assert_array_equal(mlm.open(tmp_path / "out").logits(line), wanted)
-    assert refused(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty folder, or none yet"
+    np.testing.assert_array_equal(mlm.load(tmp_path / "out").logits(line), wanted)
+    assert refused(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
 
 
 def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(made, tmp_path):
@@ -77,7 +75,7 @@ def test_code_in_a_pickle_is_not_run(made, tmp_path):
 
 
 def test_what_cannot_be_converted_is_said(made, tmp_path):
-    assert refused(tmp_path / "bert").startswith("convert = [")
+    assert refused(tmp_path / "bert").startswith("mlm convert: the following arguments are required")
     assert refused(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
 
 

@@ -1,4 +1,5 @@
 """The corpus: what is a document, which split it is in, and what happens to bad files."""
+
 import dataclasses
 import gzip
 import random
@@ -16,7 +17,7 @@ from mlm.data.text import corpus, files, warnings_
 
 @pytest.fixture(autouse=True)
 def fresh_warnings():
-    warnings_.warn.cache_clear()
+    warnings_.warn_once.cache_clear()
 
 
 def texts(count, seed=0):
@@ -33,7 +34,7 @@ def of(folder, documents, boundary="file", **more):
 
 
 def both(data):
-    return tuple(list(corpus.documents(data, split)) for split in corpus.SPLITS)
+    return tuple(list(corpus.read_documents(data, split)) for split in corpus.SPLITS)
 
 
 def test_each_document_is_in_one_split_whatever_the_order(tmp_path):
@@ -60,7 +61,7 @@ def test_a_larger_held_out_share_keeps_what_was_held_out(tmp_path):
 @pytest.mark.parametrize("boundary, count", [("file", 1), ("blank_line", 4), (" = [^=]+ = ", 2)])
 def test_boundaries(tmp_path, boundary, count):
     (tmp_path / "a.txt").write_text(" \n = One = \n \n = = Part = = \n text\n\n\n = Two = \n \n more \n")
-    found = list(files.read([str(tmp_path / "a.txt")], files.boundary("", boundary)))
+    found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", boundary)))
     assert len(found) == count
     assert "".join("".join(found).split()) == "=One===Part==text=Two=more"
     if count == 2:
@@ -71,8 +72,10 @@ def test_gzip_line_ends_and_byte_order_mark_do_not_show(tmp_path):
     (tmp_path / "a.txt").write_bytes("One é\ntwo\n\nthree\n".encode())
     with gzip.open(tmp_path / "b.gz", "wb") as file:
         file.write("\ufeffOne é\r\ntwo\r\n\r\nthree\r\n".encode())
-    plain, packed = ([*files.read([str(tmp_path / name)], files.boundary("", "blank_line"))]
-                     for name in ("a.txt", "b.gz"))
+    plain, packed = (
+        [*files.read_documents([str(tmp_path / name)], files.make_boundary("", "blank_line"))]
+        for name in ("a.txt", "b.gz")
+    )
     assert plain == packed == ["One é\ntwo", "three"]
 
 
@@ -91,17 +94,20 @@ def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
     whole = gzip.compress("\n".join(texts(500)).encode())
     (tmp_path / "a.gz").write_bytes(whole[:-100])
     with pytest.raises(errors.ConfigError, match=r"a\.gz on from byte \d+"):
-        list(files.read([str(tmp_path / "a.gz")], files.boundary("", "file")))
+        list(files.read_documents([str(tmp_path / "a.gz")], files.make_boundary("", "file")))
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"path": "{}/texts/00l.txt"}, r"config\.data\.path = .*no file matches.*did you mean '.*/texts/00.\.txt'"),
-    ({"path": "{}/test/*.txt"}, r"no file matches.*did you mean '.*/texts'"),
-    ({"path": "{}/texts"}, r"did you mean '.*/texts/\*\.txt'"),
-    ({"validation_path": "{}/nowhere.txt"}, r"config\.data\.validation_path"),
-    ({"boundary": "("}, r"config\.data\.boundary = '\('"),
-    ({"corpus": "txt"}, r"config\.data\.corpus = 'txt'.*did you mean 'text'"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"path": "{}/texts/00l.txt"}, r"config\.data\.path = .*no file matches.*did you mean '.*/texts/00.\.txt'"),
+        ({"path": "{}/test/*.txt"}, r"no file matches.*did you mean '.*/texts'"),
+        ({"path": "{}/texts"}, r"did you mean '.*/texts/\*\.txt'"),
+        ({"validation_path": "{}/nowhere.txt"}, r"config\.data\.validation_path"),
+        ({"document_boundary": "("}, r"config\.data\.document_boundary = '\('"),
+        ({"corpus": "txt"}, r"config\.data\.corpus = 'txt'.*did you mean 'text'"),
+    ],
+)
 def test_bad_fields_end_in_one_line(tmp_path, changes, message):
     data = of(tmp_path / "texts", texts(9))
     data = dataclasses.replace(data, **{name: value.format(tmp_path) for name, value in changes.items()})
@@ -111,7 +117,9 @@ def test_bad_fields_end_in_one_line(tmp_path, changes, message):
 
 
 def test_a_split_without_documents_is_an_error(tmp_path):
-    with pytest.raises(errors.ConfigError, match=r"no document in the validation split.*config\.data\.boundary"):
+    with pytest.raises(
+        errors.ConfigError, match=r"no document in the validation split.*config\.data\.document_boundary"
+    ):
         both(of(tmp_path / "a", texts(1), validation_fraction=1e-9))
     with pytest.raises(errors.ConfigError, match="no document in the train split"):
         both(of(tmp_path / "b", [" \n"]))
@@ -127,12 +135,15 @@ def test_held_out_files_are_the_validation_split_and_leave_training(tmp_path, ca
 
 def test_fingerprint_follows_content_and_division_only(tmp_path):
     data = of(tmp_path / "a", texts(5))
-    assert corpus.fingerprint(data) == corpus.fingerprint(of(tmp_path / "b", texts(5)))
-    others = [of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]), of(tmp_path / "d", texts(4)),
-              dataclasses.replace(data, document_boundary="blank_line"), dataclasses.replace(data,
-                                                                                             validation_fraction=0.1),
-              *(dataclasses.replace(data, validation_path=f"{tmp_path}/a/00{i}.txt") for i in range(2))]
-    assert len({corpus.fingerprint(other) for other in [data, *others]}) == 7
+    assert corpus.compute_fingerprint(data) == corpus.compute_fingerprint(of(tmp_path / "b", texts(5)))
+    others = [
+        of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]),
+        of(tmp_path / "d", texts(4)),
+        dataclasses.replace(data, document_boundary="blank_line"),
+        dataclasses.replace(data, validation_fraction=0.1),
+        *(dataclasses.replace(data, validation_path=f"{tmp_path}/a/00{i}.txt") for i in range(2)),
+    ]
+    assert len({corpus.compute_fingerprint(other) for other in [data, *others]}) == 7
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
@@ -141,16 +152,16 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
             file.write(f"{i} " + "word " * 200 + "\n\n")
     data = config.Data(corpus="text", path=f"{tmp_path}/a.txt", document_boundary="blank_line")
     tracemalloc.start()
-    count = sum(1 for _ in corpus.documents(data, "train"))
+    count = sum(1 for _ in corpus.read_documents(data, "train"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count > 7000 and peak < 2 ** 20  # of 8 MB
+    assert count > 7000 and peak < 2**20  # of 8 MB
 
 
 def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(files, "MAX_DOCUMENT", 101)
     (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
-    found = list(files.read([str(tmp_path / "a.txt")], files.boundary("", "file")))
+    found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file")))
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
     assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
 
@@ -165,21 +176,24 @@ def test_docstrings_are_the_library_documentation_on_every_machine():
 def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
     pytest.importorskip("tensorflow_datasets")
     from mlm.data.text import tfds
+
     source = of(tmp_path / "a", [*texts(40), "Zażółć gęślą jaźń 日本語"])
     held_out = of(tmp_path / "held", texts(5, seed=1))
-    tfds.prepare("own", source.path, str(tmp_path / "out"))
-    tfds.prepare("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
+    tfds.prepare_dataset("own", source.path, str(tmp_path / "out"))
+    tfds.prepare_dataset("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
     data = config.Data(corpus="tfds", tfds_name="own", tfds_dir=str(tmp_path / "out"))
     assert [sorted(part) for part in both(data)] == [sorted(part) for part in both(source)]
     held = dataclasses.replace(data, tfds_name="own_held")
     assert sorted(both(held)[1]) == texts(5, seed=1) and len(both(held)[0]) == 41
-    assert corpus.fingerprint(data) != corpus.fingerprint(held)
-    for changes, message in [({"tfds_field": "txt"}, "tfds_field = 'txt'.*did you mean 'text'"),
-                             ({"tfds_name": "imdb_reviewz"}, "tfds_name.*did you mean 'imdb_reviews'")]:
+    assert corpus.compute_fingerprint(data) != corpus.compute_fingerprint(held)
+    for changes, message in [
+        ({"tfds_field": "txt"}, "tfds_field = 'txt'.*did you mean 'text'"),
+        ({"tfds_name": "imdb_reviewz"}, "tfds_name.*did you mean 'imdb_reviews'"),
+    ]:
         with pytest.raises(errors.ConfigError, match=message):
             both(dataclasses.replace(data, **changes))
     with pytest.raises(errors.ConfigError, match=r"own.*exists"):
-        tfds.prepare("own", source.path, str(tmp_path / "out"))
+        tfds.prepare_dataset("own", source.path, str(tmp_path / "out"))
 
 
 def drawn(tmp_path="", **knobs):
@@ -194,20 +208,29 @@ def test_the_language_is_drawn_from_its_seed_and_its_splits_are_apart():
     assert more[:300] == train and same == validation and not set(more) & set(validation)
     other, held_out = both(drawn(seed=1).data)
     assert not set(other) & set(train) and not set(held_out) & set(validation)
-    prints = {corpus.fingerprint(drawn(**knobs).data) for knobs in (
-        {}, {"seed": 1}, {"topic": 1.0}, {"train_documents": 301}, {"validation_documents": 81}, {"words": 29})}
-    assert len(prints) == 6 and corpus.fingerprint(drawn().data) in prints
+    prints = {
+        corpus.compute_fingerprint(drawn(**knobs).data)
+        for knobs in (
+            {},
+            {"seed": 1},
+            {"topic_strength": 1.0},
+            {"train_documents": 301},
+            {"validation_documents": 81},
+            {"max_words": 29},
+        )
+    }
+    assert len(prints) == 6 and corpus.compute_fingerprint(drawn().data) in prints
 
 
 def test_documents_drawn_for_both_splits_are_held_out(caplog):
     """Short documents of few words come again by chance."""
-    train, validation = both(drawn(words=8, topics=1, names=1, zipf=4.0).data)
+    train, validation = both(drawn(max_words=8, num_topics=1, num_names=1, zipf_exponent=4.0).data)
     assert len(train) < 300 and not set(train) & set(validation) and "also stand in the validation split" in caplog.text
 
 
 def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_path):
     cfg = drawn(tmp_path, train_documents=30)
-    words = grammar.build(cfg.data.language).words
+    words = grammar.build_grammar(cfg.data.language).words
     for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
         rows = pack.load(cfg)
         assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces
@@ -215,4 +238,4 @@ def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_pat
         for ids, text in zip(getattr(rows, split)["ids"], texts_, strict=True):
             used = len(text.split()) + 2
             assert ids[0] == CLS and ids[used - 1] == SEP and not ids[used:].any()
-            assert rows.tokenizer.decode(ids[1:used - 1]) == text
+            assert rows.tokenizer.decode(ids[1 : used - 1]) == text

@@ -1,4 +1,5 @@
 """What is damaged in a run's directory is named, and made again or gone back from; nothing else comes of it."""
+
 import json
 import logging
 import random
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from small import drawn_config
 
-from experiments.attack.flips import flip, outcome
 from mlm.base import errors, fields, files
-from mlm.train.run import directory, loop, shutdown, trained_run
+from mlm.data.rows import pack
+from mlm.training.run import directory, initialization, loop, shutdown, trained_run
+from tests.fuzz.bit_flips import flip_bit, read_outcome
 
 STEPS = 6
 
@@ -23,15 +25,22 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("damage")
 
     def cfg(name):
-        return drawn_config(folder / "cache", workdir=str(folder / name), train__steps=STEPS, train__batch_size=8,
-                            train__checkpoint_every=2, train__log_every=2, eval__batch_size=8)
+        return drawn_config(
+            folder / "cache",
+            workdir=str(folder / name),
+            train__steps=STEPS,
+            train__batch_size=8,
+            train__checkpoint_every=2,
+            train__log_every=2,
+            eval__batch_size=8,
+        )
 
     done = cfg("done")
     loop.train(done)
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == 4)
-        with pytest.raises(shutdown.Stopped):
+        patch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == 4)
+        with pytest.raises(shutdown.RunStopped):
             loop.train(half)
     return folder, cfg
 
@@ -44,8 +53,10 @@ def copy(runs, name, to) -> Path:
 
 def data_of(workdir, step) -> Path:
     """The largest file of a checkpoint: its arrays."""
-    return max((path for path in directory.checkpoints(workdir).glob(f"{step}/**/*") if path.is_file()),
-               key=lambda path: path.stat().st_size)
+    return max(
+        (path for path in directory.checkpoint_folder(workdir).glob(f"{step}/**/*") if path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
 
 
 def empty(workdir):
@@ -57,61 +68,64 @@ def lose(workdir):
 
 
 def tear(workdir):
-    for path in directory.checkpoints(workdir).glob("4/**/*META*"):
+    for path in directory.checkpoint_folder(workdir).glob("4/**/*META*"):
         path.write_bytes(path.read_bytes()[:20])
 
 
 def change(workdir):
     path = data_of(workdir, 4)
-    flip(path, path.stat().st_size // 2, 0)
+    flip_bit(path, path.stat().st_size // 2, 0)
 
 
 @pytest.mark.parametrize("damage", [change, empty, lose, tear], ids=lambda damage: damage.__name__)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage, caplog):
     cfg = copy(runs, "half", f"half-{damage.__name__}")
     damage(cfg.workdir)
-    with pytest.raises(files.Damaged, match=r"^[^\n]*: checkpoint 4 is damaged: [^\n]+$"):
+    with pytest.raises(files.DamagedFile, match=r"^[^\n]*: checkpoint 4 is damaged: [^\n]+$"):
         trained_run.load(cfg.workdir, {})
     with caplog.at_level(logging.WARNING):
         loop.train(cfg)
     assert "checkpoint 4 is damaged" in caplog.text and "continuing from step 2" in caplog.text
-    assert outcome(cfg.workdir) == outcome(runs[0] / "done")
+    assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
     trained_run.load(cfg.workdir, {})
 
 
 def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
     cfg = copy(runs, "done", "done-damaged")
-    flip(data_of(cfg.workdir, STEPS), 100, 0)
+    flip_bit(data_of(cfg.workdir, STEPS), 100, 0)
     assert loop.train(cfg)["steps"] == STEPS  # its result is whole
-    with pytest.raises(files.Damaged, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
-                       ) as error:
+    with pytest.raises(
+        files.DamagedFile, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
+    ) as error:
         trained_run.load(cfg.workdir, {})
     Path(str(error.value).partition("; remove ")[2].split()[0]).unlink()
     loop.train(cfg)
-    assert outcome(cfg.workdir) == outcome(runs[0] / "done") and trained_run.load(cfg.workdir, {}).step == STEPS
+    assert (
+        read_outcome(cfg.workdir) == read_outcome(runs[0] / "done") and trained_run.load(cfg.workdir, {}).step == STEPS
+    )
 
 
 def test_a_log_without_its_last_line_s_end_is_noticed(runs):
     cfg = copy(runs, "done", "done-unended")
-    path = directory.metrics(cfg.workdir)
-    flip(path, path.stat().st_size - 1, 0)
-    with pytest.raises(files.Damaged, match=r"metrics.jsonl is damaged: it ends at step 6 of 6, or before"):
-        directory.reported(cfg.workdir)
+    path = directory.metrics_file(cfg.workdir)
+    flip_bit(path, path.stat().st_size - 1, 0)
+    with pytest.raises(files.DamagedFile, match=r"metrics.jsonl is damaged: it ends at step 6 of 6, or lacks the"):
+        directory.read_finished_run(cfg.workdir)
     loop.train(cfg)
-    assert outcome(cfg.workdir) == outcome(runs[0] / "done")
+    assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
 
 def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(runs):
     cfg = copy(runs, "half", "hopeless")
     for step in (2, 4):
-        flip(data_of(cfg.workdir, step), 100, 0)
+        flip_bit(data_of(cfg.workdir, step), 100, 0)
     before = sorted(path for path in Path(cfg.workdir).rglob("*"))
-    with pytest.raises(files.Damaged, match=r"4 is damaged.*2 is damaged.*none is whole: remove "):
+    with pytest.raises(files.DamagedFile, match=r"4 is damaged.*2 is damaged.*none is intact: remove "):
         loop.train(cfg)
     assert sorted(path for path in Path(cfg.workdir).rglob("*")) == before
-    shutil.rmtree(directory.checkpoints(cfg.workdir))
+    shutil.rmtree(directory.checkpoint_folder(cfg.workdir))
     loop.train(cfg)
-    assert outcome(cfg.workdir) == outcome(runs[0] / "done")
+    assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
 
 @pytest.mark.parametrize("name", ["result.json", "config.json", "held_out.npz", "provenance.json", "metrics.jsonl"])
@@ -122,23 +136,23 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
     if content is None:
         path.unlink()
     elif content == "changed":
-        flip(path, path.stat().st_size // 2, 0)
+        flip_bit(path, path.stat().st_size // 2, 0)
     else:
         path.write_bytes(content)
     if (content is not None and name != "config.json") or name in ("held_out.npz", "metrics.jsonl"):
-        with pytest.raises(files.Damaged, match=rf"^[^\n]*{name} is damaged: [^\n]+$"):
-            directory.reported(cfg.workdir)
-    before = outcome(runs[0] / "done")
+        with pytest.raises(files.DamagedFile, match=rf"^[^\n]*{name} is damaged: [^\n]+$"):
+            directory.read_finished_run(cfg.workdir)
+    before = read_outcome(runs[0] / "done")
     with caplog.at_level(logging.WARNING):
         loop.train(cfg)
     assert name in caplog.text or content is None
-    found = outcome(cfg.workdir)
+    found = read_outcome(cfg.workdir)
     if name == "metrics.jsonl":  # what it said of each step is lost, but not the totals
         assert found.pop("history")[-1]["step"] == STEPS
         before.pop("history")
     assert found | {"history": []} == before | {"history": []}
-    assert directory.read_identity(cfg.workdir) == json.loads(json.dumps(fields.identity(cfg, directory.read_result(
-        cfg.workdir)["data"]))) | {"config": directory.read_identity(cfg.workdir)["config"]}
+    identity, data = directory.read_identity(cfg.workdir), directory.read_result(cfg.workdir)["data"]
+    assert identity == json.loads(json.dumps(fields.build_identity(cfg, data))) | {"config": identity["config"]}
 
 
 def test_a_result_without_its_config_is_given_to_no_other_run(runs):
@@ -151,9 +165,9 @@ def test_a_result_without_its_config_is_given_to_no_other_run(runs):
 
 def test_totals_do_not_hang_on_the_log(runs):
     cfg = copy(runs, "half", "unlogged")
-    directory.metrics(cfg.workdir).unlink()
+    directory.metrics_file(cfg.workdir).unlink()
     loop.train(cfg)
-    assert outcome(cfg.workdir)["totals"] == outcome(runs[0] / "done")["totals"]
+    assert read_outcome(cfg.workdir)["totals"] == read_outcome(runs[0] / "done")["totals"]
 
 
 def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
@@ -168,7 +182,7 @@ def test_runs_of_other_draws_are_told_apart(runs, monkeypatch):
     now = fields.fingerprint(cfg)
     monkeypatch.setitem(fields.RNG_VERSIONS, "masks", 99)
     assert fields.fingerprint(cfg) != now
-    with pytest.raises(errors.ConfigError, match=r"another version's, which drew otherwise \(masks \d+, now 99\)"):
+    with pytest.raises(errors.ConfigError, match=r"another version with other random draws \(masks \d+, now 99\)"):
         loop.train(cfg)
 
 
@@ -176,19 +190,22 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
     """One bit in each file of a half-done and of a finished run, at a place of chance."""
     seed = time.time_ns()
     print(f"seed {seed}")
-    rng, want = random.Random(seed), outcome(runs[0] / "done")
+    rng, want = random.Random(seed), read_outcome(runs[0] / "done")
     for name in ("half", "done"):
         for number, path in enumerate(sorted(path for path in (runs[0] / name).rglob("*") if path.is_file())):
             if path.stat().st_size == 0 or path.parent.name == "tensorboard":
                 continue
             cfg = copy(runs, name, f"{name}-flip{number}")
-            flip(Path(cfg.workdir, path.relative_to(runs[0] / name)), rng.randrange(path.stat().st_size),
-                 rng.randrange(8))
+            flip_bit(
+                Path(cfg.workdir, path.relative_to(runs[0] / name)),
+                rng.randrange(path.stat().st_size),
+                rng.randrange(8),
+            )
             caplog.clear()
             try:
                 loop.train(cfg)
-                found = outcome(cfg.workdir)
-            except files.Damaged as damaged:
+                found = read_outcome(cfg.workdir)
+            except files.DamagedFile as damaged:
                 assert "damaged" in str(damaged)
                 continue
             if "metrics" in caplog.text:
@@ -202,19 +219,19 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
 def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
     cfg = copy(runs, "done", "swapped")
     np.savez(Path(cfg.workdir, "held_out.npz"), **{name: np.zeros(3) for name in ("mlm_nats", "mlm_weight")})
-    with pytest.raises(files.Damaged, match=r"held_out.npz is damaged: it is not what the run wrote"):
-        directory.reported(cfg.workdir)
+    with pytest.raises(files.DamagedFile, match=r"held_out.npz is damaged: it is not what the run wrote"):
+        directory.read_finished_run(cfg.workdir)
 
 
 def test_a_digest_whose_name_is_damaged_is_no_older_version():
-    with pytest.raises(files.Damaged, match=r"^a\.json is damaged: it lacks its digest$"):
-        files.unseal({"step": 1, files.SEAL.replace("_", "^", 1): "0"}, "a.json")
+    with pytest.raises(files.DamagedFile, match=r"^a\.json is damaged: it lacks its digest$"):
+        files.verify_digest({"step": 1, files.DIGEST_KEY.replace("_", "^", 1): "0"}, "a.json")
 
 
 def test_what_an_older_version_wrote_is_refused_and_stays(runs):
     cfg = copy(runs, "done", "unsealed")
-    path = directory.end(cfg.workdir)
-    older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.SEAL}
+    path = directory.result_file(cfg.workdir)
+    older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.DIGEST_KEY}
     path.write_text(json.dumps(older))
     with pytest.raises(
         files.OutdatedFormat, match=r"^[^\n]*result.json lacks its digest: an older version wrote it; [^\n]+$"
@@ -229,3 +246,37 @@ def test_a_finished_run_is_looked_at_without_a_write(runs):
     before = {path: path.stat().st_mtime_ns for path in Path(cfg.workdir).rglob("*") if path.is_file()}
     loop.train(cfg)
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
+    """Its files have no "format"; the line says which version made it, and nothing in the directory changes."""
+    cfg = copy(runs, "done", f"earlier-{name}")
+    path = Path(cfg.workdir, name)
+    saved = files.read_json_with_digest(path)
+    del saved["format"]
+    files.write_json_with_digest(path, saved)
+    before = {file: file.read_bytes() for file in Path(cfg.workdir).rglob("*") if file.is_file()}
+    message = rf"^{cfg.workdir} was made by an earlier version of mlm \(run format 1, this one reads 2\): use [^\n]*$"
+    readers = [lambda: loop.train(cfg)]
+    if name == "config.json":
+        readers += [
+            lambda: trained_run.load(cfg.workdir, {}),
+            lambda: loop.extend_run(cfg, pack.load(cfg)),
+            lambda: initialization.read_source_fields(cfg.workdir, cfg),
+        ]
+    else:
+        readers.append(lambda: directory.read_finished_run(cfg.workdir))
+    for read in readers:
+        with pytest.raises(errors.ConfigError, match=message):
+            read()
+    assert {file: file.read_bytes() for file in Path(cfg.workdir).rglob("*") if file.is_file()} == before
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused(runs, monkeypatch):
+    cfg = copy(runs, "half", "earlier-checkpoint")
+    for name in ("config.json", "provenance.json"):
+        Path(cfg.workdir, name).unlink()
+    monkeypatch.setattr(fields, "RUN_FORMAT", 3)
+    with pytest.raises(errors.ConfigError, match=r"checkpoint 4 was made by an earlier version of mlm \(run format 2"):
+        loop.train(cfg)

@@ -1,25 +1,32 @@
 """A model read a token at a time says what it says of whole rows, whatever was read at once before."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, build, small_config
+from small import FAMILY_CELLS, VOCAB, build, small_config
 
 from mlm.inference import masked_queries
 
 ROOM = 14
 LENGTHS = np.array([14, 9, 5, 1])  # of the rows
-READ = np.array([6, 8, 1, 0])      # tokens of each that are read at once
-CASES = ([(*member, {}) for member in MEMBERS] + [("transformer", "",
-                                                   changes) for changes in ({"model__positions": "rotary",
-                                                                             "model__norm_placement": "post",
-                                                                             "model__lm_head": "plain",
-                                                                             "model__embed_norm": False},
-                                                                            {"model__positions": "sinusoidal",
-                                                                             "model__activation": "gelu_tanh",
-                                                                             "model__context": "apart"})] + [(*member,
-                                                                                                              {"model__context": "row"}) for member in MEMBERS if member[1] not in ("elman",
-                                                                                                                                                                                    "gru")])
+READ = np.array([6, 8, 1, 0])  # tokens of each that are read at once
+CASES = (
+    [(*member, {}) for member in FAMILY_CELLS]
+    + [
+        ("transformer", "", changes)
+        for changes in (
+            {
+                "model__positions": "rotary",
+                "model__norm_placement": "post",
+                "model__lm_head": "linear",
+                "model__embed_norm": False,
+            },
+            {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__context": "two_stack"},
+        )
+    ]
+    + [(*member, {"model__context": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +43,7 @@ def rows():
 
 def one_by_one(model, params, ids_BxL, read_B, columns=8):
     """logits_BxLxV of rows of which `read_B` tokens are read at once, out of so many columns; 0 where they are read."""
-    text = masked_queries.text(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
+    text = masked_queries.make_tokens(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
 
     def step(carry, _):
         cache, at_B, out_BxLxV = carry
@@ -54,8 +61,8 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
     cfg = small_config(family, cell, **{"objective": "causal", "pack__seq_len": 16} | changes)
     model, params, _ = build(cfg)
     ids_BxL = rows()
-    left_B = np.ones(len(ids_BxL), bool) if cfg.model.context == "row" else None
-    h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(masked_queries.text(ids_BxL))
+    left_B = np.ones(len(ids_BxL), bool) if cfg.model.context == "mixed" else None
+    h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(masked_queries.make_tokens(ids_BxL))
     full_BxLxV = np.asarray(jax.jit(model.logits)(params, h_BxLxD))
     found = jax.jit(lambda ids_BxL, read_B: one_by_one(model, params, ids_BxL, read_B))
     place_BxL = np.arange(ROOM)
@@ -65,14 +72,14 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
         np.testing.assert_allclose(said_BxLxV[asked_BxL], full_BxLxV[asked_BxL], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=str)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS, ids=str)
 def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
     """As beam search takes them: a cache whose rows change places goes on as the rows would."""
     model, params, _ = build(small_config(family, cell, objective="causal"))
     ids_BxL, turn_B = rows(), np.array([2, 0, 3, 3])
 
     def two(ids_BxL, turned):
-        cache = model.init_cache(params, masked_queries.text(ids_BxL[:, :5]), None, ROOM)
+        cache = model.init_cache(params, masked_queries.make_tokens(ids_BxL[:, :5]), None, ROOM)
         ids_B = ids_BxL[:, 5]
         _, cache = model.decode_step(params, cache, ids_B)
         if turned:

@@ -1,25 +1,26 @@
 """Denoising: what the encoder is shown, what the decoder is asked, and which rows and models it goes with."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import VOCAB, about, batch, small_config
+from small import VOCAB, batch, make_dataset_info, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import causal
-from mlm.train import resolution
-from mlm.train.step import program, update
+from mlm.training import resolution
+from mlm.training.step import program, update
 
 
 @functools.cache
 def compiled(train, **changes):
     """(rows) -> the losses of a model that knows nothing, the texts and keys that it was handed, and what is asked."""
-    cfg = small_config("encoder_decoder", objective="denoise", eval__mask_rate=0.3, mask__rate=0.3, **changes)
-    _, objective = program.parts(cfg, about(cfg))
-    knobs = program.knobs(cfg) if train else program.frozen(cfg)
+    cfg = small_config("encoder_decoder", objective="denoising", eval__mask_rate=0.3, mask__rate=0.3, **changes)
+    _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
+    knobs = program.make_train_hparams(cfg) if train else program.make_eval_hparams(cfg)
 
     def judge(rows):
         handed = {}
@@ -29,9 +30,9 @@ def compiled(train, **changes):
             return (jnp.zeros((*text.ids_BxL.shape, 2)),)
 
         spy = types.Model(("left",), 2, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
-        key_B = update.row_keys(np.uint32(0), 0, rows.index_B)
+        key_B = update.make_example_keys(np.uint32(0), 0, rows.index_B)
         losses = objective.loss({"model": {}}, spy, rows, key_B, knobs, train=train)
-        return losses, handed, objective.asked(rows.text, key_B, knobs)
+        return losses, handed, objective.eval_mask(rows.text, key_B, knobs)
 
     return jax.jit(judge)
 
@@ -50,12 +51,12 @@ def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
     np.testing.assert_array_equal(np.asarray(source.ids_BxL)[~masked_BxL], rows.text.ids_BxL[~masked_BxL])
     words_B = (rows.text.ids_BxL >= NUM_SPECIAL).sum(1)
     assert (np.abs(masked_BxL.sum(1) - 0.3 * words_B) < 1).all() and handed["key_B"] is None
-    np.testing.assert_array_equal(losses.sums_B["hidden_weight"], asked_BxL.sum(1))
-    np.testing.assert_allclose(losses.sums_B["hidden_nats"], asked_BxL.sum(1) * np.log(VOCAB), rtol=1e-5)
+    np.testing.assert_array_equal(losses.sums_B["masked_weight"], asked_BxL.sum(1))
+    np.testing.assert_allclose(losses.sums_B["masked_nats"], asked_BxL.sum(1) * np.log(VOCAB), rtol=1e-5)
     assert all(np.isfinite(sum_B).all() for sum_B in losses.sums_B.values())
-    every_B = np.asarray(causal.asked(rows.text, None, None)).sum(1)
-    np.testing.assert_array_equal(losses.weight_B["denoise"], every_B)
-    np.testing.assert_allclose(losses.loss_B["denoise"], every_B * np.log(VOCAB), rtol=1e-5)
+    every_B = np.asarray(causal.compute_eval_mask(rows.text, None, None)).sum(1)
+    np.testing.assert_array_equal(losses.weight_B["denoising"], every_B)
+    np.testing.assert_allclose(losses.loss_B["denoising"], every_B * np.log(VOCAB), rtol=1e-5)
 
 
 def test_training_corrupts_as_the_mask_says_and_drops_out():
@@ -65,7 +66,7 @@ def test_training_corrupts_as_the_mask_says_and_drops_out():
     changed_BxL = np.asarray(handed["source"].ids_BxL) != rows.text.ids_BxL
     assert handed["key_B"] is not None and (changed_BxL & ~masked_BxL).sum() > 50
     corrupted = float(losses.sums_B["corrupted"].sum())
-    assert abs(masked_BxL.sum() / corrupted - 0.5) < 4 * 0.5 / corrupted ** 0.5
+    assert abs(masked_BxL.sum() / corrupted - 0.5) < 4 * 0.5 / corrupted**0.5
     _, again, _ = judge(rows._replace(index_B=rows.index_B + 64))
     assert (np.asarray(again["source"].ids_BxL) != np.asarray(handed["source"].ids_BxL)).any()
 
@@ -73,32 +74,38 @@ def test_training_corrupts_as_the_mask_says_and_drops_out():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": "denoise"}, r"config\.model\.family = 'transformer': expected one that reads a source"),
+        ({"objective": "denoising"}, r"config\.model\.family = 'transformer': expected one that reads a source"),
         (
             {"objective": "causal", "model.family": "encoder_decoder"},
-            r"expected one that reads no source; rows have one",
-        ),
-        ({"objective": "mlm", "model.family": "encoder_decoder"}, r"config\.model\.sees = 'both': expected left"),
-        ({"data.parallel_path": "a", "objective": "causal"}, r"expected one that reads a source .* since config\.data"),
-        (
-            {"data.parallel_path": "a", "objective": "denoise", "model.family": "encoder_decoder"},
-            r"config\.objective = 'denoise': expected one that makes no source",
+            r"expected one that reads no source; examples have one",
         ),
         (
-            {"objective": "denoise", "model.family": "encoder_decoder", "mask.predict_rate": 0.1},
-            r"mask\.predict = 0\.1",
+            {"objective": "mlm", "model.family": "encoder_decoder"},
+            r"config\.model\.context = 'bidirectional': expected causal",
         ),
         (
-            {"objective": "denoise", "model.family": "encoder_decoder", "mask.masks_per_example": 2},
-            r"mask\.views = 2: expected 1",
+            {"data.parallel_path": "a", "objective": "causal"},
+            r"expected one that reads a source, .* since config\.data",
         ),
         (
-            {"objective": "denoise", "model.family": "encoder_decoder", "eval.anisotropy": True},
-            r"eval\.embeddings = True: nothing reads it, since config.model.family is .*",
+            {"data.parallel_path": "a", "objective": "denoising", "model.family": "encoder_decoder"},
+            r"config\.objective = 'denoising': expected one that makes no source",
         ),
         (
-            {"objective": "denoise", "model.family": "encoder_decoder", "downstream.tasks": "topic"},
-            r"downstream\.names = 'topic': nothing reads it, since config.model.family is .*",
+            {"objective": "denoising", "model.family": "encoder_decoder", "mask.predict_rate": 0.1},
+            r"mask\.predict_rate = 0\.1",
+        ),
+        (
+            {"objective": "denoising", "model.family": "encoder_decoder", "mask.masks_per_example": 2},
+            r"mask\.masks_per_example = 2: expected 1",
+        ),
+        (
+            {"objective": "denoising", "model.family": "encoder_decoder", "eval.anisotropy": True},
+            r"eval\.anisotropy = True: nothing reads it, since config.model.family is .*",
+        ),
+        (
+            {"objective": "denoising", "model.family": "encoder_decoder", "downstream.tasks": "topic"},
+            r"downstream\.tasks = 'topic': nothing reads it, since config.model.family is .*",
         ),
     ],
 )

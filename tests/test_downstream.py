@@ -1,4 +1,5 @@
 """What a run is fine-tuned for is made once, goes on where it was stopped, and is refused before any training."""
+
 import os
 import random
 import re
@@ -12,10 +13,10 @@ from small import small_config
 from mlm.base import config, errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.train import finetuning_recipe, resolution
-from mlm.train.run import directory, log, loop
-from mlm.train.run.shutdown import Stopped
-from mlm.train.step import program
+from mlm.training import finetuning_recipe, resolution
+from mlm.training.run import directory, log, loop
+from mlm.training.run.shutdown import RunStopped
+from mlm.training.step import program
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
 
@@ -29,11 +30,21 @@ def pretrained(tmp_path_factory):
         (folder / "tasks" / task).mkdir(parents=True)
     for name, count in (("train", 120), ("dev", 24)):
         texts = [" ".join(draw.choices("abcdefgh", k=6)) for _ in range(count)]
-        (folder / "tasks" / "sst2" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(
-            f"{text}\t{int(text < 'd')}\n" for text in texts))
-    cfg = small_config(model__num_layers=1, data__path=str(folder / "texts.txt"), data__document_boundary="line",
-                       data__cache=str(folder / "cache"), tokenizer__kind="words", tokenizer__vocab_size=13,
-                       workdir=str(folder / "run"), train__steps=2, train__batch_size=8, eval__batch_size=16)
+        (folder / "tasks" / "sst2" / f"{name}.tsv").write_text(
+            "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
+        )
+    cfg = small_config(
+        model__num_layers=1,
+        data__path=str(folder / "texts.txt"),
+        data__document_boundary="line",
+        data__cache=str(folder / "cache"),
+        tokenizer__kind="words",
+        tokenizer__vocab_size=13,
+        workdir=str(folder / "run"),
+        train__steps=2,
+        train__batch_size=8,
+        eval__batch_size=16,
+    )
     loop.train(cfg)
     copies = iter(range(100))
 
@@ -41,40 +52,53 @@ def pretrained(tmp_path_factory):
         workdir = folder / f"copy{next(copies)}"
         shutil.copytree(folder / "run", workdir)
         own = {f"downstream.{name}": value for name, value in own.items()}
-        return fields.override(cfg, {"downstream.tasks": "sst2", "downstream.path": str(folder / "tasks")} | GRID
-                               | own | {"workdir": str(workdir)})
+        return fields.override(
+            cfg,
+            {"downstream.tasks": "sst2", "downstream.path": str(folder / "tasks")}
+            | GRID
+            | own
+            | {"workdir": str(workdir)},
+        )
 
     return folder, copy
 
 
 def starts(cfg):
-    return {path.parent.name: directory.read_provenance(path.parent)
-            for path in directory.fine_tuning(cfg.workdir, "").glob("*/provenance.json")}
+    return {
+        path.parent.name: directory.read_provenance(path.parent)
+        for path in directory.finetuning_folder(cfg.workdir, "").glob("*/provenance.json")
+    }
 
 
 def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pretrained):
     _, copy = pretrained
     cfg = copy(seeds=2)
-    assert sweep_state.state(cfg).name == "stopped"
-    found = evaluation_tasks.finish(cfg)
-    assert sweep_state.state(cfg).name == "done" and evaluation_tasks.missing(cfg) == []
-    assert sorted(name.partition("/")[2] for name in found["answers"]["tasks"]) == [
-        "lr0.001-e1-b32-s0", "lr0.001-e1-b32-s1", "lr0.01-e1-b32-s0", "lr0.01-e1-b32-s1"]
-    (one,) = found["summary"]["tasks"].values()
+    assert sweep_state.read_state(cfg).name == "stopped"
+    found = evaluation_tasks.finish_evaluations(cfg)
+    assert sweep_state.read_state(cfg).name == "done" and evaluation_tasks.list_missing_cases(cfg) == []
+    assert sorted(name.partition("/")[2] for name in found["evaluations"]["finetuned_tasks"]) == [
+        "lr0.001-e1-b32-s0",
+        "lr0.001-e1-b32-s1",
+        "lr0.01-e1-b32-s0",
+        "lr0.01-e1-b32-s1",
+    ]
+    (one,) = found["summary"]["finetuned_tasks"].values()
     assert one["trials"] == 2 and one["seeds"] == [0, 1] and one["score"]["name"] == "accuracy"
     assert {*one["references"]} == {"majority class"} and one["title"] == "SST-2"
     begun = starts(cfg)
     assert len(begun) == 4 and all(len(records) == 1 for records in begun.values())
-    for name, answer in found["answers"]["tasks"].items():
-        run = directory.fine_tuning(cfg.workdir, answer["run"])
+    for name, answer in found["evaluations"]["finetuned_tasks"].items():
+        run = directory.finetuning_folder(cfg.workdir, answer["run"])
         assert len((run / "predictions-dev.jsonl").read_text().splitlines()) == 24, name
-        assert (directory.read_result(run)["evaluation"] == answer["evaluation"] and
-                not directory.checkpoints(run).exists())
+        assert (
+            directory.read_result(run)["evaluation"] == answer["evaluation"]
+            and not directory.checkpoint_folder(run).exists()
+        )
     kept = directory.read_evaluations(cfg.workdir)
-    Path(cfg.workdir, "judged.json").unlink()
+    Path(cfg.workdir, "evaluations.json").unlink()
     few = fields.override(cfg, {"downstream.learning_rates": (1e-2,)})
-    (fewer,) = evaluation_tasks.finish(few)["summary"]["tasks"].values()
-    evaluation_tasks.finish(cfg)
+    (fewer,) = evaluation_tasks.finish_evaluations(few)["summary"]["finetuned_tasks"].values()
+    evaluation_tasks.finish_evaluations(cfg)
     assert fewer["trials"] == 1 and directory.read_evaluations(cfg.workdir) == kept and starts(cfg) == begun
 
 
@@ -84,23 +108,26 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
     add, held = log.Log.add, []
 
     def stop_at_the_first(self, number, *rest, **more):
-        held.append(directory.held(stopped))
+        held.append(directory.is_held(stopped))
         if number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return add(self, number, *rest, **more)
 
-    with monkeypatch.context() as patch, pytest.raises(Stopped) as stop:
+    with monkeypatch.context() as patch, pytest.raises(RunStopped) as stop:
         patch.setattr(log.Log, "add", stop_at_the_first)
-        evaluation_tasks.finish(stopped)
+        evaluation_tasks.finish_evaluations(stopped)
     assert stop.value.signal == signal.SIGTERM and "the same command continues" in str(stop.value)
-    assert all(held) and not directory.held(stopped) and len(starts(stopped)) == 1
-    with directory.claim(stopped), pytest.raises(lease.Taken):
-        evaluation_tasks.finish(stopped)
+    assert all(held) and not directory.is_held(stopped) and len(starts(stopped)) == 1
+    with directory.acquire_run(stopped), pytest.raises(lease.FolderInUse):
+        evaluation_tasks.finish_evaluations(stopped)
     for cfg in (stopped, whole):
-        evaluation_tasks.finish(cfg)
-    assert (directory.read_evaluations(stopped.workdir)["summary"] == directory.read_evaluations(whole.workdir)["summary"])
+        evaluation_tasks.finish_evaluations(cfg)
+    summaries = [directory.read_evaluations(one.workdir)["summary"] for one in (stopped, whole)]
+    assert summaries[0] == summaries[1]
     assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [
-        [False], [False, True]]
+        [False],
+        [False, True],
+    ]
 
 
 def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
@@ -108,11 +135,11 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     cfg = copy()
 
     def diverges(tuned, packed):
-        raise log.Diverged("step 1: loss nan")
+        raise log.DivergenceError("step 1: loss nan")
 
     monkeypatch.setattr(loop, "train", diverges)
-    (one,) = evaluation_tasks.finish(cfg)["summary"]["tasks"].values()
-    assert one["failed"] == [0] and one["trials"] == 2 and evaluation_tasks.missing(cfg) == []
+    (one,) = evaluation_tasks.finish_evaluations(cfg)["summary"]["finetuned_tasks"].values()
+    assert one["failed"] == [0] and one["trials"] == 2 and evaluation_tasks.list_missing_cases(cfg) == []
 
 
 def test_nothing_of_it_changes_what_a_run_is(pretrained):
@@ -124,36 +151,57 @@ def test_nothing_of_it_changes_what_a_run_is(pretrained):
         if name.startswith("downstream."):
             other = fields.override(plain, {name: value})
             assert other != plain and fields.fingerprint(other) == fields.fingerprint(plain)
-            assert program.blank(other) == program.blank(plain)
+            assert program.canonicalize_config(other) == program.canonicalize_config(plain)
 
 
 def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_variant(pretrained):
     _, copy = pretrained
-    variants = ",finetune.layerwise_lr_decay=0.95,finetune.layerwise_lr_decay=0.9,from_scratch model.init_std=0.05,from_scratch model.init_std=0.5"
-    parts = evaluation_tasks.due(copy(learning_rates=(1e-2,), variants=variants))
-    assert len({part.asked["what"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
-    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.context": "left"})
+    variants = (
+        ",finetune.layerwise_lr_decay=0.95,finetune.layerwise_lr_decay=0.9,from_scratch model.init_std=0.05,"
+        "from_scratch model.init_std=0.5"
+    )
+    parts = evaluation_tasks.list_due_cases(copy(learning_rates=(1e-2,), variants=variants))
+    assert len({part.inputs["task_sha256"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
+    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.context": "causal"})
     assert (
-        finetuning_recipe.planned(left, finetuning_recipe.trials(left)[0]).finetune.pooling == "last"
+        finetuning_recipe.plan_config(left, finetuning_recipe.list_trials(left)[0]).finetune.pooling == "last"
     )  # the first state sees nothing
-    assert {part.asked["what"] for part in evaluation_tasks.due(left) if part.question == "tasks"} == {parts[0].asked["what"]}
-    assert (len({part.asked["what"] for part in evaluation_tasks.due(copy(names="sst2,topic",
-                                                                          learning_rates=(1e-2,)))}) == 2)
+    assert {
+        part.inputs["task_sha256"] for part in evaluation_tasks.list_due_cases(left) if part.task == "finetuned_tasks"
+    } == {parts[0].inputs["task_sha256"]}
+    assert (
+        len(
+            {
+                part.inputs["task_sha256"]
+                for part in evaluation_tasks.list_due_cases(copy(tasks="sst2,topic", learning_rates=(1e-2,)))
+            }
+        )
+        == 2
+    )
 
 
 def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_draw_alike(pretrained):
     _, copy = pretrained
     cfg = copy(learning_rates=(1e-2,), variants=",from_scratch", seeds=2)
-    ours, drawn = ([finetuning_recipe.planned(one, trial) for one in (cfg, fields.override(cfg,
-                                                                                           {"seed": 1})) for trial in finetuning_recipe.trials(cfg) if trial.variant == variant] for variant in ("",
-                                                                                                                                                                                                 "from_scratch"))
+    seeds = cfg, fields.override(cfg, {"seed": 1})
+    ours, drawn = (
+        [
+            finetuning_recipe.plan_config(one, trial)
+            for one in seeds
+            for trial in finetuning_recipe.list_trials(cfg)
+            if trial.variant == variant
+        ]
+        for variant in ("", "from_scratch")
+    )
     assert {one.init.run for one in ours} == {cfg.workdir} and {one.init.run for one in drawn} == {""}
     assert len({one.seed for one in ours}) == 4 and [one.seed for one in ours] == [one.seed for one in drawn]
-    found = evaluation_tasks.finish(fields.override(cfg, {"downstream.seeds": 1}))
-    runs = [directory.read_identity(directory.fine_tuning(cfg.workdir, answer["run"]))
-            for answer in found["answers"]["tasks"].values()]
+    found = evaluation_tasks.finish_evaluations(fields.override(cfg, {"downstream.seeds": 1}))
+    runs = [
+        directory.read_identity(directory.finetuning_folder(cfg.workdir, answer["run"]))
+        for answer in found["evaluations"]["finetuned_tasks"].values()
+    ]
     assert sorted(bool(run["config"]["init.run_sha256"]) for run in runs) == [False, True]
-    result, _ = sweep_state.read(cfg)
+    result, _ = sweep_state.read_point(cfg)
     assert result["config"]["downstream.variants"] == ",from_scratch"  # as asked now, not when it was trained
 
 
@@ -163,44 +211,47 @@ def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_sa
         shutil.copytree(folder / "tasks", folder / name)
     with (folder / "others" / "sst2" / "dev.tsv").open("a") as file:
         file.write("a b c\t1\n")
-    whole, same, others = (evaluation_tasks.due(copy(path=str(folder / name))) for name in ("tasks", "same", "others"))
+    whole, same, others = (
+        evaluation_tasks.list_due_cases(copy(path=str(folder / name))) for name in ("tasks", "same", "others")
+    )
     assert whole == same and len(whole) == 2
     assert not {(part.name, part.sha256) for part in whole} & {(part.name, part.sha256) for part in others}
-    head = evaluation_tasks.due(copy(variants=" finetune.trainable_layers=0  train.group_by_length=False"))
-    assert all(part.name.startswith("sst2-layers0-group_by_lengthFalse-") for part in head) and len(head) == len(whole)
+    head = evaluation_tasks.list_due_cases(copy(variants=" finetune.trainable_layers=0  train.group_by_length=False"))
+    assert all(part.name.startswith("sst2-trainable_layers0-group_by_lengthFalse-") for part in head)
+    assert len(head) == len(whole)
     assert not {part.sha256 for part in head} & {part.sha256 for part in whole}
 
 
 BAD = {
-    "an unknown task": ({"names": "topic,sst-2"}, r"names = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
-    "a task twice": ({"names": "topic,topic"}, "names = 'topic,topic': expected each once"),
-    "no folder": ({"names": "topic,cola", "path": ""}, "path = '': expected the folder that holds a folder 'cola'"),
+    "an unknown task": ({"tasks": "topic,sst-2"}, r"tasks = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
+    "a task twice": ({"tasks": "topic,topic"}, "tasks = 'topic,topic': expected each once"),
+    "no folder": ({"tasks": "topic,cola", "path": ""}, "path = '': expected the folder that holds a folder 'cola'"),
     "another folder": ({"path": "nowhere"}, r"data\.task_path = 'nowhere/sst2': expected the folder of the task's"),
-    "a folder without its files": ({"names": "rte"}, r"labelled\.train = 'train.tsv': expected a file in .*rte"),
+    "a folder without its files": ({"tasks": "rte"}, r"labelled\.train = 'train.tsv': expected a file in .*rte"),
     "more layers than there are": (
         {"variants": "finetune.trainable_layers=2"},
-        r"tune\.layers = 2: expected -1 <= value <= 1",
+        r"finetune\.trainable_layers = 2: expected -1 <= value <= 1",
     ),
-    "no epochs": ({"epochs": ()}, r"epochs = \(\): expected each value once, one at least"),
+    "no epochs": ({"epochs": ()}, r"epochs = \(\): expected at least one value, each once"),
     "no pass": ({"epochs": (0.0,)}, r"epochs = \(0\.0,\): expected numbers above 0"),
     "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
     "no seed": ({"seeds": 0}, "seeds = 0: expected at least 1"),
     "half a layer": (
         {"variants": "finetune.trainable_layers=0.5"},
-        r"variants = 'tune\.layers=0\.5': expected a value of type int",
+        r"variants = 'finetune\.trainable_layers=0\.5': expected a value of type int",
     ),
     "neither true nor false": ({"variants": "train.group_by_length=no"}, r"expected a value of type bool"),
     "a field's value left out": (
         {"variants": ",finetune.trainable_layers"},
-        r"variants = 'tune\.layers': expected NAME=VALUE",
+        r"variants = 'finetune\.trainable_layers': expected NAME=VALUE",
     ),
-    "no field": ({"variants": "tune.layer=0"}, r"tune\.layer: no such field; did you mean config\.tune\.layers"),
+    "no field": ({"variants": "finetune.layer=0"}, r"finetune\.layer: no such field; did you mean config\.finetune\."),
     "a field that the grid sets": ({"variants": "seed=1"}, "variants = 'seed=1': expected a field that may be set"),
     "another model": ({"variants": "model.num_layers=2"}, "variants = .*: expected from_scratch beside it"),
     "what is not its own": ({"variants": "eval.batch_size=8"}, "variants = .*: expected a field that may be set"),
     "a batch without parts": (
         {"variants": "train.grad_accum_steps=4", "batch_sizes": (6, 32)},
-        "accumulate = 4: expected",
+        "grad_accum_steps = 4: expected",
     ),
     "a path": ({"variants": "data.labelled.train=a/b"}, "variants = .*: expected a value without /"),
     "a variant twice": (
@@ -209,8 +260,8 @@ BAD = {
     ),
     "no batch": ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\): expected numbers above 0"),
     "what nothing reads": (
-        {"names": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},
-        r"seeds = 2: nothing reads it, since config\.downstream\.names",
+        {"tasks": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},
+        r"seeds = 2: nothing reads it, since config\.downstream\.tasks",
     ),
 }
 
@@ -218,7 +269,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fine_tuned_is_refused_in_one_line_before_anything_is_trained(pretrained, case, monkeypatch):
     own, said = BAD[case]
-    monkeypatch.setattr(loop, "drive", None)
+    monkeypatch.setattr(loop, "train_runs", None)
     with pytest.raises(errors.ConfigError) as refused:
         loop.check(resolution.resolve(pretrained[1](**own)))
     assert re.search(r"config\.(downstream\b.*)?" + said, str(refused.value)) and "\n" not in str(refused.value)
@@ -227,8 +278,11 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line_before_anything_is_tra
 def test_files_that_are_not_here_stop_no_list(pretrained):
     folder, copy = pretrained
     cfg = copy(path=str(folder / "elsewhere"))
-    assert sweep_state.state(cfg).name == "stopped"
+    assert sweep_state.read_state(cfg).name == "stopped"
     named = {"downstream.tasks": "topic,sst2", "downstream.path": "nowhere"}
-    (resolved,) = sweep_points.resolved(config.Config(), {"one": named}, {"downstream.seeds": 2}).values()
-    assert finetuning_recipe.trials(resolved)[:3] == [
-        ("topic", "", 5e-4, 3.0, 32, 0), ("topic", "", 5e-4, 3.0, 32, 1), ("topic", "", 1e-3, 3.0, 32, 0)]
+    (resolved,) = sweep_points.resolve_points(config.Config(), {"one": named}, {"downstream.seeds": 2}).values()
+    assert finetuning_recipe.list_trials(resolved)[:3] == [
+        ("topic", "", 5e-4, 3.0, 32, 0),
+        ("topic", "", 5e-4, 3.0, 32, 1),
+        ("topic", "", 1e-3, 3.0, 32, 0),
+    ]

@@ -1,4 +1,5 @@
 """The column of a task: chosen on dev, failures counted, intervals over pretraining seeds, the optimum in its row."""
+
 import numpy as np
 import pytest
 from pages import sweep
@@ -13,46 +14,71 @@ from mlm.report import summary, table
 from mlm.report.pages import sweep as page
 
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", "weight"), better=1, share=True)
-BESIDE = [Score(name, whose, ("right", "weight"), share=True, reference=whose, beside="accuracy")
-          for name, whose in (("most", "majority class"), ("optimum", "exact optimum"))]
+BESIDE = [
+    Score(name, whose, ("right", "weight"), share=True, reference=whose, reference_for="accuracy")
+    for name, whose in (("most", "majority class"), ("optimum", "Bayes optimum"))
+]
 MATTHEWS = Score("matthews", "held-out Matthews correlation", ("correct", "weight"), better=1)
 
 
 def tuned(rate, seed, value, score=ACCURACY, task="topic", what="ab" * 32, title="", note=""):
     scores = [score, *BESIDE] if score == ACCURACY else [score]
     values = {score.name: value, f"{score.name}_se": 0.02, "most": 0.125, "optimum": 0.92}
-    found = {"diverged": "step 3"} if value is None else {
-        "evaluation": values, "scores": [one._asdict() for one in scores]}
-    return {"what": what, "task": task, "variant": "", "learning_rate": rate, "epochs": 3.0, "batch_size": 32,
-            "seed": seed, "title": title or task, "note": note, **found}
+    found = (
+        {"diverged": "step 3"} if value is None else {"evaluation": values, "scores": [one._asdict() for one in scores]}
+    )
+    return {
+        "task_sha256": what,
+        "task": task,
+        "variant": "",
+        "learning_rate": rate,
+        "epochs": 3.0,
+        "batch_size": 32,
+        "seed": seed,
+        "title": title or task,
+        "note": note,
+        **found,
+    }
 
 
 def answers(*each, name="topic-abab"):
-    return {f"{name}/{finetuned_tasks.point(one)}-s{one['seed']}": one for one in each}
+    return {f"{name}/{finetuned_tasks.format_point(one)}-s{one['seed']}": one for one in each}
 
 
 def test_the_point_of_the_grid_with_the_best_mean_is_chosen_among_those_with_most_seeds():
-    found = finetuned_tasks.summary(answers(
-        tuned(1e-3, 0, 0.8), tuned(2e-3, 0, 0.95), tuned(1e-3, 1, 0.7), tuned(2e-3, 1, 0.5), tuned(4e-3, 0, 0.99)))
+    found = finetuned_tasks.summarize(
+        answers(
+            tuned(1e-3, 0, 0.8), tuned(2e-3, 0, 0.95), tuned(1e-3, 1, 0.7), tuned(2e-3, 1, 0.5), tuned(4e-3, 0, 0.99)
+        )
+    )
     (one,) = found.values()
     assert (one["learning_rate"], one["epochs"], one["values"], one["trials"]) == (1e-3, 3.0, [0.8, 0.7], 3)
-    assert one["failed"] == [] and one["references"] == {"majority class": 0.125, "exact optimum": 0.92}
+    assert one["failed"] == [] and one["references"] == {"majority class": 0.125, "Bayes optimum": 0.92}
     assert "error" not in one
 
 
-@pytest.mark.parametrize(("score", "value", "failed"), [
-    (ACCURACY, 0.125, True), (ACCURACY, 0.1, True), (ACCURACY, 0.126, False), (MATTHEWS, 0.0, True),
-    (MATTHEWS, -0.1, True), (MATTHEWS, 0.01, False), (ACCURACY, None, True)])
+@pytest.mark.parametrize(
+    ("score", "value", "failed"),
+    [
+        (ACCURACY, 0.125, True),
+        (ACCURACY, 0.1, True),
+        (ACCURACY, 0.126, False),
+        (MATTHEWS, 0.0, True),
+        (MATTHEWS, -0.1, True),
+        (MATTHEWS, 0.01, False),
+        (ACCURACY, None, True),
+    ],
+)
 def test_a_fine_tuning_that_is_no_better_than_none_has_failed(score, value, failed):
     good = tuned(1e-3, 0, 0.8, score)
-    (one,) = finetuned_tasks.summary(answers(good, tuned(1e-3, 1, value, score))).values()
+    (one,) = finetuned_tasks.summarize(answers(good, tuned(1e-3, 1, value, score))).values()
     assert one["failed"] == ([1] if failed else [])
     assert one["values"] == [0.8, 0.125 if value is None else value]  # what has diverged counts as the majority class
 
 
 def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
     def sha(*each):
-        (one,) = finetuned_tasks.summary(answers(*each)).values()
+        (one,) = finetuned_tasks.summarize(answers(*each)).values()
         return one["sha256"]
 
     assert sha(tuned(1e-3, 0, 0.8)) == sha(tuned(1e-3, 0, 0.7))
@@ -62,30 +88,38 @@ def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
 
 
 def asked(one, *each):
-    one["summary"]["tasks"] = finetuned_tasks.summary(answers(*each))
+    one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
     return one
 
 
 def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pretraining_seeds():
     values = [(0.80, 0.82), (0.70, 0.74), (0.75, 0.125)]
-    results = [asked(result("one", seed, 3.0, (*mlm.SCORES, *FLOORS)), tuned(1e-3, 0, a), tuned(1e-3, 1, b),
-                     tuned(1e-6, 0, 0.1), tuned(1e-6, 1, 0.1)) for seed, (a, b) in enumerate(values)]
+    results = [
+        asked(
+            result("one", seed, 3.0, (*mlm.SCORES, *FLOORS)),
+            tuned(1e-3, 0, a),
+            tuned(1e-3, 1, b),
+            tuned(1e-6, 0, 0.1),
+            tuned(1e-6, 1, 0.1),
+        )
+        for seed, (a, b) in enumerate(values)
+    ]
     other = asked(result("other", 0, 3.0, (*mlm.SCORES, *FLOORS)), tuned(1e-3, 0, 0.6))
     for one in (*results, other):
-        one["evaluation"] |= {"floor": 2.0, "gap": 1.0, "gap_se": 0.1, "floor_accuracy": 0.6}
-    made, columns = summary.table(results, OWN, about)
+        one["evaluation"] |= {"floor": 2.0, "excess_loss": 1.0, "excess_loss_se": 0.1, "floor_accuracy": 0.6}
+    made, columns = summary.build_table(results, OWN, about)
     (column,) = (column for column in columns if column.name == "task_topic")
     means = [100 * np.mean(pair) for pair in values]
     low, high = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
     assert column.title == "topic: accuracy (%)" and high > 100
     assert made[0]["task_topic"] == pytest.approx((np.mean(means), low, 100))
     rows = {row["model"]: row for row in made}
-    assert rows["exact optimum"]["loss"] == 2.0 and rows["exact optimum"]["task_topic"] == 92.0
+    assert rows["Bayes optimum"]["loss"] == 2.0 and rows["Bayes optimum"]["task_topic"] == 92.0
     assert rows["majority class"] == {"model": "majority class", "task_topic": 12.5}
-    said = table.markdown(made, columns)
+    said = table.to_markdown(made, columns)
     assert "dev, mean of 2 fine-tuning seeds, the best of 2 trials (learning rate x epochs x batch size); f" in said
     assert "1 of 6: one-seed2-012302 s1." in said
-    made, columns = summary.table([*results, other], OWN, about)  # of one seed, and of another grid
+    made, columns = summary.build_table([*results, other], OWN, about)  # of one seed, and of another grid
     titles = [column.title for column in columns if column.name.startswith("task_topic_")]
     assert len(titles) == 2 and all(title.startswith("topic: accuracy (%), ") for title in titles)
     (name,) = (name for name in made[1] if name.startswith("task_") and not name.endswith("_se"))
@@ -95,9 +129,11 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
 
 def test_a_correlation_has_its_own_scale_and_a_set_that_is_not_glue_s_says_so():
     one = asked(result("one", 0, 3.0), tuned(1e-3, 0, 0.3, MATTHEWS, "cola", title="CoLA", note="not GLUE's own split"))
-    made, columns = summary.table([one, asked(result("two", 0, 3.0), tuned(1e-3, 0, 0.1, MATTHEWS, "rte"))], OWN, about)
+    made, columns = summary.build_table(
+        [one, asked(result("two", 0, 3.0), tuned(1e-3, 0, 0.1, MATTHEWS, "rte"))], OWN, about
+    )
     assert made[0]["task_cola"].mean == 0.3 and columns[-2].title == "CoLA: Matthews correlation"
-    assert "one trial; not GLUE's own split." in table.markdown(made, columns)
+    assert "one trial; not GLUE's own split." in table.to_markdown(made, columns)
 
 
 def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
@@ -112,36 +148,54 @@ def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
         def table(results):
             rows, columns = architectures.table(results)
             rows[0] |= {"task_topic_paper": 84.2, "task_mnli_paper": 84.5}
-            return rows, (*columns, table.Column("task_topic_paper", "paper's topic", ".1f"),
-                          table.Column("task_mnli_paper", "paper's MNLI", ".1f"))
+            return rows, (
+                *columns,
+                table.Column("task_topic_paper", "paper's topic", ".1f"),
+                table.Column("task_mnli_paper", "paper's MNLI", ".1f"),
+            )
 
-    found = page.findings(Experiment, results)
+    found = page.collect_findings(Experiment, results)
     assert found.rows[0]["task_topic_difference"].mean == pytest.approx(85 - 84.2)
     assert [column.name for column in found.columns].count("task_mnli_difference") == 0
-    html = page.html("sweep", Experiment, found, results, 6)
+    html = page.render_page("sweep", Experiment, found, results, 6)
     assert html.count("topic: accuracy (%)") >= 2 and "paper&#39;s MNLI" in html and "majority class" in html
 
 
 def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s_columns_are_of_its_model():
     one = result("lstm", 0, 3.0)
     one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
-    one["summary"]["tasks"] = {}
-    one["config"]["downstream.variants"] = ("finetune.trainable_layers=-1,finetune.trainable_layers=1,finetune.trainable_layers=0")
+    one["summary"]["finetuned_tasks"] = {}
+    one["config"]["downstream.variants"] = (
+        "finetune.trainable_layers=-1,finetune.trainable_layers=1,finetune.trainable_layers=0"
+    )
     for variant, value in (
         ("finetune.trainable_layers=-1", 0.8),
         ("finetune.trainable_layers=1", 0.6),
         ("finetune.trainable_layers=0", 0.4),
     ):
         head = tuned(1e-3, 0, value) | {"variant": variant}
-        one["summary"]["tasks"] |= finetuned_tasks.summary(answers(head, name=f"topic-{variant}"))
+        one["summary"]["finetuned_tasks"] |= finetuned_tasks.summarize(answers(head, name=f"topic-{variant}"))
     made, columns = fine_tuning.table([one])
     assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
-        ("all", 80), ("last layer", 60), ("head alone", 40)]
+        ("all", 80),
+        ("last layer", 60),
+        ("head alone", 40),
+    ]
     assert [column.title for column in columns if column.name.startswith("task_")] == ["topic: accuracy (%)"]
-    one["config"]["downstream.variants"] = ("train.grad_accum_steps=2 finetune.trainable_layers=1,finetune.trainable_layers=1")
+    one["config"]["downstream.variants"] = (
+        "train.grad_accum_steps=2 finetune.trainable_layers=1,finetune.trainable_layers=1"
+    )
     assert [row.get("trained") for row in fine_tuning.table([one])[0][:2]] == [
-        "train.grad_accum_steps=2 finetune.trainable_layers=1", "finetune.trainable_layers=1"]
+        "train.grad_accum_steps=2 finetune.trainable_layers=1",
+        "finetune.trainable_layers=1",
+    ]
     for size, value in (("large", 84.5), ("base", None)):
-        one["config"] |= {"model.family": "transformer", "model.cell": "", "model.size": size,
-                          "mask.mask_token_prob": 1.0, "optim.learning_rate": 1e-3, "mask.rate": 0.4}
+        one["config"] |= {
+            "model.family": "transformer",
+            "model.cell": "",
+            "model.size": size,
+            "mask.mask_token_prob": 1.0,
+            "optim.learning_rate": 1e-3,
+            "mask.rate": 0.4,
+        }
         assert masking_rate.table([one])[0][0].get("task_mnli_paper") == value

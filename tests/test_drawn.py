@@ -2,6 +2,7 @@
 
 Where a test fails here, draws have changed: raise their version in DRAWN, then write down what is drawn now.
 """
+
 import itertools
 import zlib
 
@@ -9,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, small_config
+from small import FAMILY_CELLS, VOCAB, small_config
 
 from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
 from mlm.models import MODELS, layers
 from mlm.objectives import masking
-from mlm.train.step import update
+from mlm.training.step import update
 
 LANGUAGE = small_config(data__corpus="language", pack__seq_len=32).data.language
 
@@ -26,54 +27,93 @@ def crc32(*values) -> str:
 
 
 def language():
-    return zlib.crc32("\n".join(itertools.islice(grammar.documents(LANGUAGE), 50)).encode())
+    return zlib.crc32("\n".join(itertools.islice(grammar.iterate_documents(LANGUAGE), 50)).encode())
 
 
 def batches():
     rows = dict.fromkeys(("ids", "segments", "positions"), np.zeros((40, 4), np.int32))
-    rows[loader.USED] = np.arange(40)[:, None] % 5
-    made = (loader.train_batches(rows, seed=3, batch_size=4, start_step=7, grouped=grouped)
-            for grouped in (False, True))
-    return crc32(*(np.stack([batch.row_B, batch.epoch_B, batch.index_B])
-                   for of in made for batch in itertools.islice(of, 20)))
+    rows[loader.NUM_TOKENS] = np.arange(40)[:, None] % 5
+    made = (
+        loader.iterate_train_batches(rows, seed=3, batch_size=4, start_step=7, grouped=grouped)
+        for grouped in (False, True)
+    )
+    return crc32(
+        *(
+            np.stack([batch.split_index_B, batch.epoch_B, batch.index_B])
+            for of in made
+            for batch in itertools.islice(of, 20)
+        )
+    )
 
 
 def masks():
-    keys = update.row_keys(np.uint32(3), np.int32(5), jnp.arange(8))
+    keys = update.make_example_keys(np.uint32(3), np.int32(5), jnp.arange(8))
     ids = jnp.asarray(np.random.default_rng(0).integers(0, VOCAB, (8, 32)), jnp.int32)
-    drawn = jax.jit(lambda: [masking.corrupt(
-        keys, ids, rate=0.3, mask_share=0.5, random_share=0.3, slots=12, cdf_V=masking.cumulative(np.ones(VOCAB), True),
-        predict=0.4, view=view, views=2) for view in range(2)])()
+    drawn = jax.jit(
+        lambda: [
+            masking.corrupt_tokens(
+                keys,
+                ids,
+                rate=0.3,
+                mask_token_prob=0.5,
+                random_token_prob=0.3,
+                num_slots=12,
+                cdf_V=masking.compute_random_token_cdf(np.ones(VOCAB), True),
+                predict_rate=0.4,
+                mask_index=view,
+                num_masks=2,
+            )
+            for view in range(2)
+        ]
+    )()
     return crc32(*(np.concatenate([one.ids_BxL, one.positions_BxK, one.weights_BxK], 1) for one in drawn))
 
 
 def dropped():
-    return crc32(*(layers.kept(jax.random.key(3), rate, (5, 7, 11), 13) for rate in (0.1, 0.5)))
+    return crc32(*(layers.sample_keep_mask(jax.random.key(3), rate, (5, 7, 11), 13) for rate in (0.1, 0.5)))
 
 
 def items():
-    made = grammar.build(LANGUAGE)
-    words = [[made.words.index(word) for word in document.split()]
-             for document in itertools.islice(grammar.documents(LANGUAGE), 200)]
+    made = grammar.build_grammar(LANGUAGE)
+    words = [
+        [made.words.index(word) for word in document.split()]
+        for document in itertools.islice(grammar.iterate_documents(LANGUAGE), 200)
+    ]
     words_NxL = np.array([row + [-1] * (30 - len(row)) for row in words])
-    return crc32(*(np.stack(probes.sample(every(made, words_NxL), probes.SENTENCES, 20, 5)[0])
-                   for every in (probes.recall, probes.agreement)))
+    return crc32(
+        *(
+            np.stack(probes.sample_items(every(made, words_NxL), probes.SENTENCE_BINS, 20, 5)[0])
+            for every in (probes.find_recall_items, probes.find_agreement_items)
+        )
+    )
 
 
-@pytest.mark.parametrize(("name", "version", "draw", "drawn"), [
-    ("language", 1, language, 3612678098), ("batches", 2, batches, "ce4f9388"), ("masks", 2, masks, "29edbd21"),
-    ("dropout", 2, dropped, "47b1c9d2"), ("probes", 1, items, "1cfc59cb")],
-    ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "version", "draw", "drawn"),
+    [
+        ("language", 1, language, 3612678098),
+        ("batches", 2, batches, "ce4f9388"),
+        ("masks", 2, masks, "29edbd21"),
+        ("dropout", 2, dropped, "47b1c9d2"),
+        ("probes", 1, items, "1cfc59cb"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_draws_of_whole_numbers(name, version, draw, drawn):
     assert (RNG_VERSIONS[name], draw()) == (version, drawn)
 
 
-SUMS = {("feedforward", "window"): [656.7938, 56.5571], ("feedforward", "bag"): [577.6599, 59.4591],
-        ("rnn", "lstm"): [3183.6775, 81.9547], ("rnn", "gru"): [2507.6223, 73.4342],
-        ("rnn", "elman"): [1115.8020, 77.6432], ("transformer", ""): [1057.2512, 90.2736]}
+SUMS = {
+    ("feedforward", "window"): [656.7938, 56.5571],
+    ("feedforward", "bag"): [577.6599, 59.4591],
+    ("rnn", "lstm"): [3183.6775, 81.9547],
+    ("rnn", "gru"): [2507.6223, 73.4342],
+    ("rnn", "elman"): [1115.8020, 77.6432],
+    ("transformer", ""): [1057.2512, 90.2736],
+}
 
 
-@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_first_parameters(family, cell):
     """By their sums, as processors round otherwise."""
     model = MODELS[family].build(small_config(family, cell).model, VOCAB)

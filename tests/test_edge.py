@@ -1,4 +1,5 @@
 """Edge probes: the rows that bring words and their heads, and the loss on them by numpy."""
+
 import itertools
 import json
 
@@ -6,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from small import CLASSES, PLAIN, about, batch, small_config, with_text
+from small import CLASSES, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import measure
+from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, SEP
 from mlm.data.language import tags
 from mlm.data.rows import pack, preprocessors
@@ -17,7 +18,7 @@ from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import predictions
 from mlm.objectives import OBJECTIVES
-from mlm.train.step import evaluation
+from mlm.training.step import evaluation
 
 LAYERS, ROWS, WIDTH = 3, 4, 5
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
@@ -25,12 +26,20 @@ SENTENCE = (("w1", "NOUN", 2, "nsubj"), ("abc", "VERB", 0, "root"), ("w3", "NOUN
 
 
 def made(depth=-1, layers=0, **changes):
-    return small_config(objective="edge", **{**PLAIN, "model__num_layers": LAYERS, "finetune__trainable_layers": layers,
-                                             "finetune__max_layer": depth, **changes})
+    return small_config(
+        objective="edge_probing",
+        **{
+            **PLAIN,
+            "model__num_layers": LAYERS,
+            "finetune__trainable_layers": layers,
+            "finetune__max_layer": depth,
+            **changes,
+        },
+    )
 
 
 def model():
-    return types.Model(("both",), WIDTH, dict, None, None, encode_layers=lambda *args, key_B: H_KxBxLxD)
+    return types.Model(("bidirectional",), WIDTH, dict, None, None, encode_layers=lambda *args, key_B: H_KxBxLxD)
 
 
 def dense(params, x):
@@ -39,13 +48,13 @@ def dense(params, x):
 
 def plain(head, depth, rows):
     """logits_BxSxC, a span at a time."""
-    h_BxLxD = head["mix"]["scale"] * np.tensordot(softmax(head["mix"]["logits"]), H_KxBxLxD[:depth + 1], 1)
+    h_BxLxD = head["mix"]["scale"] * np.tensordot(softmax(head["mix"]["logits"]), H_KxBxLxD[: depth + 1], 1)
     out = np.zeros((ROWS, 16, len(CLASSES)))
     for row, slot in np.ndindex(ROWS, 16):
         both = []
         for name, before in (("one", ""), ("other", "other_")):
             first, last = (rows.labels[f"{before}{end}_BxL"][row, slot] for end in ("from", "to"))
-            x_TxP = dense(head[name]["project"], h_BxLxD[row, first:last + 1])
+            x_TxP = dense(head[name]["project"], h_BxLxD[row, first : last + 1])
             both.append(softmax((x_TxP @ head[name]["attend"])[:, 0]) @ x_TxP)
         out[row, slot] = dense(head["label"], np.tanh(dense(head["hidden"], np.concatenate(both))))
     return out
@@ -58,43 +67,54 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
     rows = with_text(full, segments_BxL=full.text.segments_BxL * real)
     rows.labels["to_BxL"][0], rows.labels["edge_BxL"][1, 9] = 5, 2  # a long span, and a slot on its own
     cfg, rng = made(depth), np.random.default_rng(1)
-    of = OBJECTIVES["edge"].build(cfg, about(cfg))
+    of = OBJECTIVES["edge_probing"].build(cfg, make_dataset_info(cfg))
     shapes = jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0))
     head = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
     evaluate = jax.jit(lambda head: of.loss({"model": {}, "objective": head}, model(), rows, None, None, train=False))
-    found = jax.device_get(evaluation.named(evaluate(head)))
+    found = jax.device_get(evaluation.name_sums(evaluate(head)))
     logits_BxSxC, edge_BxS = plain(head, depth, rows), rows.labels["edge_BxL"]
     asked_BxS, gold_BxSxC = (edge_BxS >= 0) & real, np.eye(len(CLASSES))[edge_BxS]
     nats_BxS = -np.where(gold_BxSxC > 0, np.log(expit(logits_BxSxC)), np.log(expit(-logits_BxSxC))).sum(-1)
     guess_BxSxC = (logits_BxSxC > 0) & asked_BxS[..., None]
     for name, value_B in {
-            "edge_nats": (nats_BxS * asked_BxS).sum(1), "edge_weight": asked_BxS.sum(1),
-            "found": guess_BxSxC.sum((1, 2)), "right": (guess_BxSxC * gold_BxSxC).sum((1, 2)),
-            "correct": ((logits_BxSxC.argmax(-1) == edge_BxS) & asked_BxS).sum(1),
-            "majority_correct": ((edge_BxS == 2) & asked_BxS).sum(1)}.items():
+        "edge_probing_nats": (nats_BxS * asked_BxS).sum(1),
+        "edge_probing_weight": asked_BxS.sum(1),
+        "predicted_positives": guess_BxSxC.sum((1, 2)),
+        "true_positives": (guess_BxSxC * gold_BxSxC).sum((1, 2)),
+        "correct": ((logits_BxSxC.argmax(-1) == edge_BxS) & asked_BxS).sum(1),
+        "majority_correct": ((edge_BxS == 2) & asked_BxS).sum(1),
+    }.items():
         np.testing.assert_allclose(found[name], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
-    score = {score.name: measure(score, found) for score in of.scores}
-    right, wrong, missed = (((guess_BxSxC == said) & ((gold_BxSxC > 0) == gold) & asked_BxS[..., None]).sum()
-                            for said, gold in ((1, True), (1, False), (0, True)))
+    score = {score.name: compute_score(score, found) for score in of.scores}
+    right, wrong, missed = (
+        ((guess_BxSxC == said) & ((gold_BxSxC > 0) == gold) & asked_BxS[..., None]).sum()
+        for said, gold in ((1, True), (1, False), (0, True))
+    )
     assert score["f1"][0] == pytest.approx(right / (right + (wrong + missed) / 2))
     assert score["majority_f1"][0] == pytest.approx((edge_BxS[asked_BxS] == 2).mean())
     by_hand = softmax(head["mix"]["logits"]) @ np.arange(depth + 1)
     np.testing.assert_allclose(score["gravity"], (by_hand, 0), atol=1e-5)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"layers": -1}, "^config.finetune.trainable_layers = -1: expected 0, since config.objective is edge"),
-    ({"depth": 4}, "^config.finetune.max_layer = 4: expected")])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": -1}, "^config.finetune.trainable_layers = -1: expected 0, since config.objective is edge_probing"),
+        ({"depth": 4}, "^config.finetune.max_layer = 4: expected"),
+    ],
+)
 def test_probes_of_what_trains_and_of_layers_that_there_are_not_are_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=said):
-        OBJECTIVES["edge"].check(made(**changes))
+        OBJECTIVES["edge_probing"].check(made(**changes))
 
 
 def write(folder, *sentences):
     lines = []
     for sentence in sentences:
-        lines += [f"{n}\t{word}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t_"
-                  for n, (word, tag, head, label) in enumerate(sentence, 1)]
+        lines += [
+            f"{n}\t{word}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t_"
+            for n, (word, tag, head, label) in enumerate(sentence, 1)
+        ]
         lines += [""]
     for name in ("train", "dev"):
         (folder / name).write_text("\n".join(lines) + "\n")
@@ -108,9 +128,17 @@ def pieces(tmp_path_factory):
 
 
 def asked(folder, tokenizer, **changes):
-    base = {"data.task": "ud_dep", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-            "tokenizer.path": tokenizer, "pack.seq_len": 16, "data.labelled.train": "train", "data.labelled.dev": "dev",
-            "data.labelled.test": "dev", "finetune.trainable_layers": 0}
+    base = {
+        "data.task": "ud_dep",
+        "data.task_path": str(folder),
+        "data.cache": str(folder / "cache"),
+        "tokenizer.path": tokenizer,
+        "pack.seq_len": 16,
+        "data.labelled.train": "train",
+        "data.labelled.dev": "dev",
+        "data.labelled.test": "dev",
+        "finetune.trainable_layers": 0,
+    }
     cfg = pack.resolve(fields.override(config.Config(), base | changes))
     pack.check(cfg)
     return cfg
@@ -120,8 +148,10 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
     far = tuple(("abc", "X", 20 if n == 1 else 1, "det") for n in range(1, 21))
     write(tmp_path, SENTENCE, far)
     known = kinds.given("", pieces)
-    for task, labels, heads in (("ud_dep", ("nsubj", "", "amod", "obj"), (2, 2, 4, 2)),
-                                ("ud_pos", ("NOUN", "VERB", "NOUN", "X"), (1, 2, 3, 4))):
+    for task, labels, heads in (
+        ("ud_dep", ("nsubj", "", "amod", "obj"), (2, 2, 4, 2)),
+        ("ud_pos", ("NOUN", "VERB", "NOUN", "X"), (1, 2, 3, 4)),
+    ):
         cfg = asked(tmp_path, pieces, **{"data.task": task})
         packed = pack.load(cfg)
         classes = packed.about.classes
@@ -129,7 +159,7 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
         words = [known.encode(word) for word, *_ in SENTENCE]
         starts = np.cumsum([1, *map(len, words)])
         rows = packed.train
-        assert rows["ids"][0, :starts[-1] + 1].tolist() == [CLS, *itertools.chain(*words), SEP]
+        assert rows["ids"][0, : starts[-1] + 1].tolist() == [CLS, *itertools.chain(*words), SEP]
         for at, (label, head) in enumerate(zip(labels, heads, strict=True)):
             if not label:
                 assert rows["edge"][0, at] == -1
@@ -145,17 +175,22 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
         assert np.flatnonzero(rows["edge"][1] >= 0).tolist() == list(range(first, fit))
         assert packed.manifest["train"]["lost"] == 20 - (fit - first) and packed.manifest["train"]["truncated"] == 1
         columns = {"predicted": rows["edge"] * (rows["edge"] >= 0), "score": np.zeros(rows["edge"].shape)}
-        told = list(predictions.lines(cfg, packed, "train", columns))
-        assert [(one["word"], one["gold"]) for one in told[:sum(map(bool, labels))]] == [
-            (at, label) for at, label in enumerate(labels) if label]
+        told = list(predictions.iterate_records(cfg, packed, "train", columns))
+        assert [(one["word"], one["gold"]) for one in told[: sum(map(bool, labels))]] == [
+            (at, label) for at, label in enumerate(labels) if label
+        ]
         assert [one["word"] for one in told if one["id"] == "1"] == list(range(first, fit))
         assert all(one["gold"] == one["predicted"] for one in json.loads(json.dumps(told)))
 
 
-@pytest.mark.parametrize(("head", "task", "said"), [
-    ("_", "ud_dep", r"train, line 1: head = '_': expected the number of a word, 1 to 4, or 0$"),
-    ("5", "ud_dep", r"train, line 1: head = '5': expected the number of a word, 1 to 4, or 0$"),
-    ("_", "ud_pos", "")])
+@pytest.mark.parametrize(
+    ("head", "task", "said"),
+    [
+        ("_", "ud_dep", r"train, line 1: head = '_': expected the number of a word, 1 to 4, or 0$"),
+        ("5", "ud_dep", r"train, line 1: head = '5': expected the number of a word, 1 to 4, or 0$"),
+        ("_", "ud_pos", ""),
+    ],
+)
 def test_a_head_that_is_no_word_is_refused_where_it_is_read(tmp_path, pieces, head, task, said):
     write(tmp_path, (("w1", "NOUN", head, "nsubj"), *SENTENCE[1:]))
     cfg = asked(tmp_path, pieces, **{"data.task": task})
@@ -167,15 +202,17 @@ def test_a_head_that_is_no_word_is_refused_where_it_is_read(tmp_path, pieces, he
 
 
 def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
-    cfg = fields.override(config.Config(), {"data.task": "tag", "objective": "edge", "tokenizer.path": "a",
-                                            "pack.seq_len": 32})
+    cfg = fields.override(
+        config.Config(), {"data.task": "tag", "objective": "edge_probing", "tokenizer.path": "a", "pack.seq_len": 32}
+    )
     pack.check(pack.resolve(cfg))
-    examples = list(tags.examples(cfg.data.language, "dev", 3))
+    examples = list(tags.generate_examples(cfg.data.language, "dev", 3))
     kinds.train(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
-    classes, tokenizer = tags.names(cfg.data.language), kinds.given("", str(tmp_path))
-    for one, (row,) in zip(examples, preprocessors.edge(examples, tokenizer, cfg, classes), strict=True):
+    classes, tokenizer = tags.list_labels(cfg.data.language), kinds.given("", str(tmp_path))
+    for one, (row,) in zip(examples, preprocessors.encode_edges(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]
         for name in ("from", "to", "other_from", "other_to"):
             assert [one.words[at - 1] for at in row.labels[name][places]] == [
-                word for word, label in zip(one.words, one.label, strict=True) if label]
+                word for word, label in zip(one.words, one.label, strict=True) if label
+            ]

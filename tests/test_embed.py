@@ -1,4 +1,5 @@
 """Embeddings of sentences and the geometry of states: against numpy, all pairs, and states whose answer is known."""
+
 import itertools
 import os
 import subprocess
@@ -19,21 +20,26 @@ from mlm.evaluation import embeddings, evaluation_tasks
 from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_columns, evaluation_tables
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
 
 WORDS = {f"w{number}": number for number in range(5, VOCAB)}
-TOKENIZER = plain.SimpleNamespace(encode_batch=lambda texts: [[WORDS[word] for word in text.split()] for text in texts],
-                                  starts_word_V=np.arange(VOCAB) % 3 != 0)
+TOKENIZER = plain.SimpleNamespace(
+    encode_batch=lambda texts: [[WORDS[word] for word in text.split()] for text in texts],
+    starts_word_V=np.arange(VOCAB) % 3 != 0,
+)
 TEXTS = ["w5 w6 w7", "w8", " ".join(f"w{number}" for number in range(10, 40)), "w9 w9 w30 w31"]
 
 
 def here(model):
     """What runs on this host alone, not compiled."""
-    alone = parallel.one_device(lambda *arguments: None)._replace(
-        per_row=lambda function, *fixed: lambda state, *arguments: jax.device_get(
-            function(*fixed, state.params, *arguments)), put_batch=lambda batch: batch)
-    return plain.SimpleNamespace(model=model, run=alone)
+    alone = parallel.build_single_device(lambda *arguments: None)._replace(
+        jit_per_example=lambda function, *fixed: (
+            lambda state, *arguments: jax.device_get(function(*fixed, state.params, *arguments))
+        ),
+        put_batch=lambda batch: batch,
+    )
+    return plain.SimpleNamespace(model=model, strategy=alone)
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +47,13 @@ def run():
     """A small model that was never trained."""
     cfg = small_config(eval__batch_size=4, model__num_layers=1)
     model, params, _ = build(cfg)
-    made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
-    return Trained(cfg, 0, TOKENIZER, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
+    made = plain.SimpleNamespace(model=model, strategy=parallel.build_single_device(lambda *arguments: None))
+    return TrainedRun(cfg, 0, TOKENIZER, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 
 def test_the_three_embeddings_are_those_of_numpy(run):
-    found = embeddings.sentences(run, TEXTS)
-    assert found.cut == 1 and found.cls_SxKxD.shape[:2] == (4, 2)
+    found = embeddings.embed_sentences(run, TEXTS)
+    assert found.truncated == 1 and found.cls_SxKxD.shape[:2] == (4, 2)
     ids = [[WORDS[word] for word in text.split()][:14] for text in TEXTS]
     rows_BxL = np.array([[CLS, *row, SEP, *[0] * (14 - len(row))] for row in ids], np.int32)
     there_BxL = (rows_BxL > 0).astype(np.int32)
@@ -56,7 +62,7 @@ def test_the_three_embeddings_are_those_of_numpy(run):
     h_BxLxD = np.asarray(jax.jit(run.program.model.encode)(params, shown)[0])
     for row, h_LxD, cls_KxD, mean_KxD, static_D in zip(ids, h_BxLxD, *found[:3], strict=True):
         assert cls_KxD[-1] == pytest.approx(h_LxD[0], abs=1e-5)
-        assert mean_KxD[-1] == pytest.approx(h_LxD[1:1 + len(row)].mean(0), abs=1e-5)
+        assert mean_KxD[-1] == pytest.approx(h_LxD[1 : 1 + len(row)].mean(0), abs=1e-5)
         assert static_D == pytest.approx(params["token"]["embedding"][row].mean(0), abs=1e-6)
 
 
@@ -65,30 +71,42 @@ def test_similarities_are_the_correlations_of_cosines(run):
     texts = [" ".join(draws.choice(list(WORDS), 5)) for _ in range(40)]
     pairs = [[*draws.choice(texts, 2), float(value)] for value in draws.integers(0, 6, 60)]
     part, told = EvaluationCase("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
-    found = EVALUATION_TASKS["sts"].ask(run, part, lambda: told.append(1))
-    assert len(told) == EVALUATION_TASKS["sts"].work(run, part) and found["pairs"] == 60
-    vectors = embeddings.sentences(run, texts)
+    found = EVALUATION_TASKS["sts"].evaluate(run, part, lambda: told.append(1))
+    assert len(told) == EVALUATION_TASKS["sts"].count_units(run, part) and found["pairs"] == 60
+    vectors = embeddings.embed_sentences(run, texts)
     at = {text: place for place, text in enumerate(texts)}
-    for of, h_SxD in ((found["static"], vectors.static_SxD), (found["layers"][-1]["mean"], vectors.mean_SxKxD[:, -1]),
-                      (found["layers"][-1]["cls"], vectors.cls_SxKxD[:, -1])):
+    for of, h_SxD in (
+        (found["static"], vectors.static_SxD),
+        (found["layers"][-1]["mean"], vectors.mean_SxKxD[:, -1]),
+        (found["layers"][-1]["cls"], vectors.cls_SxKxD[:, -1]),
+    ):
         h_SxD = h_SxD.astype(np.float64)
-        cosines = [h_SxD[at[a]] @ h_SxD[at[b]] / np.linalg.norm(h_SxD[at[a]]) / np.linalg.norm(h_SxD[at[b]])
-                   for a, b, _ in pairs]
+        cosines = [
+            h_SxD[at[a]] @ h_SxD[at[b]] / np.linalg.norm(h_SxD[at[a]]) / np.linalg.norm(h_SxD[at[b]])
+            for a, b, _ in pairs
+        ]
         values = [value for *_, value in pairs]
         assert of["spearman"] == pytest.approx(stats.spearmanr(np.round(cosines, 9), values)[0])
         assert of["pearson"] == pytest.approx(stats.pearsonr(cosines, values)[0], abs=1e-5)
         assert 0.05 < of["spearman_se"] < 0.3
-    assert {*embeddings.cosines(vectors.mean_SxKxD[:, -1], vectors.mean_SxKxD[:, -1])} == {
+    assert {*embeddings.compute_cosines(vectors.mean_SxKxD[:, -1], vectors.mean_SxKxD[:, -1])} == {
         1.0
     }  # same texts share a rank
-    kept = {"answers": {"sts": {"stsb/dev": found | {"sha256": "ab"}}}, "summary": {}}
-    columns = {text.column: answer.value for text, answer in evaluation_columns.answers(kept)}
-    assert columns == {"stsb_dev_static": found["static"]["spearman"], **{
-        f"stsb_dev_{read}": found["layers"][-1][read]["spearman"] for read in ("mean", "cls")}}
-    assert [row["embedding"] for row in evaluation_tables.similarities(kept)[0]] == [
-        "static", "cls, embeddings", "mean, embeddings", "cls, layer 1", "mean, layer 1"]
-    left = run._replace(cfg=fields.override(run.cfg, {"model.context": "left"}))
-    assert embeddings.ask_similarities(left, part, lambda: None)["layers"][-1].keys() == {
+    kept = {"evaluations": {"sts": {"stsb/dev": found | {"sha256": "ab"}}}, "summary": {}}
+    columns = {text.column: answer.value for text, answer in evaluation_columns.iterate_evaluations(kept)}
+    assert columns == {
+        "stsb_dev_static": found["static"]["spearman"],
+        **{f"stsb_dev_{read}": found["layers"][-1][read]["spearman"] for read in ("mean", "cls")},
+    }
+    assert [row["embedding"] for row in evaluation_tables.build_similarity_table(kept)[0]] == [
+        "static",
+        "cls, embeddings",
+        "mean, embeddings",
+        "cls, layer 1",
+        "mean, layer 1",
+    ]
+    left = run._replace(cfg=fields.override(run.cfg, {"model.context": "causal"}))
+    assert embeddings.evaluate_similarity(left, part, lambda: None)["layers"][-1].keys() == {
         "mean"
     }  # [CLS] has seen nothing
 
@@ -98,124 +116,154 @@ def test_anisotropy_is_the_mean_over_all_pairs_of_different_rows():
     row_W, h_WxD = np.sort(draws.integers(0, 9, 60)), draws.normal(size=(60, 5)) + 0.5
     u_WxD = h_WxD / np.linalg.norm(h_WxD, axis=1, keepdims=True)
     every = [u_WxD[i] @ u_WxD[j] for i, j in itertools.combinations(range(60), 2) if row_W[i] != row_W[j]]
-    assert embeddings.anisotropy(h_WxD, row_W)[0] == pytest.approx(np.mean(every), abs=1e-12)
-    with pytest.raises(errors.ConfigError, match=r"^held-out rows = 1: expected two or more"):
-        embeddings.anisotropy(h_WxD, np.zeros(60, int))
+    assert embeddings.compute_anisotropy(h_WxD, row_W)[0] == pytest.approx(np.mean(every), abs=1e-12)
+    with pytest.raises(errors.ConfigError, match=r"^held-out examples = 1: expected two or more"):
+        embeddings.compute_anisotropy(h_WxD, np.zeros(60, int))
 
 
 def test_a_round_cloud_has_no_anisotropy_and_a_shifted_one_that_of_its_shift():
     draws = np.random.default_rng(1)
     row_W, h_WxD = np.repeat(np.arange(100), 20), draws.normal(size=(2000, 256))
-    mean, error = embeddings.anisotropy(h_WxD, row_W)
+    mean, error = embeddings.compute_anisotropy(h_WxD, row_W)
     assert abs(mean) < 5 * error < 2e-3
     for shift in (1.0, 3.0):  # of a unit cloud in D dimensions: shift^2 / (shift^2 + 1)
-        mean, error = embeddings.anisotropy(h_WxD + shift, row_W)
+        mean, error = embeddings.compute_anisotropy(h_WxD + shift, row_W)
         assert mean == pytest.approx(shift**2 / (shift**2 + 1), abs=2e-3)
     own_RxD = draws.normal(size=(100, 8)).repeat(20, axis=0)  # rows that differ: their error is over rows, not words
     h_WxD = draws.normal(size=(2000, 8)) + own_RxD + 1
-    mean, error = embeddings.anisotropy(h_WxD, row_W)
+    mean, error = embeddings.compute_anisotropy(h_WxD, row_W)
     again = []
     for _ in range(300):
         rows = draws.integers(0, 100, 100)
         index = (rows[:, None] * 20 + np.arange(20)).ravel()
-        again.append(embeddings.anisotropy(h_WxD[index], row_W)[0])
+        again.append(embeddings.compute_anisotropy(h_WxD[index], row_W)[0])
     assert error == pytest.approx(np.std(again), rel=0.2)
 
 
 def test_a_static_vector_explains_all_of_rank_one_and_one_share_of_many_directions():
     draws = np.random.default_rng(0)
     v_D = draws.normal(size=16)
-    assert embeddings.explained_variance(draws.normal(size=(7, 1)) * v_D) == pytest.approx(1)
-    assert embeddings.explained_variance(np.eye(16)[:8]) == pytest.approx(1 / 8)
-    assert embeddings.explained_variance(np.diag([2.0, 1, 1, 1])) == pytest.approx(4 / 7)
-    assert embeddings.explained_variance(np.zeros((5, 16))) == 1
+    assert embeddings.compute_explained_variance(draws.normal(size=(7, 1)) * v_D) == pytest.approx(1)
+    assert embeddings.compute_explained_variance(np.eye(16)[:8]) == pytest.approx(1 / 8)
+    assert embeddings.compute_explained_variance(np.diag([2.0, 1, 1, 1])) == pytest.approx(4 / 7)
+    assert embeddings.compute_explained_variance(np.zeros((5, 16))) == 1
     h_XxD = draws.normal(size=(6, 16))
-    cosine_XxX = embeddings.unit(h_XxD) @ embeddings.unit(h_XxD).T
-    assert embeddings.self_similarity(h_XxD) == pytest.approx(cosine_XxX[~np.eye(6, dtype=bool)].mean())
-    assert embeddings.self_similarity(np.tile(v_D, (5, 1))) == pytest.approx(1)
+    cosine_XxX = embeddings.l2_normalize(h_XxD) @ embeddings.l2_normalize(h_XxD).T
+    assert embeddings.compute_self_similarity(h_XxD) == pytest.approx(cosine_XxX[~np.eye(6, dtype=bool)].mean())
+    assert embeddings.compute_self_similarity(np.tile(v_D, (5, 1))) == pytest.approx(1)
 
 
 def test_words_are_their_pieces_and_their_states_the_mean():
     # 6, 9, 12 continue a word; 2 and 3 are [CLS] and [SEP], 1 is unknown
     ids_BxL = np.array([[2, 5, 6, 9, 7, 1, 6, 3], [2, 6, 5, 6, 9, 3, 0, 0]], np.int32)
     h_BxKxLxD = np.arange(2 * 2 * 8 * 3, dtype=np.float32).reshape(2, 2, 8, 3)
-    keys, row_W, h_WxKxD = embeddings.words(TOKENIZER.starts_word_V | (np.arange(VOCAB) < 5), ids_BxL, h_BxKxLxD)
+    keys, row_W, h_WxKxD = embeddings.pool_words(TOKENIZER.starts_word_V | (np.arange(VOCAB) < 5), ids_BxL, h_BxKxLxD)
     assert [np.frombuffer(key, np.int32).tolist() for key in keys] == [[5, 6, 9], [7], [5, 6, 9]]
     assert row_W.tolist() == [0, 0, 1]
     for word, (row, first, end) in zip(h_WxKxD, ((0, 1, 4), (0, 4, 5), (1, 2, 5)), strict=True):
         assert word == pytest.approx(h_BxKxLxD[row, :, first:end].mean(1))
     row_W = np.array([0, 0, 1, 2, 3, 3, 4, 5])
-    groups = embeddings.contexts([b"a", b"a", b"a", b"a", b"a", b"b", b"a", b"b"], row_W)
+    groups = embeddings.group_contexts([b"a", b"a", b"a", b"a", b"a", b"b", b"a", b"b"], row_W)
     assert [places.tolist() for places in groups] == [[0, 2, 3, 4, 6]]  # b stands in two rows
-    for place_X in embeddings.drawn(row_W, [6, 3]):
+    for place_X in embeddings.sample_random_words(row_W, [6, 3]):
         assert len({*row_W[place_X]}) == len(place_X)
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__batch_size=16, model__num_layers=1, model__width=8,
-                       model__mlp_dim=8, data__language__validation_documents=40, eval__anisotropy=True)
+    cfg = drawn_config(
+        tmp_path_factory.mktemp("cache"),
+        eval__batch_size=16,
+        model__num_layers=1,
+        model__width=8,
+        model__mlp_dim=8,
+        data__language__validation_documents=40,
+        eval__anisotropy=True,
+    )
     return cfg, pack.load(cfg)
 
 
 def of_words_alone(cfg, rows):
     """A run whose model's states are rows of a table."""
     table_VxD = np.random.default_rng(0).normal(size=(rows.about.vocab_size, 8)).astype(np.float32) + 0.5
-    model = types.Model(("both",), 8, None, None, None, encode_layers=lambda params, text, source=None, *, key_B=None: (
-        jax.numpy.asarray(table_VxD)[text.ids_BxL][None]))
-    return Trained(cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows.about, rows)
+    model = types.Model(
+        ("both",),
+        8,
+        None,
+        None,
+        None,
+        encode_layers=lambda params, text, source=None, *, key_B=None: jax.numpy.asarray(table_VxD)[text.ids_BxL][None],
+    )
+    return TrainedRun(
+        cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows.about, rows
+    )
 
 
 def test_states_that_know_no_context_are_their_words_alone(drawn):
     cfg, rows = drawn
     run = of_words_alone(cfg, rows)
-    part = embeddings.held_out(cfg)
-    found = EVALUATION_TASKS["embeddings"].ask(run, part, lambda: None)
-    of_layer, = found["layers"]
-    assert found["rows"] == 40 and found["words"] > 20 and found["places"] >= 5 * found["words"]
+    part = embeddings.make_anisotropy_case()
+    found = EVALUATION_TASKS["anisotropy"].evaluate(run, part, lambda: None)
+    (of_layer,) = found["layers"]
+    assert found["examples"] == 40 and found["words"] > 20 and found["occurrences"] >= 5 * found["words"]
     assert of_layer["self_similarity"] == pytest.approx(1) and of_layer["explained"] == pytest.approx(1)
     assert 0 < of_layer["anisotropy"] < 0.9 and of_layer["explained_random"] < 0.9
     assert of_layer["explained_adjusted"] == pytest.approx(1 - of_layer["explained_random"])
     assert of_layer["self_similarity_adjusted"] == pytest.approx(1 - of_layer["anisotropy"])
-    assert embeddings.ask_held_out(run, part, lambda: None) == found  # nothing of it is chance
-    few = run._replace(at_hand=rows._replace(validation={name: x[:2] for name, x in rows.validation.items()}))
-    with pytest.raises(errors.ConfigError, match=r"^words of 2 held-out rows that stand in 5 of them .* = 0: expected"):
-        embeddings.ask_held_out(few, part, lambda: None)
+    assert embeddings.evaluate_anisotropy(run, part, lambda: None) == found  # nothing of it is chance
+    few = run._replace(cached_data=rows._replace(validation={name: x[:2] for name, x in rows.validation.items()}))
+    with pytest.raises(errors.ConfigError, match=r"^words that 5 or more of 2 held-out examples hold = 0: expected"):
+        embeddings.evaluate_anisotropy(few, part, lambda: None)
 
 
 def test_a_run_whose_config_names_them_is_asked_them_at_its_end(drawn, tmp_path):
     cfg, rows = drawn
     for name in ("dev", "test"):
-        (tmp_path / f"sts-{name}.csv").write_text("".join(
-            f"a\tb\tc\t{number}\t{number % 6}.5\tOne text\tAnother \"one\"\textra\n" for number in range(4)))
+        (tmp_path / f"sts-{name}.csv").write_text(
+            "".join(f'a\tb\tc\t{number}\t{number % 6}.5\tOne text\tAnother "one"\textra\n' for number in range(4))
+        )
     named = small_config(eval__sts=str(tmp_path))
-    due = [part for part in evaluation_tasks.due(named) if part.question == "sts"]
+    due = [part for part in evaluation_tasks.list_due_cases(named) if part.task == "sts"]
     assert [part.name for part in due] == ["stsb/dev", "stsb/test"]
     assert fields.fingerprint(named) == fields.fingerprint(small_config())  # it changes nothing of the run
-    assert due[0].asked["pairs"][1] == ["One text", 'Another "one"', 1.5]
-    assert ("embeddings", "held-out") in [(part.question, part.name) for part in evaluation_tasks.due(cfg)]
+    assert due[0].inputs["pairs"][1] == ["One text", 'Another "one"', 1.5]
+    assert ("anisotropy", "held-out") in [(part.task, part.name) for part in evaluation_tasks.list_due_cases(cfg)]
     (tmp_path / "run").mkdir()
     run = of_words_alone(fields.override(cfg, {"workdir": str(tmp_path / "run")}), rows)
-    first = evaluation_tasks.ask(run, [embeddings.held_out(cfg)])
-    found = {text.column: answer.value for text, answer in evaluation_columns.answers(first)}
-    last = first["answers"]["embeddings"]["held-out"]["layers"][-1]
+    first = evaluation_tasks.evaluate(run, [embeddings.make_anisotropy_case()])
+    found = {text.column: answer.value for text, answer in evaluation_columns.iterate_evaluations(first)}
+    last = first["evaluations"]["anisotropy"]["held-out"]["layers"][-1]
     assert found == {name: last[name] for name in ("anisotropy", "self_similarity_adjusted", "explained_adjusted")}
-    (row,), columns = evaluation_tables.geometry(first)
+    (row,), columns = evaluation_tables.build_geometry_table(first)
     assert row["anisotropy"].mean == last["anisotropy"] < row["anisotropy"].high and len(columns) == 7
-    before = (tmp_path / "run" / "judged.json").stat().st_mtime_ns
-    assert evaluation_tasks.ask(run, [embeddings.held_out(cfg)]) == first
-    assert (tmp_path / "run" / "judged.json").stat().st_mtime_ns == before
+    before = (tmp_path / "run" / "evaluations.json").stat().st_mtime_ns
+    assert evaluation_tasks.evaluate(run, [embeddings.make_anisotropy_case()]) == first
+    assert (tmp_path / "run" / "evaluations.json").stat().st_mtime_ns == before
     (tmp_path / "sts-test.csv").write_text("a\tb\tc\t1\thigh\tOne\tTwo\n")
-    for folder, message in (("absent", r"^config.eval.sts = '.*/absent': expected the folder of stsb's files$"),
-                            (".", r"^config.eval.sts = .*sts-test.csv, line 1: label = 'high': expected a finite")):
+    for folder, message in (
+        ("absent", r"^config.eval.sts = '.*/absent': expected the folder of stsb's files$"),
+        (".", r"^config.eval.sts = .*sts-test.csv, line 1: label = 'high': expected a finite"),
+    ):
         with pytest.raises(errors.ConfigError, match=message) as caught:
-            evaluation_tasks.due(small_config(eval__sts=str(tmp_path / folder)))
+            evaluation_tasks.list_due_cases(small_config(eval__sts=str(tmp_path / folder)))
         assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_told_before_training(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "mlm.cli.train", f"--config.workdir={tmp_path / 'a'}",
-                           f"--config.eval.sts={tmp_path / 'none'}"], cwd=Path(__file__).parents[1],
-                          capture_output=True, text=True, check=False, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mlm",
+            "train",
+            f"--config.workdir={tmp_path / 'a'}",
+            f"--config.eval.sts={tmp_path / 'none'}",
+        ],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
     assert done.returncode == 2 and done.stderr.startswith("error: config.eval.sts = ") and not done.stdout
     assert done.stderr.count("\n") == 1 and not (tmp_path / "a" / "checkpoints").exists()

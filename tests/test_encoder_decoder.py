@@ -1,4 +1,5 @@
 """Encoder-decoders: what a token of the row and of the source reaches, and that rows side by side are rows alone."""
+
 import dataclasses
 import functools
 
@@ -6,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, about, batch, small_config
+from small import PLAIN, VOCAB, batch, make_dataset_info, small_config
 
 from mlm.base import types
 from mlm.models import MODELS
-from mlm.train.step import program
+from mlm.training.step import program
 
 CELLS = MODELS["encoder_decoder"].cells
 cells = pytest.mark.parametrize("cell", CELLS)
@@ -33,7 +34,8 @@ def built(cfg, vocab=VOCAB):
     model, rng = MODELS[cfg.model.family].build(cfg.model, vocab), np.random.default_rng(0)
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(size=x.shape).astype(np.float32),
-        jax.eval_shape(model.init, jax.random.key(0)))
+        jax.eval_shape(model.init, jax.random.key(0)),
+    )
     return model, params, jax.jit(lambda text, source: model.logits(params, model.encode(params, text, source)[0]))
 
 
@@ -52,13 +54,12 @@ def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell)
     def states(own, others):
         """The row's states where each token of row and source has a table of its own to be read from."""
         table = jnp.concatenate([own, others])
-        numbered = lambda text, first: text._replace(  # noqa: E731
-            ids_BxL=first + jnp.arange(text.ids_BxL.shape[1])[None])
+        numbered = lambda text, first: text._replace(ids_BxL=first + jnp.arange(text.ids_BxL.shape[1])[None])
         given = {**params, "token": {"embedding": table}}
         return model.encode(given, numbered(text, 0), numbered(source, len(own)))[0][0]
 
     rng = np.random.default_rng(3)
-    draw = lambda text: jnp.asarray(rng.normal(size=(text.ids_BxL.shape[1], model.width)), jnp.float32)  # noqa: E731
+    draw = lambda text: jnp.asarray(rng.normal(size=(text.ids_BxL.shape[1], model.width)), jnp.float32)
     slopes = jax.jit(jax.jacrev(states, (0, 1)))(draw(text), draw(source))
     moved_LxL, moved_LxS = (np.abs(slope).max((1, 3)) > 0 for slope in slopes)
     segments_L, segments_S, real_L = text.segments_BxL[0], source.segments_BxL[0], text.segments_BxL[0] > 0
@@ -79,30 +80,39 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
     text, source = pairs()
     together = np.asarray(logits(text, source))
     for row in range(2):
-        apart = logits(*(types.Tokens(*map(np.concatenate, zip(*(alone(one, row, segment) for segment in (1, 2)),
-                                                             strict=True))) for one in (text, source)))
+        apart = logits(
+            *(
+                types.Tokens(*map(np.concatenate, zip(*(alone(one, row, segment) for segment in (1, 2)), strict=True)))
+                for one in (text, source)
+            )
+        )
         for segment in (1, 2):
             places = np.flatnonzero(text.segments_BxL[row] == segment)
-            np.testing.assert_allclose(apart[segment - 1, :len(places)], together[row, places], atol=2e-5)
+            np.testing.assert_allclose(apart[segment - 1, : len(places)], together[row, places], atol=2e-5)
 
 
 @pytest.mark.parametrize(("cell", "norm"), [("transformer", "pre"), ("transformer", "post"), ("gru", "pre")])
 def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
-    """Behind prompts of three lengths, of which one is none, and beside sources of two; rotary where there are places.
-    """
-    changes = {"model__num_layers": 2, "model__norm_placement": norm,
-               "model__positions": "rotary" if norm == "pre" else "sinusoidal"}
+    """Behind prompts of three lengths, one of them empty, and beside sources of two; rotary positions."""
+    changes = {
+        "model__num_layers": 2,
+        "model__norm_placement": norm,
+        "model__positions": "rotary" if norm == "pre" else "sinusoidal",
+    }
     model, params, logits = built(config_of(cell, **changes))
     source = batch(3, 12, seed=2, pad=0).text
-    source = source._replace(segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),
-                             positions_BxL=np.tile(np.arange(12, dtype=np.int32), (3, 1)))
+    source = source._replace(
+        segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),
+        positions_BxL=np.tile(np.arange(12, dtype=np.int32), (3, 1)),
+    )
     ids_BxL = batch(3, 9, seed=3, pad=0).text.ids_BxL
     ones = np.ones_like(ids_BxL)
     whole = logits(types.Tokens(ids_BxL, ones, np.arange(9, dtype=np.int32) * ones, 0 * ones), source)
     length_B = np.array([3, 0, 2])
     there_BxL = (np.arange(4) < length_B[:, None]).astype(np.int32)
     cache = jax.jit(model.init_cache, static_argnums=3)(
-        params, types.Tokens(ids_BxL[:, :4] * there_BxL, there_BxL, there_BxL * np.arange(4), 0 * there_BxL), source, 9)
+        params, types.Tokens(ids_BxL[:, :4] * there_BxL, there_BxL, there_BxL * np.arange(4), 0 * there_BxL), source, 9
+    )
     further = jax.jit(model.decode_step)
     for step in range(6):
         place_B = length_B + step
@@ -149,10 +159,14 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
     found = []
     for fast in paths:
         cfg = config_of(cell, **PLAIN, model__fused_kernels=fast, model__remat=fast)
-        model, objective = program.parts(cfg, about(cfg)._replace(source_length=23))
+        model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg)._replace(source_len=23))
 
         def loss(params, model=model, objective=objective, cfg=cfg):
-            return objective.loss(params, model, rows, key_B, program.knobs(cfg), train=True).loss_B["causal"].sum()
+            return (
+                objective.loss(params, model, rows, key_B, program.make_train_hparams(cfg), train=True)
+                .loss_B["causal"]
+                .sum()
+            )
 
         found.append(jax.jit(jax.value_and_grad(loss))({"model": built(cfg)[1]}))
     (loss, gradient), (plain, other) = found[0], found[-1]

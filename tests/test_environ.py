@@ -1,4 +1,5 @@
 """What a command sets before libraries load: kept programs, and how memory is held."""
+
 import json
 import os
 import subprocess
@@ -13,12 +14,14 @@ from mlm.cli import process_environment
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-PRINT = ("import json, os; from launch import environ; "
-         "environ.restart(environ.compiled() | environ.ALLOCATOR); print(json.dumps(dict(os.environ)))")
+PRINT = (
+    "import json, os; from mlm.cli import process_environment as own; "
+    "own.restart(own.compiled() | own.ALLOCATOR); print(json.dumps(dict(os.environ)))"
+)
 
 
 def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
-    ours = process_environment.ALLOCATOR.keys() | process_environment.compiled().keys()
+    ours = process_environment.ALLOCATOR.keys() | process_environment.compilation_cache_settings().keys()
     given = {name: value for name, value in os.environ.items() if name not in ours}
     given |= {"MALLOC_ARENA_MAX": "7", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, check=True)
@@ -27,13 +30,21 @@ def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("flags", "arena"), [((), "1"), (("--noallocator",), None), (("--allocator=false",), None)])
+@pytest.mark.parametrize(("flags", "arena"), [((), "1"), (("--no-tune_malloc",), None)])
 def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, flags, arena):
-    (tmp_path / "tells.py").write_text("import os, sys\ndef get_config():\n    raise ValueError(os.environ.get("
-                                       "'MALLOC_ARENA_MAX'), {'numpy', 'jax'} & sys.modules.keys())\n")
+    (tmp_path / "tells.py").write_text(
+        "import os, sys\ndef get_config():\n    raise ValueError(os.environ.get("
+        "'MALLOC_ARENA_MAX'), {'numpy', 'jax'} & sys.modules.keys())\n"
+    )
     given = {name: value for name, value in environment().items() if name not in process_environment.ALLOCATOR}
-    done = subprocess.run([sys.executable, "-m", "mlm.cli.train", f"--config={tmp_path}/tells.py", *flags], cwd=ROOT,
-                          env=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "mlm", "train", f"--config={tmp_path}/tells.py", *flags],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert f"ValueError: ({arena!r}, set())" in done.stderr and done.returncode == 2
 
 
@@ -41,15 +52,30 @@ def test_a_second_start_compiles_nothing(tmp_path):
     (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
 
     def start(workdir):
-        fields = {"data.path": tmp_path / "text", "data.document_boundary": "blank_line",
-                  "data.cache": tmp_path / "cache", "tokenizer.kind": "words", "tokenizer.vocab_size": 100,
-                  "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16, "model.mlp_dim": 16,
-                  "model.num_heads": 1, "train.steps": 2, "train.batch_size": 8, "eval.batch_size": 8,
-                  "workdir": workdir}
-        done = subprocess.run([sys.executable, "-m", "mlm.cli.train", *(f"--config.{name}={value}" for name, value in
-                                                                     fields.items())],
-                              cwd=ROOT, env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
-                              capture_output=True, text=True, check=True)
+        fields = {
+            "data.path": tmp_path / "text",
+            "data.document_boundary": "blank_line",
+            "data.cache": tmp_path / "cache",
+            "tokenizer.kind": "words",
+            "tokenizer.vocab_size": 100,
+            "pack.seq_len": 16,
+            "model.num_layers": 1,
+            "model.width": 16,
+            "model.mlp_dim": 16,
+            "model.num_heads": 1,
+            "train.steps": 2,
+            "train.batch_size": 8,
+            "eval.batch_size": 8,
+            "workdir": workdir,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "mlm", "train", *(f"--config.{name}={value}" for name, value in fields.items())],
+            cwd=ROOT,
+            env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert "done:" in done.stdout
         return {path.name for path in (tmp_path / "compiled").iterdir()}
 

@@ -1,4 +1,5 @@
 """Means with honest errors, the same masks for every model, and every held-out row once."""
+
 import jax
 import numpy as np
 import pytest
@@ -6,14 +7,14 @@ from small import batch, small_config, small_program
 
 from mlm.base import errors, estimates
 from mlm.objectives import mlm
-from mlm.train.step import evaluation, program
+from mlm.training.step import evaluation, program
 
 
 def test_standard_error_is_that_of_repeated_samples_of_rows():
     rng = np.random.default_rng(0)
     effect, weight = rng.normal(0, 1, (400, 300)), rng.integers(1, 20, (400, 300))
     total = weight * (3 + effect) + rng.normal(0, 1, (400, 300)) * weight**0.5
-    means, errors = zip(*(estimates.ratio(t, w) for t, w in zip(total, weight, strict=True)), strict=True)
+    means, errors = zip(*(estimates.compute_ratio(t, w) for t, w in zip(total, weight, strict=True)), strict=True)
     assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
     assert np.mean(means) == pytest.approx(3, abs=0.02)
 
@@ -23,9 +24,11 @@ def run(batch_size, rows=10, params_seed=0):
     cfg = small_config(eval__batch_size=batch_size, model__num_layers=1)
     made, text = small_program(cfg), batch(rows).text
     columns = {"ids": text.ids_BxL, "segments": text.segments_BxL, "positions": text.positions_BxL}
-    state = made.run.put_state(jax.device_get(made.initial(program.knobs(cfg)._replace(seed=np.uint32(params_seed)))))
-    found = evaluation.collect(cfg, made, state, columns)
-    return found, evaluation.summary(found, made.objective.scores)
+    state = made.strategy.put_state(
+        jax.device_get(made.init_state(program.make_train_hparams(cfg)._replace(seed=np.uint32(params_seed))))
+    )
+    found = evaluation.collect_columns(cfg, made, state, columns)
+    return found, evaluation.summarize(found, made.objective.scores)
 
 
 def test_result_does_not_depend_on_the_batch_size():
@@ -42,13 +45,13 @@ def test_masks_are_the_same_for_every_model_and_pure():
     assert one["loss"] != other["loss"]
     assert one["perplexity"] == pytest.approx(np.exp(one["loss"]))
     assert one["perplexity_se"] == pytest.approx(one["perplexity"] * one["loss_se"])
-    knobs = program.frozen(small_config()).objective
-    assert knobs["mask_share"] == 1 and knobs["random_share"] == 0
+    knobs = program.make_eval_hparams(small_config()).objective
+    assert knobs["mask_token_prob"] == 1 and knobs["random_token_prob"] == 0
 
 
 def test_nothing_to_predict_is_an_error():
     with pytest.raises(errors.ConfigError, match="held-out predictions = 0: expected some"):
-        evaluation.summary({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
+        evaluation.summarize({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
 
 
 @pytest.mark.parametrize("of", ["mean", "exp_mean"])  # the others, of more columns: test_scores.py
@@ -58,10 +61,10 @@ def test_a_score_s_error_is_its_bootstrap_s(of):
     weight_N = rng.integers(1, 20, 400).astype(float)
     columns = {"total": weight_N * rng.gamma(4, 0.3, 400), "weight": weight_N}
     score = estimates.Score("x", "x", ("total", "weight"), of)
-    value, error = estimates.measure(score, columns)
+    value, error = estimates.compute_score(score, columns)
     drawn = rng.integers(400, size=(4000, 400))
-    values = estimates.FUNCTIONS[of](*(columns[name][drawn].sum(1) for name in score.columns))
-    assert value == pytest.approx(estimates.FUNCTIONS[of](*(columns[name].sum() for name in score.columns)))
+    values = estimates.SCORE_FUNCTIONS[of](*(columns[name][drawn].sum(1) for name in score.columns))
+    assert value == pytest.approx(estimates.SCORE_FUNCTIONS[of](*(columns[name].sum() for name in score.columns)))
     assert error == pytest.approx(values.std(), rel=0.06)
-    twice = estimates.measure(score, {name: 2 * column for name, column in columns.items()})
+    twice = estimates.compute_score(score, {name: 2 * column for name, column in columns.items()})
     assert twice == pytest.approx((value, error))

@@ -1,4 +1,5 @@
 """What is asked at a run's end: the optimum is told so at every rate and by every probe, an untrained model is not."""
+
 import jax
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, mask_rates
 from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel, program
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel, program
 
 pytestmark = pytest.mark.slow
 
@@ -21,100 +22,121 @@ RATES = (0.1, 0.4, 0.8)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__mask_rates=RATES, eval__mask_rate=0.4,
-                       eval__batch_size=16, model__num_layers=1, data__language__validation_documents=40)
+    cfg = drawn_config(
+        tmp_path_factory.mktemp("cache"),
+        eval__mask_rates=RATES,
+        eval__mask_rate=0.4,
+        eval__batch_size=16,
+        model__num_layers=1,
+        data__language__validation_documents=40,
+    )
     return cfg, pack.load(cfg)
 
 
 def optimum(cfg, rows) -> types.Model:
     """The posterior as a model: it says what it makes of the masked words in the rows that it is given."""
-    language, pieces = grammar.build(cfg.data.language), rows.tokenizer.pieces
+    language, pieces = grammar.build_grammar(cfg.data.language), rows.tokenizer.pieces
     entry_W = np.array([pieces.index(word) for word in language.words])
 
     def hidden(params, text, source=None, *, key_B=None):
         ids_BxL = np.asarray(text.ids_BxL)
         hidden_BxL = ids_BxL == MASK
-        words_BxL = grammar.words(language, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
+        words_BxL = grammar.convert_ids_to_words(language, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
         logits_BxLxV = np.full((*ids_BxL.shape, len(pieces)), -1e9, np.float32)
         row_K, column_K = np.nonzero(hidden_BxL)
-        logits_BxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.log_probs(
-            language.hmm, posterior.posterior(language.hmm, words_BxL, hidden_BxL))
+        logits_BxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.compute_log_probs(
+            language.hmm, posterior.compute_posterior(language.hmm, words_BxL, hidden_BxL)
+        )
         return (jax.numpy.asarray(logits_BxLxV),)
 
-    return types.Model(("both",), len(pieces), None, hidden, lambda params, h: h)
+    return types.Model(("bidirectional",), len(pieces), None, hidden, lambda params, h: h)
 
 
 def asked(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
-    run = Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    run = TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
     room = fields.override(cfg, {"eval.mask_rate": max(RATES)})
-    roomy = program.build(room, rows.about)._replace(model=made.model, run=made.run)
-    found = {"rates": {f"{rate:g}": {"rate": rate, **mask_rates.measured(fields.override(cfg, {"eval.mask_rate": rate}),
-                                                                         roomy, state,
-                                                                         rows)} for rate in cfg.eval.mask_rates}}
-    for part in evaluation_tasks.due(cfg):
-        if part.question != "rates":
-            found.setdefault(part.question, {})[part.name] = EVALUATION_TASKS[part.question].ask(run, part,
-                                                                                                 lambda: None)
+    roomy = program.build_program(room, rows.about)._replace(model=made.model, strategy=made.strategy)
+    at = {rate: fields.override(cfg, {"eval.mask_rate": rate}) for rate in cfg.eval.mask_rates}
+    found = {
+        "mask_rates": {
+            f"{rate:g}": {"rate": rate, **mask_rates.compute_scores(at[rate], roomy, state, rows)}
+            for rate in cfg.eval.mask_rates
+        }
+    }
+    for part in evaluation_tasks.list_due_cases(cfg):
+        if part.task != "mask_rates":
+            found.setdefault(part.task, {})[part.name] = EVALUATION_TASKS[part.task].evaluate(run, part, lambda: None)
     return found
 
 
 def of_gap(found) -> float:
     """The sum of the gap's parts."""
-    return sum(found["gap"]["parts"][name]["excess"] for name in ("kind", "number", "word"))
+    return sum(found["loss_decomposition"]["parts"][name]["excess"] for name in ("kind", "number", "word"))
 
 
 def test_the_optimum_is_told_so(data):
     cfg, rows = data
-    one = parallel.one_device(lambda *arguments: None)._replace(  # the posterior is computed on this host: no compiling
-        per_row=lambda function, *fixed: lambda state, *arguments: jax.device_get(
-            function(*fixed, state.params, *arguments)), put_batch=lambda batch: batch)
-    made = program.build(cfg, rows.about)._replace(model=optimum(cfg, rows), run=one)
+    one = parallel.build_single_device(
+        lambda *arguments: None
+    )._replace(  # the posterior is computed on this host: no compiling
+        jit_per_example=lambda function, *fixed: (
+            lambda state, *arguments: jax.device_get(function(*fixed, state.params, *arguments))
+        ),
+        put_batch=lambda batch: batch,
+    )
+    made = program.build_program(cfg, rows.about)._replace(model=optimum(cfg, rows), strategy=one)
     found = asked(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
-    assert [at["rate"] for at in found["rates"].values()] == list(RATES)
-    for at in found["rates"].values():
-        assert at["gap"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(at["rate"], abs=0.01)
+    assert [at["rate"] for at in found["mask_rates"].values()] == list(RATES)
+    for at in found["mask_rates"].values():
+        assert at["excess_loss"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(
+            at["rate"], abs=0.01
+        )
     assert of_gap(found) == pytest.approx(0, abs=1e-5)
-    losses = [at["floor"] for at in found["rates"].values()]
+    losses = [at["floor"] for at in found["mask_rates"].values()]
     assert losses == sorted(losses) and losses[-1] > losses[0] + 0.5
-    for name, bins in (("agreement", probes.DISTANCES), ("recall", probes.SENTENCES)):
-        judged = found["probes"][name]
+    for name, bins in (("agreement", probes.DISTANCE_BINS), ("recall", probes.SENTENCE_BINS)):
+        judged = found["grammar_probes"][name]
         assert judged["accuracy"] == judged["optimum"] > 0.8
-        assert [(part["low"], part["high"]) for part in judged["distance"]] == list(bins)[:len(judged["distance"])]
+        assert [(part["low"], part["high"]) for part in judged["distance"]] == list(bins)[: len(judged["distance"])]
         assert sum(part["items"] for part in judged["distance"]) == judged["items"] > 40
         assert all(part["accuracy"] == part["optimum"] for part in judged["distance"])
-    assert len(found["probes"]["agreement"]["attractors"]) > 1
+    assert len(found["grammar_probes"]["agreement"]["attractors"]) > 1
 
 
 def untrained(data, mode, devices):
     cfg, rows = data
-    made = program.build(fields.override(cfg, {"parallel.mode": mode}), rows.about, jax.devices()[:devices])
-    return asked(cfg, rows, made, made.run.put_state(jax.device_get(made.initial(program.knobs(cfg)))))
+    made = program.build_program(fields.override(cfg, {"parallel.mode": mode}), rows.about, jax.devices()[:devices])
+    return asked(
+        cfg, rows, made, made.strategy.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
+    )
 
 
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
-    single = untrained(data, "jit", 1)
-    for at in single["rates"].values():
-        assert at["gap"] > 1 and at["loss"] == pytest.approx(np.log(data[1].about.vocab_size), abs=1)
-    assert of_gap(single) == pytest.approx(single["rates"]["0.4"]["gap"], rel=1e-5)
-    assert single["gap"]["parts"]["predictions"] == single["rates"]["0.4"]["predictions"]
-    agreement = single["probes"]["agreement"]
+    single = untrained(data, "data_parallel", 1)
+    for at in single["mask_rates"].values():
+        assert at["excess_loss"] > 1 and at["loss"] == pytest.approx(np.log(data[1].about.vocab_size), abs=1)
+    assert of_gap(single) == pytest.approx(single["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
+    assert single["loss_decomposition"]["parts"]["predictions"] == single["mask_rates"]["0.4"]["predictions"]
+    agreement = single["grammar_probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
-    assert single["probes"]["recall"]["accuracy"] < 0.5 * single["probes"]["recall"]["optimum"]
-    for mode, devices in (("jit", 2), ("pmap", 2)):
+    assert single["grammar_probes"]["recall"]["accuracy"] < 0.5 * single["grammar_probes"]["recall"]["optimum"]
+    for mode, devices in (("data_parallel", 2), ("pmap", 2)):
         other = untrained(data, mode, devices)
-        assert other["probes"] == single["probes"]
+        assert other["grammar_probes"] == single["grammar_probes"]
         assert of_gap(other) == pytest.approx(of_gap(single), rel=1e-4)
-        for rate, at in single["rates"].items():
-            assert other["rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
+        for rate, at in single["mask_rates"].items():
+            assert other["mask_rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
 
 
 def test_words_out_of_order_leave_agreement_out():
-    due = evaluation_tasks.due(drawn_config("cache", data__language__order=0.9))
-    assert [(part.question, part.name) for part in due] == [("probes", "recall"), ("gap", "parts")]
+    due = evaluation_tasks.list_due_cases(drawn_config("cache", data__language__word_order=0.9))
+    assert [(part.task, part.name) for part in due] == [("grammar_probes", "recall"), ("loss_decomposition", "parts")]
 
 
 def test_what_is_asked_at_other_rates_or_of_other_items_is_another_question():
-    one, other = EvaluationCase("rates", "0.3", {"rate": 0.3, "seed": 1}), EvaluationCase("rates", "0.3", {"rate": 0.3,
-                                                                                                           "seed": 2})
+    one, other = (
+        EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 1}),
+        EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 2}),
+    )
     assert one.sha256 != other.sha256

@@ -1,4 +1,5 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
+
 import csv
 import functools
 import importlib
@@ -20,9 +21,9 @@ from mlm.base.estimates import Estimate, Score
 from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
-from mlm.train import resolution
-from mlm.train.run import directory, loop
-from mlm.train.step import program, references
+from mlm.training import resolution
+from mlm.training.run import directory, loop
+from mlm.training.step import program, references
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
@@ -36,11 +37,11 @@ def check(experiment, scales):
             resolution.check(cfg)
             prints.setdefault(fields.fingerprint(cfg), []).append(point)
             flat = fields.flatten(cfg)
-            group = series.name_of({"config": flat | {"workdir": f"runs/{point}-012345"}})
+            group = series.group_name({"config": flat | {"workdir": f"runs/{point}-012345"}})
             groups.setdefault(group, set()).add(json.dumps({k: v for k, v in flat.items() if k != "seed"}))
         assert all(len(points) == 1 for points in prints.values()), scale
         assert all(len(members) == 1 for members in groups.values()), f"{scale}: a group differs in more than its seed"
-        assert scale != "paper" or cfg.data.corpus in ("tfds", "aligned")
+        assert scale != "paper" or cfg.data.corpus in ("tfds", "parallel")
         if scale == "laptop" and hasattr(experiment, "claims"):
             found = [set(pair) <= set(groups) for pair in experiment.claims(list(groups))]
             assert any(found), "no claim is about groups of this sweep"
@@ -64,25 +65,40 @@ def test_the_experiment_of_the_readme_is_one():
     assert made[0]["window"] == "5 on each side"
 
 
-def test_the_objective_of_the_readme_is_the_file():
-    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_objective_of_the_documentation_is_the_file():
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
     row, file = re.split(r"--- mlm/objectives/causal.py\n", diff)
-    assert "".join(line[1:] for line in file.splitlines(keepends=True)) == (
-        ROOT / "mlm/objectives/causal.py").read_text()
+    assert (
+        "".join(line[1:] for line in file.splitlines(keepends=True)) == (ROOT / "mlm/objectives/causal.py").read_text()
+    )
     assert row.splitlines()[-1][1:] in (ROOT / "mlm/objectives/__init__.py").read_text().splitlines()
 
 
-FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
+FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
 
 
 def result(group, seed, loss, scores=mlm.SCORES, **more):
     """A run as `directory.reported` gives it, in what tables read."""
-    about = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 0.5, "unigram_loss": 5.0, "unigram_accuracy": 0.1,
-             "realised_rate": 0.15}
+    about = {
+        "loss": loss,
+        "perplexity": math.exp(loss),
+        "accuracy": 0.5,
+        "unigram_loss": 5.0,
+        "unigram_accuracy": 0.1,
+        "realised_rate": 0.15,
+    }
     about |= {f"{name}_se": 0.01 for name in ("loss", "perplexity", "accuracy", "realised_rate")}
-    return {"config": {"workdir": f"runs/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
-            "parameters": 10, "flops": 2e9, "predictions": 100.0 + seed, "evaluation": about, "answers": {},
-            "summary": {}, "scores": json.loads(json.dumps([score._asdict() for score in scores])), **more}
+    return {
+        "config": {"workdir": f"runs/{group}-seed{seed}-0123{seed:02d}", "mask.rate": 0.3, "seed": seed},
+        "parameters": 10,
+        "flops": 2e9,
+        "predictions": 100.0 + seed,
+        "evaluation": about,
+        "evaluations": {},
+        "summary": {},
+        "scores": json.loads(json.dumps([score._asdict() for score in scores])),
+        **more,
+    }
 
 
 OWN = (Column("model", "model"), Column("rate", "rate", ".2f"))
@@ -95,7 +111,7 @@ def about(seeds):
 def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands_below():
     losses = [3.0, 3.4, 3.2]
     results = [result("one", seed, loss) for seed, loss in enumerate(losses)] + [result("other", 0, 4.0)]
-    made, columns = summary.table(results, OWN, about)
+    made, columns = summary.build_table(results, OWN, about)
     assert [row["model"] for row in made] == ["a model", "a model", "unigram"]
     low, high = stats.t.interval(0.95, 2, np.mean(losses), stats.sem(losses))
     assert made[0]["loss"] == pytest.approx((np.mean(losses), low, high)) and "loss_se" not in made[0]
@@ -103,46 +119,73 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
     assert made[1]["loss"] == (4.0, None, None) and made[1]["loss_se"] == 0.01  # one seed: over held-out rows
     assert made[2]["loss"] == 5.0 and made[2]["perplexity"] == pytest.approx(math.exp(5))
     assert [column.title for column in columns] == [
-        "model", "rate", "seeds", "parameters", "training FLOPs", "predictions", "loss (nats)", "perplexity",
-        "accuracy", "nats below unigram"]
+        "model",
+        "rate",
+        "seeds",
+        "parameters",
+        "training FLOPs",
+        "predictions",
+        "loss (nats)",
+        "perplexity",
+        "accuracy",
+        "nats below unigram",
+    ]
 
 
 def test_each_objective_brings_its_own_columns_and_a_first_score_its_side():
     pair = result("nsp", 0, 3.0, nsp.SCORES)
     pair["evaluation"] |= {"nsp_loss": 0.6, "nsp_loss_se": 0.1, "nsp_accuracy": 0.7, "nsp_accuracy_se": 0.01}
-    made, columns = summary.table([pair, result("mlm", 0, 3.1)], OWN, about)
+    made, columns = summary.build_table([pair, result("mlm", 0, 3.1)], OWN, about)
     titles = {column.title for column in columns}
     assert {"loss (nats)", "next-sentence loss (nats)", "next-sentence accuracy"} < titles
     assert "nsp_loss" in made[0] and "nsp_loss" not in made[1]
-    f1 = [Score("f1", "held-out F1", ("f1", "rows"), unit="points", better=1, chart=True, form=".1f"),
-          Score("majority_f1", "majority F1", ("most", "rows"), reference="majority", beside="f1")]
+    f1 = [
+        Score("f1", "held-out F1", ("f1", "rows"), unit="points", better=1, chart=True, format=".1f"),
+        Score("majority_f1", "majority F1", ("most", "rows"), reference="majority", reference_for="f1"),
+    ]
     one = result("f1", 0, 3.0, f1, evaluation={"f1": 80.0, "f1_se": 1.0, "majority_f1": 30.0})
-    made, columns = summary.table([one], OWN, about)
-    assert [(column.title, column.form) for column in columns[-2:]] == [
-        ("F1 (points)", ".1f"), ("points above majority", ".1f")]
+    made, columns = summary.build_table([one], OWN, about)
+    assert [(column.title, column.format) for column in columns[-2:]] == [
+        ("F1 (points)", ".1f"),
+        ("points above majority", ".1f"),
+    ]
     assert made[0]["above_majority"].mean == 50.0 and made[1] == {"model": "majority", "f1": 30.0}
 
 
 def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_where_it_is_known():
     def rates(*losses):
-        return {"rates": {f"{rate:g}": {
-            "sha256": "a", "rate": rate, "loss": loss, "loss_se": 0.1, "unigram_loss": 5.0, "floor": 2.0 + rate - 0.15,
-            "gap": loss - 2, "gap_se": 0.02} for rate, loss in zip((0.15, 0.4), losses, strict=True)}}
+        return {
+            "mask_rates": {
+                f"{rate:g}": {
+                    "sha256": "a",
+                    "rate": rate,
+                    "loss": loss,
+                    "loss_se": 0.1,
+                    "unigram_loss": 5.0,
+                    "floor": 2.0 + rate - 0.15,
+                    "excess_loss": loss - 2,
+                    "excess_loss_se": 0.02,
+                }
+                for rate, loss in zip((0.15, 0.4), losses, strict=True)
+            }
+        }
 
-    results = [result("one", seed, 3.0, (*mlm.SCORES, *FLOORS[:3]), answers=rates(*losses))
-               for seed, losses in enumerate(((3.0, 3.5), (3.2, 3.5)))]
+    results = [
+        result("one", seed, 3.0, (*mlm.SCORES, *FLOORS[:3]), evaluations=rates(*losses))
+        for seed, losses in enumerate(((3.0, 3.5), (3.2, 3.5)))
+    ]
     for one in results:
-        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "gap": 1.0, "gap_se": 0.02}
-    made, columns = summary.table(results, OWN, about)
-    assert [column.title for column in columns[-2:]] == ["gap at 15%", "gap at 40%"]
+        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.02}
+    made, columns = summary.build_table(results, OWN, about)
+    assert [column.title for column in columns[-2:]] == ["excess loss at 15%", "excess loss at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(1.1) and made[0]["at_40"].mean == pytest.approx(1.5)
     assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 2.75)
-    assert (made[2]["model"], made[2]["gap"], made[2]["at_15"]) == ("exact optimum", 0.0, 0.0)
+    assert (made[2]["model"], made[2]["excess_loss"], made[2]["at_15"]) == ("Bayes optimum", 0.0, 0.0)
     for one in results:
-        one["scores"] = one["scores"][:len(mlm.SCORES)]
-        for found in (one["evaluation"], *one["answers"]["rates"].values()):
-            del found["floor"], found["gap"]
-    made, columns = summary.table(results, OWN, about)
+        one["scores"] = one["scores"][: len(mlm.SCORES)]
+        for found in (one["evaluation"], *one["evaluations"]["mask_rates"].values()):
+            del found["floor"], found["excess_loss"]
+    made, columns = summary.build_table(results, OWN, about)
     assert [column.title for column in columns[-2:]] == ["loss at 15%", "loss at 40%"]
     assert made[0]["at_15"].mean == pytest.approx(3.1)
 
@@ -150,10 +193,10 @@ def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_wher
 @pytest.fixture
 def none_made_twice(monkeypatch):
     """Programs stay as long as this process: many experiments have one and the same point."""
-    monkeypatch.setattr(program, "_build", PROGRAMS)
+    monkeypatch.setattr(program, "_build_cached", PROGRAMS)
 
 
-PROGRAMS = functools.cache(program._build.__wrapped__)
+PROGRAMS = functools.cache(program._build_cached.__wrapped__)
 
 
 @pytest.mark.slow
@@ -166,24 +209,38 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     experiment, folder = importlib.import_module(f"experiments.{name}"), tmp_path_factory.getbasetemp()
     results, programs = [], []
     for point, own in experiment.sweep("quick").items():
-        programs.append(program.blank(resolution.resolve(fields.override(config.Config(), own))))
+        programs.append(program.canonicalize_config(resolution.resolve(fields.override(config.Config(), own))))
         if programs.count(programs[-1]) > 2:
             continue
-        fewer = {"train.steps": 8, "train.eval_every": 8, "train.log_every": 4, "train.batch_size": 8,
-                 "eval.max_examples": 16, "eval.batch_size": 16, "eval.mask_rates": own.get("eval.mask_rates", ())[:2],
-                 "pack.seq_len": 32, "model.scan_unroll": 1, "data.cache": str(folder / "cache"),
-                 "workdir": str(folder / name / point)} | {field: 0.0 for field in own if field.endswith("dropout")}
+        fewer = {
+            "train.steps": 8,
+            "train.eval_every": 8,
+            "train.log_every": 4,
+            "train.batch_size": 8,
+            "eval.max_examples": 16,
+            "eval.batch_size": 16,
+            "eval.mask_rates": own.get("eval.mask_rates", ())[:2],
+            "pack.seq_len": 32,
+            "model.scan_unroll": 1,
+            "data.cache": str(folder / "cache"),
+            "workdir": str(folder / name / point),
+        } | {field: 0.0 for field in own if field.endswith("dropout")}
         if own.get("data.corpus") != "docstrings":
             fewer |= {"data.language.train_documents": 64, "data.language.validation_documents": 16}
         else:
-            fewer |= {"data.corpus": "text", "data.path": str(ROOT / "experiments" / "*.py"),
-                      "tokenizer.vocab_size": 512}
+            fewer |= {
+                "data.corpus": "text",
+                "data.path": str(ROOT / "experiments" / "*.py"),
+                "data.validation_fraction": 0.3,
+                "tokenizer.vocab_size": 512,
+            }
         if own.get("eval.beams"):
-            fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, "model.mlp_dim": 64}
+            width = "model.rnn_dim" if own["model.cell"] == "gru" else "model.mlp_dim"
+            fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, width: 64}
         loop.train(resolution.resolve(fields.override(config.Config(), own | fewer)))
-        results.append(directory.reported(fewer["workdir"]))
+        results.append(directory.read_finished_run(fewer["workdir"]))
     made, columns = experiment.table(results)
-    groups = series.groups(results)
+    groups = series.group_runs(results)
     rows, rest = divmod(sum("seeds" in row for row in made), len(groups))  # one a group, or one for each of its parts
     assert rest == 0 and sum(row.get("seeds", 0) for row in made) == rows * len(results) > 0
     for row in made:
@@ -197,20 +254,38 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
 def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
     where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
-    done = subprocess.run([sys.executable, "-m", "mlm.launch.sweep", "run", "experiments/dynamic_masking.py",
-                           "--scale=quick", "--config.train.steps=10", "--config.downstream.epochs=0.1",
-                           "--config.model.scan_unroll=1", "--config.data.language.train_documents=1000",
-                           "--config.data.language.validation_documents=100",
-                           "--config.downstream.learning_rates=1e-3", "--config.pack.seq_len=32", *where],
-                          cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mlm",
+            "sweep",
+            "run",
+            "experiments/dynamic_masking.py",
+            "--scale=quick",
+            "--config.train.steps=10",
+            "--config.downstream.epochs=0.1",
+            "--config.model.scan_unroll=1",
+            "--config.data.language.train_documents=1000",
+            "--config.data.language.validation_documents=100",
+            "--config.downstream.learning_rates=1e-3",
+            "--config.pack.seq_len=32",
+            *where,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr
     with (tmp_path / "runs" / "table.csv").open() as file:
         found = {row["masking"]: row for row in csv.DictReader(file)}
     dynamic, static = "dynamic", "static, 2 of each row"
-    assert list(found) == [dynamic, static, "unigram", "exact optimum", "window floor", "majority class"]
-    assert 0 < float(found[dynamic]["task_topic"]) < float(found["exact optimum"]["task_topic"]) < 100
-    floor = float(found["exact optimum"]["loss"])
+    assert list(found) == [dynamic, static, "unigram", "Bayes optimum", "window floor", "majority class"]
+    assert 0 < float(found[dynamic]["task_topic"]) < float(found["Bayes optimum"]["task_topic"]) < 100
+    floor = float(found["Bayes optimum"]["loss"])
     for name in (dynamic, static):
-        loss, gap, error = (float(found[name][key]) for key in ("loss", "gap", "gap_se"))
+        loss, gap, error = (float(found[name][key]) for key in ("loss", "excess_loss", "excess_loss_se"))
         assert error > 0 and gap > 1.96 * error and loss == pytest.approx(floor + gap)
     assert found[dynamic]["loss"] != found[static]["loss"]

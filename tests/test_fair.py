@@ -1,4 +1,5 @@
 """Experiments compare what they say they compare: the same rows and masks, and learning rates that favour nobody."""
+
 import json
 
 import pytest
@@ -6,16 +7,23 @@ from test_experiments import FLOORS, result
 
 from experiments import architectures, masking_rate
 from mlm.base.estimates import Estimate
-from mlm.experiment.recipes import BEST
+from mlm.experiment.recipes import TUNED_FIELDS
 from mlm.objectives import mlm
-from mlm.report.table import markdown
+from mlm.report.table import to_markdown
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
     scales = {name: architectures.sweep(name) for name in ("quick", "trials", "laptop")}
     points = [point for sweep in scales.values() for point in sweep.values()]
-    spent = {(point["train.steps"] * point["train.batch_size"], point["train.eval_every"] * point["train.batch_size"],
-              point["mask.rate"], point["data.language.train_documents"]) for point in points}
+    spent = {
+        (
+            point["train.steps"] * point["train.batch_size"],
+            point["train.eval_every"] * point["train.batch_size"],
+            point["mask.rate"],
+            point["data.language.train_documents"],
+        )
+        for point in points
+    }
     assert spent == {(32_000, 1_600, 0.3, 32_000)}
     fields = ("optim.learning_rate", "train.batch_size", "train.steps", "train.eval_every", "seed")
 
@@ -25,11 +33,11 @@ def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
     tried = {}
     for point in scales["trials"].values():
         tried.setdefault(member(point), set()).add(tuple(point[name] for name in fields))
-    assert tried.keys() == BEST.keys() and len(set(map(frozenset, tried.values()))) == 1
+    assert tried.keys() == TUNED_FIELDS.keys() and len(set(map(frozenset, tried.values()))) == 1
     assert len(tried["lstm"]) == 4 * 2 * 3  # learning rates, batches, seeds
     for name in ("quick", "laptop"):
         assert {tuple(point[field] for field in fields) for point in scales[name].values()} <= tried["lstm"], name
-        assert all(point.items() >= BEST[member(point)].items() for point in scales[name].values())
+        assert all(point.items() >= TUNED_FIELDS[member(point)].items() for point in scales[name].values())
 
 
 @pytest.mark.parametrize("scale", ["quick", "laptop", "paper"])
@@ -47,19 +55,37 @@ def test_every_masking_rate_has_the_same_learning_rates_and_rows(scale):
 
 def run(seed, losses, **more):
     """A run of architectures.py whose held-out losses after each 100 steps of 16 rows these are."""
-    one = result("lstm-micro", seed, losses[-1], (*mlm.SCORES, *FLOORS[:3]), non_embedding=5, tokens=9,
-                 tokens_per_second=7.0, **more)
-    one["config"] |= {"model.cell": "lstm", "model.family": "rnn", "model.size": "micro", "optim.learning_rate": 0.008,
-                      "train.batch_size": 16}
-    one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.5, "gap": losses[-1] - 2, "gap_se": 0.01}
-    one["history"] = [{"step": 50, "loss": 9.0}, *({"step": 100 * number, "eval_loss": loss}
-                                                   for number, loss in enumerate(losses, 1))]
+    one = result(
+        "lstm-micro",
+        seed,
+        losses[-1],
+        (*mlm.SCORES, *FLOORS[:3]),
+        non_embedding=5,
+        tokens=9,
+        tokens_per_second=7.0,
+        **more,
+    )
+    one["config"] |= {
+        "model.cell": "lstm",
+        "model.family": "rnn",
+        "model.size": "micro",
+        "optim.learning_rate": 0.008,
+        "train.batch_size": 16,
+    }
+    one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.5, "excess_loss": losses[-1] - 2, "excess_loss_se": 0.01}
+    one["history"] = [
+        {"step": 50, "loss": 9.0},
+        *({"step": 100 * number, "eval_loss": loss} for number, loss in enumerate(losses, 1)),
+    ]
     return one
 
 
 def made_of(kind, number, word):
-    return {"gap": {"parts": {name: {"excess": value} for name, value in
-                              (("kind", kind), ("number", number), ("word", word))}}}
+    return {
+        "loss_decomposition": {
+            "parts": {name: {"excess": value} for name, value in (("kind", kind), ("number", number), ("word", word))}
+        }
+    }
 
 
 def test_the_table_says_how_long_a_plateau_was():
@@ -69,26 +95,29 @@ def test_the_table_says_how_long_a_plateau_was():
     assert rows[0]["plateau"].mean == 16 * 300 and rows[0]["batch"] == 16
     assert "plateau (rows, seen every 1,600)" in [column.title for column in columns]
     rows, columns = architectures.table([*runs, run(2, [4.9, 4.8, 4.8, 4.8])])
-    assert rows[0]["plateau"] == "3,200, 6,400, > 6,400" and "> 6,400" in markdown(rows, columns)
+    assert rows[0]["plateau"] == "3,200, 6,400, > 6,400" and "> 6,400" in to_markdown(rows, columns)
     once = run(0, [3.0])
     assert "plateau" not in architectures.table([once])[0][0]  # the length is not known from the last evaluation alone
     for one in runs:
-        one["scores"] = one["scores"][:len(mlm.SCORES)]
-        del one["evaluation"]["floor"], one["evaluation"]["gap"]
+        one["scores"] = one["scores"][: len(mlm.SCORES)]
+        del one["evaluation"]["floor"], one["evaluation"]["excess_loss"]
     rows, columns = architectures.table(runs)
     assert "plateau" not in rows[0] and not [column for column in columns if column.name.startswith("plateau")]
 
 
 def test_the_table_says_what_the_gap_is_made_of_where_all_seeds_were_asked():
-    runs = [run(0, [4.0, 3.0], answers=made_of(0.6, 0.3, 0.1)), run(1, [4.0, 3.2], answers=made_of(0.7, 0.3, 0.2))]
+    runs = [
+        run(0, [4.0, 3.0], evaluations=made_of(0.6, 0.3, 0.1)),
+        run(1, [4.0, 3.2], evaluations=made_of(0.7, 0.3, 0.2)),
+    ]
     rows, columns = architectures.table(runs)
-    names = ["gap_kind", "gap_number", "gap_word"]
+    names = ["excess_kind", "excess_number", "excess_word"]
     assert [rows[0][name].mean for name in names] == pytest.approx([0.65, 0.3, 0.15])
-    assert sum(rows[0][name].mean for name in names) == pytest.approx(rows[0]["gap"].mean)
+    assert sum(rows[0][name].mean for name in names) == pytest.approx(rows[0]["excess_loss"].mean)
     assert [column.name for column in columns if column.name in names] == names
-    best = next(row for row in rows if row["model"] == "exact optimum")
+    best = next(row for row in rows if row["model"] == "Bayes optimum")
     assert [best[name] for name in names] == [0.0] * 3
-    runs[0]["answers"] = {}
+    runs[0]["evaluations"] = {}
     assert not set(names) & {name for row in architectures.table(runs)[0] for name in row}
-    one = architectures.table(runs[1:])[0][0]["gap_kind"]
+    one = architectures.table(runs[1:])[0][0]["excess_kind"]
     assert one == Estimate(0.7, None, None)  # of one seed no interval

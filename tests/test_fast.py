@@ -1,4 +1,5 @@
 """Every hand-written path has the values and gradients of the plain formula: float32 to 1e-5, bfloat16 as stated."""
+
 import dataclasses
 
 import jax
@@ -7,8 +8,8 @@ import numpy as np
 import pytest
 from small import batch, small_config
 
-from mlm.models import MEMBERS, MODELS, cpu_kernels
-from mlm.objectives import tokens
+from mlm.models import FAMILY_CELLS, MODELS, cpu_kernels
+from mlm.objectives import token_prediction
 from mlm.objectives.cross_entropy import cross_entropy
 
 pytestmark = pytest.mark.slow
@@ -19,8 +20,9 @@ VOCAB = 50
 @pytest.fixture(autouse=True)
 def every_path(monkeypatch):
     """All paths are held to the plain formulas, also on a device kind for which not all are chosen."""
-    monkeypatch.setitem(cpu_kernels.PATHS, jax.default_backend(),
-                        ("matmul", "recurrence", "cross_entropy", "gelu", "attention"))
+    monkeypatch.setitem(
+        cpu_kernels.KERNELS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy", "gelu", "attention")
+    )
 
 
 def by_either_path(cfg, *dtypes):
@@ -28,19 +30,23 @@ def by_either_path(cfg, *dtypes):
 
     One program makes them all, of rows with several segments, an odd length and padding. No parameter is zero.
     """
-    model_of = lambda *, fast, dtype: MODELS[cfg.model.family].build(  # noqa: E731
-        dataclasses.replace(cfg.model, fused_kernels=fast, dtype=dtype), VOCAB)
+    model_of = lambda *, fast, dtype: MODELS[cfg.model.family].build(
+        dataclasses.replace(cfg.model, fused_kernels=fast, dtype=dtype), VOCAB
+    )
     rng, text = np.random.default_rng(0), batch(3, length=13).text
     share_BxL = rng.uniform(size=text.ids_BxL.shape) * (rng.uniform(size=text.ids_BxL.shape) < 0.5)
     key_B = jax.random.wrap_key_data(rng.integers(2**32, size=(3, 2), dtype=np.uint32))
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.25 * rng.normal(size=x.shape).astype(np.float32),
-        jax.eval_shape(model_of(fast=False, dtype="float32").init, jax.random.key(0)))
+        jax.eval_shape(model_of(fast=False, dtype="float32").init, jax.random.key(0)),
+    )
 
     def gradient_of(model):
         def loss(params, key_B):
-            h_BxLxD, = model.encode(params, text, key_B=key_B)
-            nats_BxL, right_BxL = tokens.predict_fast(params, model, h_BxLxD, np.roll(text.ids_BxL, 1, 0))
+            (h_BxLxD,) = model.encode(params, text, key_B=key_B)
+            nats_BxL, right_BxL = token_prediction.compute_token_loss_fast(
+                params, model, h_BxLxD, np.roll(text.ids_BxL, 1, 0)
+            )
             return (nats_BxL * share_BxL).sum() / share_BxL.sum(), right_BxL
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))
@@ -49,8 +55,10 @@ def by_either_path(cfg, *dtypes):
     together = jax.jit(lambda *given: [[gradient(*given) for gradient in pair] for pair in each])
     # Machine code that is not optimised computes the same formulas, and is made in half the time.
     compiled = together.lower(params, key_B).compile(compiler_options={"xla_backend_optimization_level": 0})
-    return [(pair, [str(gradient.trace(params, key_B).jaxpr) for gradient in gradients])
-            for pair, gradients in zip(compiled(params, key_B), each, strict=True)]
+    return [
+        (pair, [str(gradient.trace(params, key_B).jaxpr) for gradient in gradients])
+        for pair, gradients in zip(compiled(params, key_B), each, strict=True)
+    ]
 
 
 def near(fast_tree, plain_tree, tolerance):
@@ -61,11 +69,12 @@ def near(fast_tree, plain_tree, tolerance):
         np.testing.assert_allclose(one / scale, other / scale, atol=tolerance, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_a_member_is_the_same_by_either_path(family, cell):
     """Two layers, by a loop whose body is compiled once; the gated cell's tokens three an iteration, and one over."""
-    cfg = small_config(family, cell, model__num_layers=2, model__scan_unroll=1,
-                       model__rnn_unroll=3 if cell == "gru" else 1)
+    cfg = small_config(
+        family, cell, model__num_layers=2, model__scan_unroll=1, model__rnn_unroll=3 if cell == "gru" else 1
+    )
     found = by_either_path(cfg, "float32", "bfloat16")
     for tolerance, (sides, jaxprs) in zip((1e-5, 0.06), found, strict=True):
         ((loss, right_BxL), gradient), ((plain_loss, plain_right_BxL), plain_gradient) = sides
@@ -77,8 +86,8 @@ def test_a_member_is_the_same_by_either_path(family, cell):
 
 
 def test_recurrence_in_one_direction():
-    cfg = small_config("rnn", "gru", model__context="left", model__num_layers=1, model__rnn_unroll=3)
-    (((_, gradient), (_, plain_gradient)), _), = by_either_path(cfg, "float32")
+    cfg = small_config("rnn", "gru", model__context="causal", model__num_layers=1, model__rnn_unroll=3)
+    ((((_, gradient), (_, plain_gradient)), _),) = by_either_path(cfg, "float32")
     near(gradient, plain_gradient, 1e-5)
 
 
@@ -102,7 +111,8 @@ def test_cross_entropy_where_logits_are_large_and_tied():
 
     both = (jax.value_and_grad(by_path, (0, 1, 2), has_aux=True), jax.value_and_grad(plainly, (0, 1, 2)))
     ((loss, right_N), gradient), (plain_loss, plain_gradient) = jax.jit(
-        lambda *parameters: [each(*parameters) for each in both])(h_NxD, table_VxD, bias_V)
+        lambda *parameters: [each(*parameters) for each in both]
+    )(h_NxD, table_VxD, bias_V)
     assert loss == pytest.approx(float(plain_loss), rel=1e-5)
     near(gradient, plain_gradient, 1e-5)
     np.testing.assert_array_equal(right_N, logits_NxV[np.arange(12), target_N] >= logits_NxV.max(1))
@@ -120,19 +130,20 @@ def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
 
 def test_the_switch_and_the_device_decide():
     model = small_config().model
-    assert cpu_kernels.takes(model, "matmul") and not cpu_kernels.takes(dataclasses.replace(model, fused_kernels=False),
-                                                                        "matmul")
-    assert not cpu_kernels.takes(model, "no such path")
+    assert cpu_kernels.uses_kernel(model, "matmul") and not cpu_kernels.uses_kernel(
+        dataclasses.replace(model, fused_kernels=False), "matmul"
+    )
+    assert not cpu_kernels.uses_kernel(model, "no such path")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype, monkeypatch):
     """Where one path alone is left out, and where one alone is taken."""
     monkeypatch.undo()
-    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.PATHS["cpu"]
+    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.KERNELS["cpu"]
     for plain in (*every, *(",".join(path for path in every if path != taken) for taken in every)):
         model = MODELS[family].build(dataclasses.replace(cfg.model, disabled_kernels=plain), VOCAB)
         params = jax.eval_shape(model.init, jax.random.key(0))
-        loss = lambda params: model.encode(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()  # noqa: E731, B023
+        loss = lambda params, model=model: model.encode(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()
         assert jax.eval_shape(jax.grad(loss), params) == params

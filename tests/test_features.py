@@ -1,11 +1,12 @@
 """What labelled objectives read of a model's layers, and the recurrent head on it, by numpy."""
+
 import functools
 
 import jax
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from small import LABELLED, PLAIN, about, batch, small_config, with_text
+from small import LABELLED, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import errors, types
 from mlm.objectives import OBJECTIVES, bilstm, features
@@ -13,14 +14,26 @@ from mlm.objectives import OBJECTIVES, bilstm, features
 LAYERS, ROWS, WIDTH = 5, 3, 6
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
 READ = {  # what is read of token l of row b, by config.finetune.layer_features
-    "last": lambda h, mixed: h[5], "second_to_last": lambda h, mixed: h[4], "0": lambda h, mixed: h[0],
-    "2": lambda h, mixed: h[2], "concat4": lambda h, mixed: np.concatenate(h[2:], -1),
-    "sum4": lambda h, mixed: mixed(h[2:]), "mix": lambda h, mixed: mixed(h[1:])}
+    "last": lambda h, mixed: h[5],
+    "second_to_last": lambda h, mixed: h[4],
+    "0": lambda h, mixed: h[0],
+    "2": lambda h, mixed: h[2],
+    "concat4": lambda h, mixed: np.concatenate(h[2:], -1),
+    "sum4": lambda h, mixed: mixed(h[2:]),
+    "mix": lambda h, mixed: mixed(h[1:]),
+}
 
 
 def made(features="last", layers=LAYERS, **changes):
-    return small_config(**{"objective": "tag", **PLAIN, "model__num_layers": layers,
-                           "finetune__layer_features": features, **changes})
+    return small_config(
+        **{
+            "objective": "tagging",
+            **PLAIN,
+            "model__num_layers": layers,
+            "finetune__layer_features": features,
+            **changes,
+        }
+    )
 
 
 def model(keys=None):
@@ -31,8 +44,9 @@ def model(keys=None):
         keys.append(key_B)
         return H_KxBxLxD.reshape(LAYERS + 1, *text.ids_BxL.shape, WIDTH)
 
-    return types.Model(("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None,
-                       encode_layers=every)
+    return types.Model(
+        ("both",), WIDTH, dict, lambda *args, **key: (every(*args, **key)[-1],), None, encode_layers=every
+    )
 
 
 def drawn(params):
@@ -44,15 +58,17 @@ def drawn(params):
 @pytest.mark.parametrize("asked", READ)
 def test_features_are_those_of_the_layers_asked_for(asked):
     cfg = made(asked)
-    of = drawn(features.init(cfg))
+    of = drawn(features.init_features(cfg))
 
     def mixed(h_KxBxLxD):
         return of["mix"]["scale"] * np.tensordot(softmax(of["mix"]["logits"]), h_KxBxLxD, 1)
 
-    found = features.read(cfg, {"model": {}, "objective": of}, model(), batch(ROWS), None)
+    found = features.read_features(cfg, {"model": {}, "objective": of}, model(), batch(ROWS), None)
     np.testing.assert_allclose(found, READ[asked](H_KxBxLxD, mixed), rtol=1e-5, atol=1e-6)
-    assert found.shape[-1] == features.width(cfg, model())
-    alike = features.read(cfg, {"model": {}, "objective": features.init(cfg)}, model(), batch(ROWS), None)
+    assert found.shape[-1] == features.compute_width(cfg, model())
+    alike = features.read_features(
+        cfg, {"model": {}, "objective": features.init_features(cfg)}, model(), batch(ROWS), None
+    )
     np.testing.assert_allclose(alike, READ[asked](H_KxBxLxD, lambda h: h.mean(0)), rtol=1e-5, atol=1e-6)
 
 
@@ -61,12 +77,13 @@ def test_features_are_those_of_the_layers_asked_for(asked):
 @pytest.mark.parametrize("objective", LABELLED)
 def test_a_model_that_is_not_trained_drops_nothing(objective, asked, trained):
     cfg, keys = made(asked, objective=objective, finetune__trainable_layers=trained), []
-    of = OBJECTIVES[objective].build(cfg, about(cfg))
+    of = OBJECTIVES[objective].build(cfg, make_dataset_info(cfg))
 
     def losses(key):
         params, key_B = {"model": {}, "objective": of.init(key, model())}, jax.random.split(key, ROWS)
-        return [of.loss(params, model(keys), batch(ROWS, labels=True), key_B, None, train=train)
-                for train in (True, False)]
+        return [
+            of.loss(params, model(keys), batch(ROWS, labels=True), key_B, None, train=train) for train in (True, False)
+        ]
 
     jax.eval_shape(losses, jax.random.key(0))
     assert [key is not None for key in keys] == [trained != 0, False]
@@ -77,8 +94,9 @@ def lstm(params, direction, x_LxI):
     h_H = c_H = np.zeros(params["state"].shape[1])
     out = []
     for x_I in x_LxI:
-        i, f, g, o = np.split(x_I @ params["input"][direction] + params["bias"][direction]
-                              + h_H @ params["state"][direction], 4)
+        i, f, g, o = np.split(
+            x_I @ params["input"][direction] + params["bias"][direction] + h_H @ params["state"][direction], 4
+        )
         c_H = expit(f + 1) * c_H + expit(i) * np.tanh(g)
         h_H = expit(o) * np.tanh(c_H)
         out.append(h_H)
@@ -88,8 +106,8 @@ def lstm(params, direction, x_LxI):
 def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
     length_B = np.array([16, 9, 1])
     segments_BxL = 1 * (np.arange(16) < length_B[:, None])
-    params = drawn(jax.eval_shape(lambda key: bilstm.init(key, WIDTH, 4), jax.random.key(0)))
-    found = np.asarray(jax.jit(functools.partial(bilstm.run, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
+    params = drawn(jax.eval_shape(lambda key: bilstm.init_bilstm(key, WIDTH, 4), jax.random.key(0)))
+    found = np.asarray(jax.jit(functools.partial(bilstm.apply_bilstm, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
     for row, length in enumerate(length_B):
         x_LxI = H_KxBxLxD[0, row, :length]
         for name in ("lower", "upper"):
@@ -99,11 +117,11 @@ def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
 
 def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing():
     cfg = made("mix", finetune__trainable_layers=0, finetune__head="bilstm", finetune__head_dim=4)
-    of, rows = OBJECTIVES["tag"].build(cfg, about(cfg)), batch(ROWS, labels=True)
+    of, rows = OBJECTIVES["tagging"].build(cfg, make_dataset_info(cfg)), batch(ROWS, labels=True)
     params = {"model": {}, "objective": drawn(jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0)))}
 
     def value(head, rows):
-        return of.loss(params | {"objective": head}, model(), rows, None, None, train=True).loss_B["tag"].sum()
+        return of.loss(params | {"objective": head}, model(), rows, None, None, train=True).loss_B["tagging"].sum()
 
     slope = jax.jit(jax.value_and_grad(value))
     loss, gradient = slope(params["objective"], rows)
@@ -121,9 +139,12 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
             r"^config.finetune.layer_features = 'sum4': expected last, second_to_last, mix or a "
             r"layer's number, since config.model.num_layers = 3 is less than 4$",
         ),
-        ({"features": "concat4", "layers": 2, "objective": "span"}, "config.model.num_layers = 2 is less than 4"),
+        (
+            {"features": "concat4", "layers": 2, "objective": "extractive_qa"},
+            "config.model.num_layers = 2 is less than 4",
+        ),
         ({"features": "6"}, r"^config.finetune.layer_features = '6': expected one of last, .*, 4, 5"),
-        ({"features": "concat", "objective": "classify"}, "did you mean 'concat4'"),
+        ({"features": "concat", "objective": "classification"}, "did you mean 'concat4'"),
         ({"finetune__head": "lstm"}, r"^config.finetune.head = 'lstm': .*did you mean 'bilstm'"),
         ({"finetune__head": "bilstm", "finetune__head_dim": 0}, "^config.finetune.head_dim = 0: expected"),
     ],

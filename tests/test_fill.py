@@ -1,4 +1,5 @@
 """Text to rows in bulk: the same as a line, a word and a sentence at a time."""
+
 import codecs
 import itertools
 import random
@@ -12,10 +13,38 @@ from mlm.base import config
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack, packing
 from mlm.data.text import corpus, files
-from mlm.data.tokenizers import kinds, memo
+from mlm.data.tokenizers import encoding_cache, kinds
 
-ODD = ["\n", "\n\n", " \t\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", "\u00a0", "\u3000", "\ufeff", " ", "  ",
-       ". ", ".\t", "! ", "? ", ".", "\u3002", "\uff1f", "#", "a", "word", "(it's", "e\u0301", "日本", "long" * 30]
+ODD = [
+    "\n",
+    "\n\n",
+    " \t\n",
+    "\r\n",
+    "\r",
+    "\x0b",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "\u00a0",
+    "\u3000",
+    "\ufeff",
+    " ",
+    "  ",
+    ". ",
+    ".\t",
+    "! ",
+    "? ",
+    ".",
+    "\u3002",
+    "\uff1f",
+    "#",
+    "a",
+    "word",
+    "(it's",
+    "e\u0301",
+    "日本",
+    "long" * 30,
+]
 
 
 def reference(documents, length, across):
@@ -58,10 +87,12 @@ def batches(documents, draw):
     """The documents as fill takes them, cut anywhere between sentences."""
     flat = [(s, n == len(d) - 1) for d in documents for n, s in enumerate(d)]
     while flat:
-        some, flat = flat[:(size := draw.randint(1, 9))], flat[size:]
-        yield packing.Sentences(np.array([i for s, _ in some for i in s], np.int32), np.array([len(s) for s,
-                                                                                               _ in some]),
-                                np.array([last for _, last in some]))
+        some, flat = flat[: (size := draw.randint(1, 9))], flat[size:]
+        yield packing.SentenceBatch(
+            np.array([i for s, _ in some for i in s], np.int32),
+            np.array([len(s) for s, _ in some]),
+            np.array([last for _, last in some]),
+        )
 
 
 @pytest.mark.parametrize("isolate", [True, False])
@@ -69,14 +100,21 @@ def batches(documents, draw):
 def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
     for seed in range(30):
         draw = random.Random(seed)
-        length, ids = draw.randint(8, 20), iter(range(5, 10 ** 6))
-        documents = [[[next(ids) for _ in range(draw.choice([0, 1, 2, 5, length - 3, length - 2, length - 1, 30]))]
-                      for _ in range(draw.randint(1, 5))] for _ in range(draw.randint(1, 30))]
+        length, ids = draw.randint(8, 20), iter(range(5, 10**6))
+        documents = [
+            [
+                [next(ids) for _ in range(draw.choice([0, 1, 2, 5, length - 3, length - 2, length - 1, 30]))]
+                for _ in range(draw.randint(1, 5))
+            ]
+            for _ in range(draw.randint(1, 30))
+        ]
         expected = reference(documents, length, across=mode == "full_sentences")
         rows = packing.MODES[mode](batches(documents, draw), length)
-        blocks = [packing.laid_out(filled, length, isolate) for filled in rows]
-        found = {name: np.concatenate([block[name] for block in blocks]) if blocks else []
-                 for name in ("ids", "segments", "positions")}
+        blocks = [packing.build_columns(filled, length, isolate) for filled in rows]
+        found = {
+            name: np.concatenate([block[name] for block in blocks]) if blocks else []
+            for name in ("ids", "segments", "positions")
+        }
         assert len(found["ids"]) == len(expected), f"seed {seed}"
         for at, row in enumerate(expected):
             pieces = [([CLS] if n == 0 else []) + piece + [SEP] for n, piece in enumerate(row)]
@@ -88,23 +126,31 @@ def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
             assert found["positions"][at].tolist() == [n for one in pieces for n in range(len(one))] + pad
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 300), ("bpe", 400), ("unigram", 120), ("words", 60),
-                                        ("characters", 40)])
+@pytest.mark.parametrize(
+    "kind, size", [("wordpiece", 300), ("bpe", 400), ("unigram", 120), ("words", 60), ("characters", 40)]
+)
 def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
     draw = random.Random(0)
     words = ["a", "word.", "(so)", "it's", "Words", "日本", "x-y", "é!"]
-    usual = [" ".join(draw.choice(words) + str(draw.randrange(90)) for _ in range(draw.randint(1, 12)))
-             for _ in range(300)]
+    usual = [
+        " ".join(draw.choice(words) + str(draw.randrange(90)) for _ in range(draw.randint(1, 12))) for _ in range(300)
+    ]
     odd = ["".join(draw.choice(ODD) for _ in range(draw.randint(1, 12))).strip() for _ in range(300)]
     tokenizer = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), usual + odd)
-    monkeypatch.setattr(memo, "KNOWN", 150)  # what is known is forgotten now and then
-    encode = memo.Memo(tokenizer)
+    monkeypatch.setattr(encoding_cache, "KNOWN", 150)  # what is known is forgotten now and then
+    encode = encoding_cache.Memo(tokenizer)
     for first in range(0, 300, 50):
-        for some in (usual[first:first + 50], odd[first:first + 50], usual[first:first + 5] + odd[first:first + 5], []):
+        for some in (
+            usual[first : first + 50],
+            odd[first : first + 50],
+            usual[first : first + 5] + odd[first : first + 5],
+            [],
+        ):
             ids_T, size_S = encode(some)
             ends = np.cumsum(size_S)
-            assert [ids_T[end - n:end].tolist() for n, end in zip(size_S, ends, strict=True)] == [
-                list(tokenizer.encode(text)) for text in some]
+            assert [ids_T[end - n : end].tolist() for n, end in zip(size_S, ends, strict=True)] == [
+                list(tokenizer.encode(text)) for text in some
+            ]
 
 
 def by_line(raw, starts):
@@ -122,23 +168,25 @@ def by_line(raw, starts):
 
 @pytest.mark.parametrize("name", ["file", "line", "blank_line", "[#a].*"])
 def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
-    boundary = files.boundary("", name)
+    boundary = files.make_boundary("", name)
     for seed in range(40):
         draw = random.Random(seed)
-        monkeypatch.setattr(files, "PIECE", draw.choice([200, 1000, 2 ** 20]))
+        monkeypatch.setattr(files, "LINE_PIECE", draw.choice([200, 1000, 2**20]))
         bad = [*map(str.encode, ODD), *draw.choice([[], [b"\0", b"\xff", b"\xe6\x97"]])]
         raw = b"".join(draw.choice(bad) for _ in range(draw.randint(1, 900)))
         raw = b"\n".join(line[:199] for line in raw.split(b"\n"))  # longer ones come in pieces
         (tmp_path / "a.txt").write_bytes(raw)
-        expected = by_line(raw, boundary.starts)
-        assert list(files.read([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
+        expected = by_line(raw, boundary.starts_document)
+        assert list(files.read_documents([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
 
 
 def test_sentences_are_those_that_the_expression_ends():
     draw = random.Random(0)
     for _ in range(2000):
         text = "".join(draw.choice(ODD) for _ in range(draw.randint(1, 12)))
-        assert list(corpus.sentences(text)) == [s for part in corpus.SENTENCE_END.split(text) if (s := part.strip())]
+        assert list(corpus.split_sentences(text)) == [
+            s for part in corpus.SENTENCE_END.split(text) if (s := part.strip())
+        ]
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path):
@@ -146,11 +194,16 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     for count in (4000, 16000):
         draw = random.Random(0)
         path = tmp_path / f"{count}.txt"
-        path.write_text("\n\n".join(" ".join(f"w{draw.randrange(10 ** 6)}" for _ in range(80)) for _ in range(count)))
-        cfg = small_config(data__path=str(path), data__document_boundary="blank_line",
-                           data__cache=str(tmp_path / str(count)), tokenizer__kind="words", tokenizer__vocab_size=1000,
-                           pack__seq_len=64)
-        pack.vocabulary(cfg, corpus.fingerprint(cfg.data))
+        path.write_text("\n\n".join(" ".join(f"w{draw.randrange(10**6)}" for _ in range(80)) for _ in range(count)))
+        cfg = small_config(
+            data__path=str(path),
+            data__document_boundary="blank_line",
+            data__cache=str(tmp_path / str(count)),
+            tokenizer__kind="words",
+            tokenizer__vocab_size=1000,
+            pack__seq_len=64,
+        )
+        pack.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
         tracemalloc.start()
         pack.load(cfg)
         peaks.append(tracemalloc.get_traced_memory()[1])

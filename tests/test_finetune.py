@@ -1,4 +1,5 @@
 """A fine-tuning is a run: what is frozen stays, what is killed continues, and devices agree."""
+
 import functools
 import math
 import os
@@ -7,14 +8,14 @@ import signal
 import jax
 import numpy as np
 import pytest
-from small import PLAIN, about, batch, drawn_config, small_config
+from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 
 from mlm.base import config, errors, fields
-from mlm.data.language import labelled as language
+from mlm.data.language import language_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.train import finetuning_recipe
-from mlm.train.run import checkpoint, directory, initialization, loop, shutdown, trained_run
-from mlm.train.step import program, trainable
+from mlm.training import finetuning_recipe
+from mlm.training.run import checkpoint, directory, initialization, loop, shutdown, trained_run
+from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow
 STACK = "['layers']"
@@ -22,15 +23,18 @@ STACK = "['layers']"
 
 def steps(count, devices=1, **changes):
     """The state before and after some updates on labelled rows, with their losses."""
-    cfg = small_config(objective="classify", train__batch_size=8, train__steps=count, **changes)
-    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-    first = jax.device_get(made.initial(knobs))
-    state, losses = made.run.put_state(first), []
+    cfg = small_config(objective="classification", train__batch_size=8, train__steps=count, **changes)
+    made, knobs = (
+        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
+        program.make_train_hparams(cfg),
+    )
+    first = jax.device_get(made.init_state(knobs))
+    state, losses = made.strategy.put_state(first), []
     for number in range(count):
-        rows = made.run.put_batch(batch(8, seed=number, labels=True))
-        state, metrics = made.run.train_step(state, rows, knobs)
-        losses.append(float(made.run.get_metrics(metrics)["loss"]))
-    return first, made.run.get_state(state), losses
+        rows = made.strategy.put_batch(batch(8, seed=number, labels=True))
+        state, metrics = made.strategy.train_step(state, rows, knobs)
+        losses.append(float(made.strategy.get_metrics(metrics)["loss"]))
+    return first, made.strategy.get_state(state), losses
 
 
 def moved(before, after) -> dict[str, list[bool]]:
@@ -54,8 +58,11 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
         assert changed == ([False, True] if STACK in name else [behind]), name
     kept = sum(leaf.size for leaf in jax.tree.leaves(after.opt_state) if leaf.ndim)
     params = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(after.params)}
-    train = sum((leaf[1:] if STACK in name else leaf).size for name, leaf in params.items()
-                if any(part in name for part in (STACK, "['objective']", "['body']['norm']")))
+    train = sum(
+        (leaf[1:] if STACK in name else leaf).size
+        for name, leaf in params.items()
+        if any(part in name for part in (STACK, "['objective']", "['body']['norm']"))
+    )
     assert kept == 2 * train
 
 
@@ -66,50 +73,87 @@ def test_two_devices_give_the_numbers_of_one(one_layer):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after_two.params, after.params)
 
 
-@pytest.mark.parametrize(("layers", "words", "frozen"), [
-    (-1, True, {}), (-1, False, {"transform": None, "bias": None}),
-    (2, False, {"token": None, "transform": None, "bias": None}),
-    (1, False, {"token": None, "stack": 1, "transform": None, "bias": None}),
-    (1, True, {"token": None, "stack": 1}),
-    (0, False, {"token": None, "stack": None, "norm": None, "transform": None, "bias": None}),
-    (0, True, {"token": None, "stack": None, "norm": None})])
+@pytest.mark.parametrize(
+    ("layers", "words", "frozen"),
+    [
+        (-1, True, {}),
+        (-1, False, {"transform": None, "bias": None}),
+        (2, False, {"token": None, "transform": None, "bias": None}),
+        (1, False, {"token": None, "stack": 1, "transform": None, "bias": None}),
+        (1, True, {"token": None, "stack": 1}),
+        (0, False, {"token": None, "stack": None, "norm": None, "transform": None, "bias": None}),
+        (0, True, {"token": None, "stack": None, "norm": None}),
+    ],
+)
 def test_which_parameters_are_held(layers, words, frozen):
-    tree = {"objective": {"label": 0}, "model": {
-        "token": {"embedding": 1}, "transform": {"kernel": 2}, "bias": 3,
-        "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}}}}
+    tree = {
+        "objective": {"label": 0},
+        "model": {
+            "token": {"embedding": 1},
+            "transform": {"kernel": 2},
+            "bias": 3,
+            "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}},
+        },
+    }
     place = {0: "objective", 1: "token", 2: "transform", 3: "bias", 4: "norm", 5: "stack"}
-    held = functools.partial(trainable.held, config.Finetune(trainable_layers=layers), 2, words)
+    held = functools.partial(trainable.count_frozen_layers, config.Finetune(trainable_layers=layers), 2, words)
     found = {place[leaf]: held(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     assert {name: first for name, first in found.items() if first != 0} == frozen
 
 
 def test_a_part_joins_to_what_it_was_taken_from():
-    params = {"model": {"token": {"embedding": np.arange(3.0)},
-                        "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}}},
-              "objective": {"label": {"kernel": np.ones(2)}}}
-    held = functools.partial(trainable.held, config.Finetune(trainable_layers=3), 4, False)
-    part = trainable.moving(params, held)
+    params = {
+        "model": {
+            "token": {"embedding": np.arange(3.0)},
+            "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}},
+        },
+        "objective": {"label": {"kernel": np.ones(2)}},
+    }
+    held = functools.partial(trainable.count_frozen_layers, config.Finetune(trainable_layers=3), 4, False)
+    part = trainable.select_trainable(params, held)
     assert "token" not in part["model"] and part["model"]["body"]["stack"]["layers"]["kernel"].shape == (3, 2)
-    jax.tree.map(np.testing.assert_array_equal, trainable.joined(params, part, held), params)
-    rates = trainable.rates(part, config.Finetune(layerwise_lr_decay=0.5), 4)
+    jax.tree.map(np.testing.assert_array_equal, trainable.merge_params(params, part, held), params)
+    rates = trainable.compute_lr_multipliers(part, config.Finetune(layerwise_lr_decay=0.5), 4)
     np.testing.assert_allclose(rates["model"]["body"]["stack"]["layers"]["kernel"][:, 0], [1 / 8, 1 / 4, 1 / 2])
     assert rates["objective"]["label"]["kernel"] == 1
-    assert trainable.rates(params, config.Finetune(layerwise_lr_decay=0.5),
-                           4)["model"]["token"]["embedding"] == 0.5 ** 5
+    assert (
+        trainable.compute_lr_multipliers(params, config.Finetune(layerwise_lr_decay=0.5), 4)["model"]["token"][
+            "embedding"
+        ]
+        == 0.5**5
+    )
 
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
     cache = tmp_path_factory.mktemp("finetune")
-    cfg = drawn_config(cache, model__num_layers=1, train__steps=2, train__batch_size=8, eval__batch_size=16,
-                       workdir=str(cache / "run"), eval__max_examples=16, **PLAIN)
+    cfg = drawn_config(
+        cache,
+        model__num_layers=1,
+        train__steps=2,
+        train__batch_size=8,
+        eval__batch_size=16,
+        workdir=str(cache / "run"),
+        eval__max_examples=16,
+        **PLAIN,
+    )
     loop.train(cfg)
     with pytest.MonkeyPatch.context() as patch:
         for split, count in (("train", 64), ("dev", 40), ("test", 24)):
-            patch.setitem(language.COUNT, split, count)
-        yield cfg.workdir, {"data.task": "topic", "data.cache": str(cache), "train.steps": 6, "train.batch_size": 8,
-                            "train.checkpoint_every": 2, "train.log_every": 1, "eval.batch_size": 8}
+            patch.setitem(language.SPLIT_SIZES, split, count)
+        yield (
+            cfg.workdir,
+            {
+                "data.task": "topic",
+                "data.cache": str(cache),
+                "train.steps": 6,
+                "train.batch_size": 8,
+                "train.checkpoint_every": 2,
+                "train.log_every": 1,
+                "eval.batch_size": 8,
+            },
+        )
 
 
 def made(pretrained, name, **changes):
@@ -127,23 +171,30 @@ def tuned(pretrained):
 def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     run, (cfg, packed, _) = trained_run.load(pretrained[0], {}), tuned
     assert cfg.init.run_sha256 == run.digest != "" and cfg.model == run.cfg.model.__class__(
-        **{**vars(run.cfg.model), "dropout": cfg.model.dropout})
-    begun = initialization.begin(cfg, jax.device_get(program.build(cfg, packed.about).initial(program.knobs(cfg))),
-                        packed.tokenizer)
+        **{**vars(run.cfg.model), "dropout": cfg.model.dropout}
+    )
+    begun = initialization.init_from_source(
+        cfg,
+        jax.device_get(program.build_program(cfg, packed.about).init_state(program.make_train_hparams(cfg))),
+        packed.tokenizer,
+    )
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
     other = fields.override(cfg, {"init.run_sha256": "0" * 64})
     with pytest.raises(errors.ConfigError, match=r"config.init.run_sha256 = '0+': expected the state of the newest"):
-        initialization.begin(other, begun, packed.tokenizer)
+        initialization.init_from_source(other, begun, packed.tokenizer)
     wider = fields.override(cfg, {"model.mlp_dim": 40})
     with pytest.raises(errors.ConfigError, match=r"config.model.mlp_dim is 24 there and 40 here"):
-        initialization.begin(wider, jax.device_get(program.build(wider, packed.about).initial(program.knobs(wider))),
-                    packed.tokenizer)
+        initialization.init_from_source(
+            wider,
+            jax.device_get(program.build_program(wider, packed.about).init_state(program.make_train_hparams(wider))),
+            packed.tokenizer,
+        )
     further = initialization.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
     assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
     assert (further.objective, further.init.run_sha256) == ("mlm", run.digest)
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
-    with pytest.raises(errors.ConfigError, match=r"config.init.run = .*: expected the vocabulary of the rows"):
-        initialization.begin(cfg, begun, otherwise)
+    with pytest.raises(errors.ConfigError, match=r"config.init.run = .*: expected the vocabulary of the training data"):
+        initialization.init_from_source(cfg, begun, otherwise)
 
 
 def test_its_result_has_the_optimum_of_the_very_rows(tuned):
@@ -156,27 +207,27 @@ def test_its_result_has_the_optimum_of_the_very_rows(tuned):
 
 def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
     cfg, packed = made(pretrained, "killed")
-    now = shutdown.Asked.now
+    now = shutdown.ShutdownRequest.is_requested
 
     def at_three(self, checkpoints, number):
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return now(self, checkpoints, number)
 
-    with monkeypatch.context() as patch, pytest.raises(shutdown.Stopped):
-        patch.setattr(shutdown.Asked, "now", at_three)
+    with monkeypatch.context() as patch, pytest.raises(shutdown.RunStopped):
+        patch.setattr(shutdown.ShutdownRequest, "is_requested", at_three)
         loop.train(cfg, packed)
     assert directory.read_result(cfg.workdir) is None
     again = loop.train(cfg, packed)
-    digests = [checkpoint.newest_digest(one.workdir) for one in (cfg, tuned[0])]
+    digests = [checkpoint.read_newest_digest(one.workdir) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
 
 
 def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     cfg, packed, result = tuned
-    answers = evaluation_tasks.finish(cfg, packed)["answers"]["predictions"]
+    answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
-        records = directory.predictions(cfg.workdir, split)
+        records = directory.read_predictions(cfg.workdir, split)
         right = [record["gold"] == record["predicted"] for record in records]
         assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
         assert all(record["score"] <= 0 for record in records)
@@ -189,17 +240,34 @@ def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path)
         at_N = draw.integers(0, 3, count)
         rows = (",".join(["the"] + ["Anna" if at == number else "the" for number in range(3)]) for at in at_N)
         (tmp_path / split).write_text("".join(f"{row},{'ABC'[at]}\n" for row, at in zip(rows, at_N, strict=True)))
-    said = {"format": "csv", "train": "train", "dev": "dev", "test": "test", "text": "0", "choices": "1,2,3",
-            "label": "4", "labels": "A,B,C"}
-    cfg, packed = made(pretrained, "choice", data__task="own", data__task_path=str(tmp_path), objective="choice",
-                       train__steps=30, train__checkpoint_every=30, optim__learning_rate=5e-3, pack__seq_len=8,
-                       **{f"data__labelled__{name}": value for name, value in said.items()})
+    said = {
+        "format": "csv",
+        "train": "train",
+        "dev": "dev",
+        "test": "test",
+        "text_column": "0",
+        "choice_columns": "1,2,3",
+        "label_column": "4",
+        "labels": "A,B,C",
+    }
+    cfg, packed = made(
+        pretrained,
+        "multiple_choice",
+        data__task="own",
+        data__task_path=str(tmp_path),
+        objective="multiple_choice",
+        train__steps=30,
+        train__checkpoint_every=30,
+        optim__learning_rate=5e-3,
+        pack__seq_len=8,
+        **{f"data__labelled__{name}": value for name, value in said.items()},
+    )
     result = loop.train(cfg, packed)
     found = result["evaluation"]
     assert found["accuracy"] > 0.95 > found["majority_accuracy"] + 0.4
-    answers = evaluation_tasks.finish(cfg, packed)["answers"]["predictions"]
+    answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
-        records = directory.predictions(cfg.workdir, split)
+        records = directory.read_predictions(cfg.workdir, split)
         assert len(records) == count and {record["predicted"] for record in records} == {*"ABC"}
         right = [record["gold"] == record["predicted"] for record in records]
         assert np.mean(right) == pytest.approx(answers[split]["accuracy"]) and records[3]["id"] == "3"

@@ -1,4 +1,5 @@
 """The floors against brute force: every path of states and every row of words of a tiny language, added up."""
+
 import itertools
 
 import numpy as np
@@ -6,10 +7,10 @@ import pytest
 from tiny import TINY, documents
 
 from mlm.base.config import Language
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.data.language import corruption_channel, floor, posterior
-from mlm.data.language.grammar import build
-from mlm.data.language.hmm import HMM, draw, unigram
+from mlm.data.language.grammar import build_grammar
+from mlm.data.language.hmm import HMM, compute_unigram, sample_documents
 
 LENGTH = 6
 WORDS = len(TINY.class_W)
@@ -22,7 +23,7 @@ def tables():
 
 def rows_and_masks(count=60, seed=0):
     """Random rows of TINY with room on both sides, as [CLS] and [SEP] leave it, and masks of every rate."""
-    words_NxL = np.pad(draw(TINY, LENGTH, seed, 0, count), ((0, 0), (1, 2)), constant_values=-1)
+    words_NxL = np.pad(sample_documents(TINY, LENGTH, seed, 0, count), ((0, 0), (1, 2)), constant_values=-1)
     stream = np.random.default_rng(seed)
     masked_NxL = (stream.random(words_NxL.shape) < stream.random((count, 1))) & (words_NxL >= 0)
     return words_NxL, masked_NxL
@@ -42,8 +43,10 @@ def exactly(word):
 
 
 def assert_agrees(known, expected):
-    got_KxW = np.exp(posterior.log_probs(TINY, known))
-    wanted_KxW = np.array([expected(row, column - 1) for row, column in zip(known.row_K, known.column_K, strict=True)])
+    got_KxW = np.exp(posterior.compute_log_probs(TINY, known))
+    wanted_KxW = np.array(
+        [expected(row, column - 1) for row, column in zip(known.example_K, known.position_K, strict=True)]
+    )
     assert len(got_KxW) > 100
     np.testing.assert_allclose(got_KxW, wanted_KxW, atol=1e-5, rtol=1e-5)
 
@@ -52,11 +55,14 @@ def test_posterior_is_the_enumerated_one(tables):
     words_NxL, masked_NxL = rows_and_masks()
 
     def expected(row, asked):
-        seen = {i: exactly(words_NxL[row, i + 1]) for i in range(LENGTH)
-                if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]}
+        seen = {
+            i: exactly(words_NxL[row, i + 1])
+            for i in range(LENGTH)
+            if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]
+        }
         return brute(tables, words_NxL[row], asked, seen)
 
-    assert_agrees(posterior.posterior(TINY, words_NxL, masked_NxL), expected)
+    assert_agrees(posterior.compute_posterior(TINY, words_NxL, masked_NxL), expected)
 
 
 def test_cloze_sees_all_words_but_the_one_asked_for(tables):
@@ -66,7 +72,7 @@ def test_cloze_sees_all_words_but_the_one_asked_for(tables):
         seen = {i: exactly(words_NxL[row, i + 1]) for i in range(LENGTH) if words_NxL[row, i + 1] >= 0 and i != asked}
         return brute(tables, words_NxL[row], asked, seen)
 
-    assert_agrees(posterior.cloze(TINY, words_NxL, words_NxL >= 0), expected)
+    assert_agrees(posterior.compute_leave_one_out_posterior(TINY, words_NxL, words_NxL >= 0), expected)
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -75,18 +81,19 @@ def test_window_posterior_is_the_enumerated_one(tables, window):
 
     def expected(row, asked):
         near = range(max(asked - window, 0), min(asked + window + 1, LENGTH))
-        seen = {i: exactly(words_NxL[row, i + 1]) for i in near
-                if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]}
+        seen = {
+            i: exactly(words_NxL[row, i + 1]) for i in near if words_NxL[row, i + 1] >= 0 and not masked_NxL[row, i + 1]
+        }
         return brute(tables, words_NxL[row], asked, seen)
 
-    assert_agrees(posterior.window_posterior(TINY, words_NxL, masked_NxL, window), expected)
+    assert_agrees(posterior.compute_window_posterior(TINY, words_NxL, masked_NxL, window), expected)
 
 
 @pytest.mark.parametrize("inner", [1, 2])
 def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
     """With inner 1 the outer two of four neighbours keep their places: the bound. With inner 2 the bag is exact."""
-    monkeypatch.setattr(posterior, "INNER", inner)
-    posterior._bags.clear_cache()
+    monkeypatch.setattr(posterior, "BAG_SIZE", inner)
+    posterior._infer_bags.clear_cache()
     words_NxL, masked_NxL = rows_and_masks()
 
     def expected(row, asked):
@@ -103,20 +110,20 @@ def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
             share_W += joint.sum(tuple(axis for axis in range(joint.ndim) if axis != asked))
         return share_W / share_W.sum()
 
-    assert_agrees(posterior.bag_posterior(TINY, words_NxL, masked_NxL, 2), expected)
-    posterior._bags.clear_cache()
+    assert_agrees(posterior.compute_bag_posterior(TINY, words_NxL, masked_NxL, 2), expected)
+    posterior._infer_bags.clear_cache()
 
 
 def test_corrupted_posterior_is_the_enumerated_one(tables):
     noisy = corruption_channel.Channel(0.5, 0.5, 0.3, np.array([0.1, 0.3, 0.2, 0.15, 0.25]))
     words_NxL, _ = rows_and_masks(40)
-    seen_NxL, chosen_NxL = corruption_channel.corrupt(noisy, words_NxL, 0)
-    keep_share = 1 - noisy.mask_share - noisy.random_share
+    seen_NxL, chosen_NxL = corruption_channel.corrupt_words(noisy, words_NxL, 0)
+    keep_share = 1 - noisy.mask_token_prob - noisy.random_token_prob
 
     def likelihood(shown, chosen):  # P(shown | word), for a word chosen for certain or with probability rate
         if shown < 0:
             return np.ones(WORDS)
-        after_W = keep_share * exactly(shown) + noisy.random_share * noisy.random_W[shown]
+        after_W = keep_share * exactly(shown) + noisy.random_token_prob * noisy.random_W[shown]
         return after_W if chosen else (1 - noisy.rate) * exactly(shown) + noisy.rate * after_W
 
     expected_K, best_K = [], []
@@ -125,7 +132,7 @@ def test_corrupted_posterior_is_the_enumerated_one(tables):
         share_W = brute(tables, words_NxL[row], column - 1, seen)
         expected_K.append(np.log(share_W[words_NxL[row, column]]))
         best_K.append(share_W.argmax())
-    log_prob_K, got_best_K = corruption_channel.guess_corrupted(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
+    log_prob_K, got_best_K = corruption_channel.predict_corrupted_words(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
     assert len({bool(shown) for shown in seen_NxL[chosen_NxL] >= 0}) == 2
     np.testing.assert_allclose(log_prob_K, expected_K, atol=1e-5)
     np.testing.assert_array_equal(got_best_K, best_K)
@@ -137,7 +144,7 @@ def test_unigram_is_the_enumerated_one(tables):
         total += length * joint.sum()
         for place in range(length):
             count_W += joint.sum(tuple(axis for axis in range(length) if axis != place))
-    np.testing.assert_allclose(unigram(TINY, LENGTH), count_W / total, rtol=1e-12)
+    np.testing.assert_allclose(compute_unigram(TINY, LENGTH), count_W / total, rtol=1e-12)
 
 
 def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
@@ -145,10 +152,12 @@ def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
     one = np.ones((1, 1))
     trivial = HMM(np.array(0), one, one, np.zeros(4, int), one[0], share_W[None], one[0], np.ones((1, 4)))
     words_NxL = np.arange(4)[None]
-    known = posterior.posterior(trivial, words_NxL, words_NxL >= 0)
+    known = posterior.compute_posterior(trivial, words_NxL, words_NxL >= 0)
     entropy = -(share_W * np.log(share_W)).sum()
-    np.testing.assert_allclose(-(posterior.log_probs(trivial, known) @ share_W), entropy, rtol=1e-6)
-    np.testing.assert_allclose(-(unigram(trivial, 4) @ np.log(unigram(trivial, 4))), entropy, rtol=1e-12)
+    np.testing.assert_allclose(-(posterior.compute_log_probs(trivial, known) @ share_W), entropy, rtol=1e-6)
+    np.testing.assert_allclose(
+        -(compute_unigram(trivial, 4) @ np.log(compute_unigram(trivial, 4))), entropy, rtol=1e-12
+    )
 
 
 def worst_deviation(model: HMM, samples: np.ndarray) -> float:
@@ -159,15 +168,15 @@ def worst_deviation(model: HMM, samples: np.ndarray) -> float:
         context_NxL = np.where(masked_L & (samples >= 0), WORDS, samples)
         contexts, which_N, count = np.unique(context_NxL, axis=0, return_inverse=True, return_counts=True)
         rows_NxL = np.where(contexts == WORDS, 0, contexts)
-        known = posterior.posterior(model, rows_NxL, contexts == WORDS)
-        expected_KxW = np.exp(posterior.log_probs(model, known))
+        known = posterior.compute_posterior(model, rows_NxL, contexts == WORDS)
+        expected_KxW = np.exp(posterior.compute_log_probs(model, known))
         seen_UxLxW = np.zeros((len(contexts), LENGTH, WORDS))
         for place in hidden:
             valid_N = samples[:, place] >= 0
             np.add.at(seen_UxLxW, (which_N.ravel()[valid_N], place, samples[valid_N, place]), 1)
-        count_Kx1 = count[known.row_K][:, None]
+        count_Kx1 = count[known.example_K][:, None]
         expected, often = expected_KxW.ravel(), np.broadcast_to(count_Kx1, expected_KxW.shape).ravel()
-        apart = seen_UxLxW[known.row_K, known.column_K].ravel() / often - expected
+        apart = seen_UxLxW[known.example_K, known.position_K].ravel() / often - expected
         normal = np.minimum(expected, 1 - expected) * often > 50  # where counts are close to normally distributed
         error = np.sqrt(expected * (1 - expected) / often)
         worst = max(worst, np.abs(apart[normal] / error[normal]).max())
@@ -176,7 +185,7 @@ def worst_deviation(model: HMM, samples: np.ndarray) -> float:
 
 @pytest.mark.slow
 def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
-    samples = draw(TINY, LENGTH, 0, 0, 100_000)
+    samples = sample_documents(TINY, LENGTH, 0, 0, 100_000)
     assert worst_deviation(TINY, samples) < 4
     wrong = TINY._replace(trans_SxS=np.array([[0.1, 0.6, 0.3], [0.3, 0.25, 0.45], [0.45, 0.4, 0.15]]))
     assert worst_deviation(wrong, samples) > 4
@@ -185,16 +194,16 @@ def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
 
 @pytest.fixture(scope="module")
 def default():
-    grammar = build(Language())
-    words_NxL = np.pad(draw(grammar.hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
-    return grammar.hmm, words_NxL, floor.select(words_NxL, 0.15, 0)
+    grammar = build_grammar(Language())
+    words_NxL = np.pad(sample_documents(grammar.hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
+    return grammar.hmm, words_NxL, floor.sample_masks(words_NxL, 0.15, 0)
 
 
 def test_float32_is_enough_for_whole_rows(default):
     """Against the forward-backward of the textbook in float64, for each topic and name apart."""
     hmm, words_NxL, masked_NxL = default
     words_L, masked_L = words_NxL[0][words_NxL[0] >= 0], masked_NxL[0][words_NxL[0] >= 0]
-    by_ZxW = (hmm.by_topic_TxW[:, None] * hmm.by_name_MxW).reshape(-1, len(hmm.class_W))
+    by_ZxW = (hmm.topic_emission_TxW[:, None] * hmm.name_emission_MxW).reshape(-1, len(hmm.class_W))
     prior_Z = (hmm.topic_T[:, None] * hmm.name_M).ravel()
     word_WxS = hmm.class_SxC.T[hmm.class_W]
     seen_LxZxS = np.where(masked_L[:, None, None], 1, by_ZxW.T[words_L][:, :, None] * word_WxS[words_L][:, None])
@@ -207,27 +216,33 @@ def test_float32_is_enough_for_whole_rows(default):
     joint_LxZxS = np.array(ahead_LxZxS) * np.array(back_LxZxS[::-1])
     share_LxW = np.einsum("lzs,zw,ws->lw", joint_LxZxS, by_ZxW, word_WxS, optimize=True)
     share_LxW /= share_LxW.sum(1, keepdims=True)
-    known = posterior.posterior(hmm, words_NxL[:1], masked_NxL[:1])
-    np.testing.assert_allclose(np.exp(posterior.log_probs(hmm, known)), share_LxW[masked_L], rtol=1e-4, atol=1e-5)
+    known = posterior.compute_posterior(hmm, words_NxL[:1], masked_NxL[:1])
+    np.testing.assert_allclose(
+        np.exp(posterior.compute_log_probs(hmm, known)), share_LxW[masked_L], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL, masked_NxL = default
     few_NxL, few_masked_NxL = words_NxL[:32], masked_NxL[:32]
-    rising = [floor.bayes_loss(hmm, few_NxL, few_masked_NxL), floor.window_loss(hmm, few_NxL, few_masked_NxL, 10),
-              floor.window_loss(hmm, few_NxL, few_masked_NxL, 3), floor.bag_loss(hmm, few_NxL, few_masked_NxL, 3),
-              floor.unigram_loss(hmm, few_NxL, few_masked_NxL, 126)]
+    rising = [
+        floor.compute_masked_floor(hmm, few_NxL, few_masked_NxL),
+        floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 10),
+        floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 3),
+        floor.compute_bag_floor(hmm, few_NxL, few_masked_NxL, 3),
+        floor.compute_unigram_loss(hmm, few_NxL, few_masked_NxL, 126),
+    ]
     for less, more in itertools.pairwise(rising):
-        gap, error = ratio(more.nats_N - less.nats_N, less.count_N)
+        gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
         assert gap > max(0.05, 3 * error)
-    wide = floor.window_loss(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
+    wide = floor.compute_window_floor(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
     np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-5)
 
 
 def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(default):
     hmm, words_NxL, masked_NxL = default
-    bayes = floor.bayes_loss(hmm, words_NxL, masked_NxL)
-    log_prob_KxW = posterior.log_probs(hmm, posterior.posterior(hmm, words_NxL, masked_NxL))
+    bayes = floor.compute_masked_floor(hmm, words_NxL, masked_NxL)
+    log_prob_KxW = posterior.compute_log_probs(hmm, posterior.compute_posterior(hmm, words_NxL, masked_NxL))
     true_K = words_NxL[masked_NxL]
     assert bayes.loss == pytest.approx(-log_prob_KxW[np.arange(len(true_K)), true_K].mean(), rel=1e-5)
     assert bayes.accuracy == pytest.approx((log_prob_KxW.argmax(1) == true_K).mean())
@@ -238,27 +253,31 @@ def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(defaul
 
 def test_mixed_corruption_with_masks_alone_has_the_same_floor(default):
     hmm, words_NxL, _ = default
-    masks = corruption_channel.Channel(0.15, 1.0, 0.0, unigram(hmm, 126))
-    seen_NxL, chosen_NxL = corruption_channel.corrupt(masks, words_NxL[:8], 0)
-    mixed = floor.corrupted_loss(hmm, masks, words_NxL[:8], seen_NxL, chosen_NxL)
-    np.testing.assert_allclose(mixed.nats_N, floor.bayes_loss(hmm, words_NxL[:8], chosen_NxL).nats_N, rtol=1e-5)
+    masks = corruption_channel.Channel(0.15, 1.0, 0.0, compute_unigram(hmm, 126))
+    seen_NxL, chosen_NxL = corruption_channel.corrupt_words(masks, words_NxL[:8], 0)
+    mixed = floor.compute_corrupted_floor(hmm, masks, words_NxL[:8], seen_NxL, chosen_NxL)
+    np.testing.assert_allclose(
+        mixed.nats_N, floor.compute_masked_floor(hmm, words_NxL[:8], chosen_NxL).nats_N, rtol=1e-5
+    )
 
 
 def test_floor_rises_with_the_rate_up_to_the_unigram(default):
     hmm, words_NxL, masked_NxL = default
-    losses = [result.loss for result in floor.by_rate(hmm, words_NxL, (0.15, 0.4, 0.8, 1.0), 0)]
+    losses = [result.loss for result in floor.compute_floors_by_rate(hmm, words_NxL, (0.15, 0.4, 0.8, 1.0), 0)]
     assert losses == sorted(losses)
-    assert losses[0] == pytest.approx(floor.bayes_loss(hmm, words_NxL, masked_NxL).loss)
-    counts = [floor.select(words_NxL, rate, 0).sum() / (words_NxL >= 0).sum() for rate in (0.02, 0.15, 1.0)]
+    assert losses[0] == pytest.approx(floor.compute_masked_floor(hmm, words_NxL, masked_NxL).loss)
+    counts = [floor.sample_masks(words_NxL, rate, 0).sum() / (words_NxL >= 0).sum() for rate in (0.02, 0.15, 1.0)]
     np.testing.assert_allclose(counts, (0.02, 0.15, 1.0), atol=0.002)
-    assert (floor.select(words_NxL, 0.4, 0) >= floor.select(words_NxL, 0.15, 0)).all()
+    assert (floor.sample_masks(words_NxL, 0.4, 0) >= floor.sample_masks(words_NxL, 0.15, 0)).all()
 
 
 def test_a_name_that_is_always_recalled_is_certain_once_seen():
-    grammar = build(Language(recall_prob=1.0))
-    words_NxL = draw(grammar.hmm, 126, 0, 0, 4)
-    name_NxL = (words_NxL >= 0) & (grammar.hmm.by_name_MxW != 1).any(0)[words_NxL]
-    log_prob_K, best_K = posterior.guess(grammar.hmm, posterior.cloze(grammar.hmm, words_NxL, name_NxL), words_NxL)
+    grammar = build_grammar(Language(recall_prob=1.0))
+    words_NxL = sample_documents(grammar.hmm, 126, 0, 0, 4)
+    name_NxL = (words_NxL >= 0) & (grammar.hmm.name_emission_MxW != 1).any(0)[words_NxL]
+    log_prob_K, best_K = posterior.predict_words(
+        grammar.hmm, posterior.compute_leave_one_out_posterior(grammar.hmm, words_NxL, name_NxL), words_NxL
+    )
     assert np.isfinite(log_prob_K).all() and (best_K == words_NxL[name_NxL]).all()
 
 
@@ -267,14 +286,14 @@ def test_an_impossible_row_is_named(default):
     broken_NxL = words_NxL.copy()
     broken_NxL[5, 1:4] = broken_NxL[5, 1]
     with pytest.raises(ValueError, match="row 5"):  # because of what is seen
-        posterior.posterior(hmm, broken_NxL, masked_NxL & (np.arange(masked_NxL.shape[1]) > 4))
+        posterior.compute_posterior(hmm, broken_NxL, masked_NxL & (np.arange(masked_NxL.shape[1]) > 4))
     with pytest.raises(ValueError, match="row 5"):  # because of what is hidden
-        floor.bayes_loss(hmm, broken_NxL, words_NxL >= 0)
+        floor.compute_masked_floor(hmm, broken_NxL, words_NxL >= 0)
 
 
 def test_batches_change_nothing(default, monkeypatch):
     hmm, words_NxL, masked_NxL = default
-    whole = floor.bayes_loss(hmm, words_NxL, masked_NxL).nats_N
-    monkeypatch.setattr(posterior, "ROWS", 48)
-    monkeypatch.setattr(posterior, "WORDS", 100)
-    np.testing.assert_allclose(floor.bayes_loss(hmm, words_NxL, masked_NxL).nats_N, whole, rtol=1e-6)
+    whole = floor.compute_masked_floor(hmm, words_NxL, masked_NxL).nats_N
+    monkeypatch.setattr(posterior, "EXAMPLE_BATCH", 48)
+    monkeypatch.setattr(posterior, "WORD_BATCH", 100)
+    np.testing.assert_allclose(floor.compute_masked_floor(hmm, words_NxL, masked_NxL).nats_N, whole, rtol=1e-6)

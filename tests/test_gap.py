@@ -2,6 +2,7 @@
 
 And it is made of three parts, each exact.
 """
+
 import functools
 
 import jax
@@ -17,49 +18,53 @@ from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.train.run import trained_run
-from mlm.train.step import evaluation, floors, program, references
+from mlm.training.run import trained_run
+from mlm.training.step import evaluation, floors, program, references
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__mask_rate=0.3, eval__batch_size=32)
-    return cfg, pack.load(cfg), grammar.build(cfg.data.language)
+    return cfg, pack.load(cfg), grammar.build_grammar(cfg.data.language)
 
 
 def table(ids_NxL) -> types.Model:
     """Predicts what its only parameter says for each row of the split, found by its unmasked tokens, and each place."""
+
     def hidden(params, text, source=None, *, key_B=None):
         agree_BxN = ((text.ids_BxL[:, None] == ids_NxL) | (text.ids_BxL[:, None] == MASK)).sum(-1)
         row_B, place_L = agree_BxN.argmax(1), jnp.arange(text.ids_BxL.shape[1])
         return (jnp.stack(jnp.broadcast_arrays(row_B[:, None], place_L), -1),)
 
-    return types.Model(("both",), 2, None, hidden,
-                       lambda logits_NxLxV, h_BxKx2: logits_NxLxV[h_BxKx2[..., 0], h_BxKx2[..., 1]])
+    return types.Model(
+        ("both",), 2, None, hidden, lambda logits_NxLxV, h_BxKx2: logits_NxLxV[h_BxKx2[..., 0], h_BxKx2[..., 1]]
+    )
 
 
 def evaluated(cfg, rows, logits_NxLxV, beside=None):
-    made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
-        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32))))
+    made = program.build_program(cfg, rows.about, jax.devices()[:1])._replace(
+        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))
+    )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
-    beside = references.measure(cfg, made, rows) if beside is None else beside
-    columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
-    return evaluation.summary(columns, (*made.objective.scores, *beside.scores))
+    beside = references.compute_references(cfg, made, rows) if beside is None else beside
+    columns = beside.add_columns(evaluation.collect_columns(cfg, made, state, rows.validation))
+    return evaluation.summarize(columns, (*made.objective.scores, *beside.scores))
 
 
 def asked(cfg, rows):
-    return references.asked(cfg, program.build(cfg, rows.about, jax.devices()[:1]), rows)
+    return references.compute_eval_mask(cfg, program.build_program(cfg, rows.about, jax.devices()[:1]), rows)
 
 
-def optimum(cfg, rows, language, see=posterior.posterior):
+def optimum(cfg, rows, language, see=posterior.compute_posterior):
     """The posterior's own predictions of the masked words, in the rows' vocabulary."""
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, rows.validation["ids"])
+    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
     masked_NxL = asked(cfg, rows)
     logits_NxLxV = np.full((*words_NxL.shape, rows.tokenizer.vocab_size), -1e9, np.float32)
     entry_W = np.array([rows.tokenizer.pieces.index(word) for word in language.words])
     row_K, column_K = np.nonzero(masked_NxL)
-    logits_NxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.log_probs(
-        language.hmm, see(language.hmm, words_NxL, masked_NxL))
+    logits_NxLxV[row_K[:, None], column_K[:, None], entry_W] = posterior.compute_log_probs(
+        language.hmm, see(language.hmm, words_NxL, masked_NxL)
+    )
     return logits_NxLxV
 
 
@@ -67,7 +72,7 @@ def test_the_optimum_has_no_gap(data):
     """Were the masks of the loss others than the floor's, it would be asked for words that it has no prediction of."""
     cfg, rows, language = data
     result = evaluated(cfg, rows, optimum(cfg, rows, language))
-    assert result["gap"] == pytest.approx(0, abs=1e-5) and result["gap_se"] < 1e-5
+    assert result["excess_loss"] == pytest.approx(0, abs=1e-5) and result["excess_loss_se"] < 1e-5
     assert result["loss"] == pytest.approx(result["floor"], abs=1e-5)
     assert result["loss_se"] == pytest.approx(result["floor_se"], rel=1e-4)
     assert result["accuracy"] == pytest.approx(result["floor_accuracy"], abs=0.03)  # ties are broken otherwise
@@ -75,23 +80,24 @@ def test_the_optimum_has_no_gap(data):
 
 def test_a_window_reaches_the_window_floor(data):
     cfg, rows, language = data
-    near = functools.partial(posterior.window_posterior, window=floors.WINDOW)
+    near = functools.partial(posterior.compute_window_posterior, window=floors.WINDOW)
     result = evaluated(cfg, rows, optimum(cfg, rows, language, near))
     assert result["loss"] == pytest.approx(result["window_floor"], abs=1e-5)
     assert result["accuracy"] == pytest.approx(result["window_floor_accuracy"], abs=0.03)
-    assert result["gap"] == pytest.approx(result["window_floor"] - result["floor"], abs=1e-5)
-    assert result["gap"] > 3 * result["gap_se"] > 0
-    assert result["gap_se"] < result["loss_se"] / 2  # the difference is paired by row
+    assert result["excess_loss"] == pytest.approx(result["window_floor"] - result["floor"], abs=1e-5)
+    assert result["excess_loss"] > 3 * result["excess_loss_se"] > 0
+    assert result["excess_loss_se"] < result["loss_se"] / 2  # the difference is paired by row
 
 
 def test_the_word_frequencies_stand_far_above_the_floor(data):
     cfg, rows, _ = data
-    unigram_V = np.where(np.arange(rows.about.vocab_size) < NUM_SPECIAL, 0,
-                         np.frombuffer(rows.about.unigram, np.int64))
+    unigram_V = np.where(
+        np.arange(rows.about.vocab_size) < NUM_SPECIAL, 0, np.frombuffer(rows.about.unigram_counts, np.int64)
+    )
     log_V = np.log(unigram_V + np.where(np.arange(len(unigram_V)) < NUM_SPECIAL, 1e-9, 1))
     logits_NxLxV = np.broadcast_to(log_V, (*rows.validation["ids"].shape, len(log_V)))
     result = evaluated(cfg, rows, logits_NxLxV)
-    assert result["gap"] > 1 and result["gap"] > 20 * result["gap_se"]
+    assert result["excess_loss"] > 1 and result["excess_loss"] > 20 * result["excess_loss_se"]
     assert result["loss"] == pytest.approx(result["unigram_loss"], abs=1e-4)
 
 
@@ -99,28 +105,34 @@ def test_max_rows_and_batches_change_nothing_else(data):
     cfg, rows, language = data
     few = drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
     result = evaluated(few, rows, optimum(cfg, rows, language))
-    assert result["rows"] == 50 and result["gap"] == pytest.approx(0, abs=1e-5)
+    assert result["rows"] == 50 and result["excess_loss"] == pytest.approx(0, abs=1e-5)
 
 
 def test_words_and_masks_are_those_of_the_rows(data):
     cfg, rows, language = data
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, rows.validation["ids"])
+    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
     masked_NxL = asked(cfg, rows)
     assert ((words_NxL >= 0) == (rows.validation["ids"] >= NUM_SPECIAL)).all()
     assert {CLS, SEP} < set(rows.validation["ids"].ravel().tolist())
-    assert all(language.words[word] == rows.tokenizer.pieces[i]
-               for word, i in zip(words_NxL[words_NxL >= 0], rows.validation["ids"][words_NxL >= 0], strict=True))
+    assert all(
+        language.words[word] == rows.tokenizer.pieces[i]
+        for word, i in zip(words_NxL[words_NxL >= 0], rows.validation["ids"][words_NxL >= 0], strict=True)
+    )
     assert masked_NxL.sum() / (words_NxL >= 0).sum() == pytest.approx(0.3, abs=0.01)
     assert not (masked_NxL & (words_NxL < 0)).any() and MASK not in rows.validation["ids"]
 
 
 def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
     cfg, rows, language = data
-    made = program.build(cfg, rows.about, jax.devices()[:1])
-    other = references.measure(drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__mask_seed=5), made, rows)
+    made = program.build_program(cfg, rows.about, jax.devices()[:1])
+    other = references.compute_references(
+        drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__mask_seed=5), made, rows
+    )
     with pytest.raises(ValueError, match="other masks"):
         evaluated(cfg, rows, optimum(cfg, rows, language), other)
-    assert references.measure(drawn_config(cfg.data.cache, data__corpus="docstrings"), made, rows).scores == ()
+    assert (
+        references.compute_references(drawn_config(cfg.data.cache, data__corpus="docstrings"), made, rows).scores == ()
+    )
 
 
 PARTS = ("kind", "number", "word")
@@ -128,12 +140,14 @@ PARTS = ("kind", "number", "word")
 
 def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     """The answer of the question what the gap is made of, and the same model's gap."""
-    made = program.build(cfg, rows.about, jax.devices()[:1])._replace(
-        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,)))
+    made = program.build_program(cfg, rows.about, jax.devices()[:1])._replace(
+        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,))
+    )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
-    run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
-    return loss_decomposition.ask(run, EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)),
-                                  lambda: None), evaluated(cfg, rows, logits_NxLxV)
+    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    return loss_decomposition.evaluate(
+        run, EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)), lambda: None
+    ), evaluated(cfg, rows, logits_NxLxV)
 
 
 def excess(found):
@@ -147,7 +161,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
     best_NxLxV, noise = optimum(cfg, rows, language), 3 * np.random.default_rng(0).normal(size=rows.about.vocab_size)
     logits_NxLxV = best_NxLxV if what == "optimum" else np.full_like(best_NxLxV, noise)
     found, whole = taken_apart(cfg, rows, logits_NxLxV)
-    assert sum(excess(found)) == pytest.approx(whole["gap"], abs=1e-5)
+    assert sum(excess(found)) == pytest.approx(whole["excess_loss"], abs=1e-5)
     assert sum(found[part]["loss"] for part in PARTS) == pytest.approx(whole["loss"], rel=1e-5)
     assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
     assert found["predictions"] == whole["predictions"]
@@ -156,8 +170,9 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
 
     pieces, masked_NxL = rows.tokenizer.pieces, asked(cfg, rows)
     at_W = [language.words.index(piece) if piece in language.words else -1 for piece in pieces]
-    kind_V, number_V = (np.where(np.array(at_W) >= 0, of_W[at_W], "none")
-                        for of_W in (language.kind_W, language.number_W))
+    kind_V, number_V = (
+        np.where(np.array(at_W) >= 0, of_W[at_W], "none") for of_W in (language.kind_W, language.number_W)
+    )
     id_K = rows.validation["ids"][masked_NxL]
     for name, given_NxLxV in (("loss", logits_NxLxV), ("floor", best_NxLxV)):
         share_KxV = special.softmax(given_NxLxV[masked_NxL].astype(np.float64), axis=1)
@@ -171,17 +186,16 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
 
 @pytest.mark.parametrize("lacks", PARTS)
 def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
-    """The optimum made too sure of one thing: its probabilities of kinds, of numbers in a kind, or of words in a class.
-    """
+    """The optimum made too sure of one thing: of kinds, of numbers in a kind, or of words in a class."""
     cfg, rows, language = data
-    kind_V, class_V = word_classes.groups(language, rows.tokenizer.pieces)
+    kind_V, class_V = word_classes.compute_vocab_groups(language, rows.tokenizer.pieces)
     share_KxV = special.softmax(optimum(cfg, rows, language)[asked(cfg, rows)].astype(np.float64), axis=-1)
     kind_VxV, class_VxV = (of_V[:, None] == of_V for of_V in (kind_V, class_V))
     kind_KxV, class_KxV = share_KxV @ kind_VxV, share_KxV @ class_VxV
     tiny = 1e-30
 
     def surer(power, share_KxV, among_VxV):  # of shares that sum to 1 among entries that are alike
-        share_KxV = share_KxV ** power
+        share_KxV = share_KxV**power
         return share_KxV / (share_KxV @ among_VxV + tiny)
 
     power = {part: 3 if part == lacks else 1 for part in PARTS}
@@ -198,24 +212,30 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
 
 def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": "causal", "model.context": "left"})
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, rows.validation["ids"])
-    known = causal_posterior.left_posterior(language.hmm, words_NxL, cfg.data.language.words)
+    cfg = fields.override(cfg, {"objective": "causal", "model.context": "causal"})
+    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
+    known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
     logits_NxLxV = np.full((*words_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
     entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), SEP])
-    logits_NxLxV[known.row_K[:, None], known.column_K[:, None] - 1, entry_W] = posterior.log_probs(
-        causal_posterior.ended(language.hmm), known)
+    logits_NxLxV[known.example_K[:, None], known.position_K[:, None] - 1, entry_W] = posterior.compute_log_probs(
+        causal_posterior.add_end_state(language.hmm), known
+    )
     found, whole = taken_apart(cfg, rows, logits_NxLxV, "left")
     np.testing.assert_allclose(excess(found), 0, atol=1e-4)
-    assert whole["gap"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
+    assert whole["excess_loss"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
     assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
     less = logits_NxLxV - np.where(np.arange(rows.about.vocab_size) == SEP, 2, 0).astype(np.float32)
     found, whole = taken_apart(cfg, rows, less, "left")
-    np.testing.assert_allclose(excess(found), [whole["gap"], 0, 0], atol=1e-4)
-    assert whole["gap"] > 0.01
+    np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
+    assert whole["excess_loss"] > 0.01
 
 
 def test_the_parts_can_be_asked_of_the_language_alone(data):
-    assert loss_decomposition.can(data[0]) == "" and "docstrings" in loss_decomposition.can(drawn_config("cache",
-                                                                                                         data__corpus="docstrings"))
-    assert ("gap", "parts") in [(part.question, part.name) for part in evaluation_tasks.due(data[0])]
+    assert loss_decomposition.get_unsupported_reason(
+        data[0]
+    ) == "" and "docstrings" in loss_decomposition.get_unsupported_reason(
+        drawn_config("cache", data__corpus="docstrings")
+    )
+    assert ("loss_decomposition", "parts") in [
+        (part.task, part.name) for part in evaluation_tasks.list_due_cases(data[0])
+    ]

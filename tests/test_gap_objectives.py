@@ -1,19 +1,27 @@
 """Each objective's gap is that to its own floor, and all that tell whole documents stand in nats per document."""
+
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_gap import data  # noqa: F401  a fixture
+from test_gap import data
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import backward_posterior, bound, causal_posterior, filled_posterior, grammar, posterior
+from mlm.data.language import (
+    backward_posterior,
+    causal_posterior,
+    diffusion_bound,
+    grammar,
+    infilling_posterior,
+    posterior,
+)
 from mlm.evaluation import loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.train.run import trained_run
-from mlm.train.step import evaluation, floors, program, references
+from mlm.training.run import trained_run
+from mlm.training.step import evaluation, floors, program, references
 
 PARTS = ("kind", "number", "word")
 
@@ -27,9 +35,13 @@ class Case(NamedTuple):
     moved: int = 0
 
 
-CASES = [Case("causal", "left", ("left",)), Case("causal", "apart", ("left", "right")),
-         Case("hybrid", "row", ("rest", "left"), 1), Case("diffusion", "both", ("rest",)),
-         Case("denoise", "left", ("filled",), 1)]
+CASES = [
+    Case("causal", "causal", ("left",)),
+    Case("causal", "two_stack", ("left", "right")),
+    Case("hybrid", "mixed", ("rest", "left"), 1),
+    Case("diffusion", "bidirectional", ("rest",)),
+    Case("denoising", "causal", ("filled",), 1),
+]
 
 
 def table(ids_NxL, hidden_NxL, ways) -> types.Model:
@@ -45,29 +57,36 @@ def table(ids_NxL, hidden_NxL, ways) -> types.Model:
         every = range(len(ways)) if left_B is None else [1]
         return tuple(jnp.concatenate([at, jnp.full_like(at[..., :1], way)], -1) for way in every)
 
-    return types.Model(ways, 3, None, hidden, lambda logits_WxNxLxV, h_BxKx3: logits_WxNxLxV[
-        h_BxKx3[..., 2], h_BxKx3[..., 0], h_BxKx3[..., 1]])
+    return types.Model(
+        ways,
+        3,
+        None,
+        hidden,
+        lambda logits_WxNxLxV, h_BxKx3: logits_WxNxLxV[h_BxKx3[..., 2], h_BxKx3[..., 0], h_BxKx3[..., 1]],
+    )
 
 
 def exact(cfg, rows, language, case, hidden_NxL):
     """The exact logits of each thing that is told, at the place whose state tells each token: logits_WxNxLxV."""
-    ids_NxL, most, hmm = rows.validation["ids"], cfg.data.language.words, language.hmm
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
+    ids_NxL, most, hmm = rows.validation["ids"], cfg.data.language.max_words, language.hmm
+    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, ids_NxL)
     logits_WxNxLxV = np.full((len(case.told), *ids_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
     words_W = [rows.tokenizer.pieces.index(word) for word in language.words]
     for logits_NxLxV, what in zip(logits_WxNxLxV, case.told, strict=True):
         if what in ("left", "right"):
-            known = {"left": causal_posterior.left_posterior, "right": backward_posterior.right_posterior}[what](hmm,
-                                                                                                                 words_NxL,
-                                                                                                                 most)
-            of, entry_W = causal_posterior.ended(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
-            place_K = known.column_K - 1 if what == "left" else ids_NxL.shape[1] - known.column_K
+            known = {
+                "left": causal_posterior.compute_causal_posterior,
+                "right": backward_posterior.compute_backward_posterior,
+            }[what](hmm, words_NxL, most)
+            of, entry_W = causal_posterior.add_end_state(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
+            place_K = known.position_K - 1 if what == "left" else ids_NxL.shape[1] - known.position_K
         else:
-            see = {"rest": posterior.posterior, "filled": filled_posterior.filled_posterior}[what]
+            see = {"rest": posterior.compute_posterior, "filled": infilling_posterior.compute_infilling_posterior}[what]
             known = see(hmm, words_NxL, hidden_NxL)
-            of, entry_W, place_K = hmm, words_W, known.column_K - case.moved
-        logits_NxLxV[known.row_K[:, None], place_K[:, None], entry_W] = np.maximum(
-            posterior.log_probs(of, known), -1e9)
+            of, entry_W, place_K = hmm, words_W, known.position_K - case.moved
+        logits_NxLxV[known.example_K[:, None], place_K[:, None], entry_W] = np.maximum(
+            posterior.compute_log_probs(of, known), -1e9
+        )
     return logits_WxNxLxV
 
 
@@ -75,53 +94,62 @@ def exact(cfg, rows, language, case, hidden_NxL):
 def no_windows(monkeypatch):
     """The floors of models that see less take longer than the rest, and have tests of their own."""
     for seen, kind in floors.FLOORS.items():
-        monkeypatch.setitem(floors.FLOORS, seen, kind._replace(others={}))
+        monkeypatch.setitem(floors.FLOORS, seen, kind._replace(weaker_floors={}))
 
 
 def judged(cfg, rows, made, logits_WxNxLxV):
     """The evaluation of a table, and its gap's parts."""
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
-    beside = references.measure(cfg, made, rows)
-    columns = beside.add(evaluation.collect(cfg, made, state, rows.validation))
-    run = trained_run.Trained(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
-    return (evaluation.summary(columns, (*made.objective.scores, *beside.scores)),
-            loss_decomposition.ask(run, EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)), lambda: None))
+    beside = references.compute_references(cfg, made, rows)
+    columns = beside.add_columns(evaluation.collect_columns(cfg, made, state, rows.validation))
+    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    case = EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg))
+    return (
+        evaluation.summarize(columns, (*made.objective.scores, *beside.scores)),
+        loss_decomposition.evaluate(run, case, lambda: None),
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.objective}-{case.sees}")
-def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(data, case):  # noqa: F811
+def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(data, case):
     cfg, rows, language = data
     cfg = fields.override(cfg, {"objective": case.objective, "model.context": case.sees})
-    ways = {"apart": ("left", "right"), "both": ("both",), "row": ("row",), "left": ("left",)}[case.sees]
-    made = program.build(cfg, rows.about, jax.devices()[:1])
-    hidden_NxL = references.asked(cfg, made, rows)
+    ways = {"two_stack": ("left", "right"), "bidirectional": ("both",), "mixed": ("row",), "causal": ("left",)}[
+        case.sees
+    ]
+    made = program.build_program(cfg, rows.about, jax.devices()[:1])
+    hidden_NxL = references.compute_eval_mask(cfg, made, rows)
     logits_WxNxLxV = exact(cfg, rows, language, case, hidden_NxL)
     made = made._replace(model=table(rows.validation["ids"], hidden_NxL, ways))
     found, made_of = judged(cfg, rows, made, logits_WxNxLxV)
     worse, worse_of = judged(cfg, rows, made, logits_WxNxLxV * np.float32(0.7))
     for own in ("", "causal_") if case.objective == "hybrid" else ("",):
-        assert found[f"{own}gap"] == pytest.approx(0, abs=1e-5)
+        assert found[f"{own}excess_loss"] == pytest.approx(0, abs=1e-5)
         assert found[f"{own}accuracy"] == pytest.approx(found[f"{own}floor_accuracy"], abs=0.003)
         assert 0.05 < worse[f"{own}loss"] < found["unigram_loss"]
-        assert worse[f"{own}gap"] > max(0.01, 3 * worse[f"{own}gap_se"])
-        assert worse[f"{own}loss"] == pytest.approx(worse[f"{own}gap"] + found[f"{own}floor"], abs=1e-5)
+        assert worse[f"{own}excess_loss"] > max(0.01, 3 * worse[f"{own}excess_loss_se"])
+        assert worse[f"{own}loss"] == pytest.approx(worse[f"{own}excess_loss"] + found[f"{own}floor"], abs=1e-5)
     np.testing.assert_allclose([made_of[part]["excess"] for part in PARTS], 0, atol=1e-4)
-    assert sum(worse_of[part]["excess"] for part in PARTS) == pytest.approx(worse["gap"], abs=1e-4)
+    assert sum(worse_of[part]["excess"] for part in PARTS) == pytest.approx(worse["excess_loss"], abs=1e-4)
     assert made_of["predictions"] == found["predictions"]
 
     ids_NxL = rows.validation["ids"]
-    words_NxL = grammar.words(language, rows.tokenizer.pieces, ids_NxL)
-    if case.objective == "denoise":
+    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, ids_NxL)
+    if case.objective == "denoising":
         assert "document_loss" not in found
         return
-    log_P = bound.log_length(language.hmm, cfg.data.language.words)
-    given_N, length_N = bound.log_prob(language.hmm, words_NxL, words_NxL >= 0), log_P[(words_NxL >= 0).sum(1)]
+    log_P = diffusion_bound.compute_length_log_probs(language.hmm, cfg.data.language.max_words)
+    given_N, length_N = (
+        diffusion_bound.compute_log_probs(language.hmm, words_NxL, words_NxL >= 0),
+        log_P[(words_NxL >= 0).sum(1)],
+    )
     assert found["document_floor"] == pytest.approx(-(given_N + length_N).mean(), rel=1e-6)
     assert found["document_loss"] == pytest.approx(found["document_floor"], abs=1e-3)
     if case.objective == "diffusion":
         assert found["bound"] == pytest.approx(-given_N.sum() / (words_NxL >= 0).sum(), rel=1e-6)
         assert found["predictions"] == (ids_NxL >= NUM_SPECIAL).sum()
-    of_document = worse["causal_gap" if case.objective == "hybrid" else "gap"] * {
-        "diffusion": (words_NxL >= 0).sum(1).mean()}.get(case.objective, ((words_NxL >= 0).sum(1) + 1).mean())
-    assert worse["document_gap"] == pytest.approx(of_document, rel=1e-5)
-    assert worse["document_loss"] == pytest.approx(worse["document_floor"] + worse["document_gap"], rel=1e-9)
+    of_document = worse["causal_excess_loss" if case.objective == "hybrid" else "excess_loss"] * {
+        "diffusion": (words_NxL >= 0).sum(1).mean()
+    }.get(case.objective, ((words_NxL >= 0).sum(1) + 1).mean())
+    assert worse["document_excess_loss"] == pytest.approx(of_document, rel=1e-5)
+    assert worse["document_loss"] == pytest.approx(worse["document_floor"] + worse["document_excess_loss"], rel=1e-9)

@@ -2,19 +2,18 @@
 
 Parameters are drawn: what is asked here holds whatever a model has learnt.
 """
+
 import jax
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
-from small import MEMBERS, small_config
+from small import FAMILY_CELLS, small_config
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
-from mlm.cli import write
+from mlm.cli import use
 from mlm.data.tokenizers import kinds
 from mlm.inference import iterative_unmasking, masked_queries, pretrained_io
-from mlm.inference.language_model import every_logit
+from mlm.inference.forward_passes import compute_logits
 from mlm.models import MODELS
 
 WORDS = [f"w{i}" for i in range(12)]
@@ -30,15 +29,15 @@ def quick_to_compile():
 
 def opened(family="transformer", cell="", objective="causal", source=0, **changes):
     """A model with drawn parameters, its rows of 16 tokens, over the words w0 to w11; source: tokens beside a row."""
-    tokenizer = kinds.KINDS["words"].restore("\n".join(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode())
+    tokenizer = kinds.KINDS["words"].restore("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode())
     cfg = small_config(family, cell, objective=objective, **changes)
     shapes = jax.eval_shape(MODELS[family].build(cfg.model, tokenizer.vocab_size).init, jax.random.key(0))
     rng = np.random.default_rng(0)
-    params = jax.tree_util.tree_map_with_path(lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(
-        size=x.shape).astype(np.float32), shapes)
-    about = pretrained_io.folders.about_of(cfg, tokenizer)._replace(source_length=source)
-    return pretrained_io.joined(cfg, tokenizer, params, about=about)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(size=x.shape).astype(np.float32), shapes
+    )
+    about = pretrained_io.folders.make_dataset_info(cfg, tokenizer)._replace(source_len=source)
+    return pretrained_io.build_language_model(cfg, tokenizer, params, about=about)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def masked():
 def logits(model, ids):
     """logits_LxV of one row, of 16 places."""
     ids_1xL = np.array([[*ids, *[0] * (16 - len(ids))]], np.int32)
-    return np.asarray(model.compiled(every_logit)(model.params, ids_1xL))[0]
+    return np.asarray(model.compile(compute_logits)(model.params, ids_1xL))[0]
 
 
 def likeliest(logits_V, never):
@@ -62,34 +61,34 @@ def likeliest(logits_V, never):
 
 
 def test_greedy_takes_the_likeliest_token_of_the_model_up_to_its_length(model):
-    for prompt, (found,) in zip(PROMPTS, model.generate(PROMPTS, length=13), strict=True):
+    for prompt, (found,) in zip(PROMPTS, model.generate(PROMPTS, max_length=13), strict=True):
         ids = [CLS, *model.tokenizer.encode(prompt)]
         begun = len(ids)
         while ids[-1] != SEP and len(ids) < 13:
             ids.append(likeliest(logits(model, ids)[len(ids) - 1], (0, UNK, CLS, MASK)))
         assert found.text == model.tokenizer.decode([i for i in ids if i >= NUM_SPECIAL])
-        assert found.tokens == len(ids) - begun
+        assert found.num_tokens == len(ids) - begun
         assert found.text.startswith(prompt)
 
 
 def test_the_same_seed_gives_the_same_texts_whatever_is_asked_beside(model):
-    how = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "count": 3, "length": 16}
+    how = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "num_return_sequences": 3, "max_length": 16}
     one = model.generate(PROMPTS, seed=3, **how)
     again = model.generate(PROMPTS[0], seed=3, **how)
     assert [each.text for each in again] == [each.text for each in one[0]]
-    np.testing.assert_allclose([each.nats for each in again], [each.nats for each in one[0]], rtol=1e-4)
+    np.testing.assert_allclose([each.log_prob for each in again], [each.log_prob for each in one[0]], rtol=1e-4)
     other = model.generate(PROMPTS, seed=4, **how)
     assert [each.text for texts in other for each in texts] != [each.text for texts in one for each in texts]
     assert len({each.text for each in one[0]}) > 1 and all(len(texts) == 3 for texts in one)
 
 
 def test_beams_are_likelier_than_greedy_and_sorted(model):
-    greedy, = model.generate("w3 w1", length=9)
-    best = model.generate("w3 w1", length=9, beams=6, normalise="none", count=6)
-    nats = [one.nats for one in best]
-    assert nats[0] >= greedy.nats - 1e-4 and nats == sorted(nats, reverse=True)
-    assert len({one.text + str(one.tokens) for one in best}) == 6
-    assert model.generate("w3 w1", length=9, beams=1)[0] == greedy
+    (greedy,) = model.generate("w3 w1", max_length=9)
+    best = model.generate("w3 w1", max_length=9, num_beams=6, length_penalty="none", num_return_sequences=6)
+    nats = [one.log_prob for one in best]
+    assert nats[0] >= greedy.log_prob - 1e-4 and nats == sorted(nats, reverse=True)
+    assert len({one.text + str(one.num_tokens) for one in best}) == 6
+    assert model.generate("w3 w1", max_length=9, num_beams=1)[0] == greedy
 
 
 def test_rows_of_a_stream_are_gone_on_with_as_they_are():
@@ -98,11 +97,16 @@ def test_rows_of_a_stream_are_gone_on_with_as_they_are():
     ids = model.tokenizer.encode("w3 w1")
     while len(ids) < 12:
         ids.append(likeliest(logits(model, ids)[len(ids) - 1], (0, UNK, CLS, MASK, SEP)))
-    found, = model.generate("w3 w1", length=12)
-    assert found.text == model.tokenizer.decode(ids) and found.tokens == 10
-    assert [one.tokens for how in ({"beams": 2}, {"temperature": 3.0}) for one in model.generate(
-        "w3 w1", length=12, count=2, **how)] == [10] * 4
-    with pytest.raises(errors.ConfigError, match=r"^text = '': expected a text to go on with, since rows of a stream"):
+    (found,) = model.generate("w3 w1", max_length=12)
+    assert found.text == model.tokenizer.decode(ids) and found.num_tokens == 10
+    assert [
+        one.num_tokens
+        for how in ({"num_beams": 2}, {"temperature": 3.0})
+        for one in model.generate("w3 w1", max_length=12, num_return_sequences=2, **how)
+    ] == [10] * 4
+    with pytest.raises(
+        errors.ConfigError, match=r"^text = '': expected a text to continue, since sequences of a stream"
+    ):
         model.generate("")
 
 
@@ -125,47 +129,59 @@ def filled(model, ids, order, at_once):
 @pytest.mark.parametrize(("by", "at_once"), [("left", 1), ("confidence", 1), ("confidence", 3)])
 def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once):
     texts = ["w3 [MASK] w4 [MASK] [MASK] w1 [MASK]", "[MASK] w2"]
-    for text, (found,) in zip(texts, masked.generate(texts, by=by, at_once=at_once), strict=True):
+    for text, (found,) in zip(texts, masked.generate(texts, unmask_order=by, tokens_per_step=at_once), strict=True):
         row = [MASK if word == "[MASK]" else NUM_SPECIAL + WORDS.index(word) for word in text.split()]
         assert found.text == masked.tokenizer.decode(filled(masked, [CLS, *row, SEP], by, at_once)[1:-1])
-        assert found.tokens == row.count(MASK) and found.nats < 0
-    assert len(masked.generate("w1 w2", length=10)[0].text.split()) == 8
+        assert found.num_tokens == row.count(MASK) and found.log_prob < 0
+    assert len(masked.generate("w1 w2", max_length=10)[0].text.split()) == 8
 
 
-@pytest.mark.parametrize(("objective", "sees"), [("mlm", "left"), ("mlm", "row"), ("diffusion", "row")])
+@pytest.mark.parametrize(("objective", "sees"), [("mlm", "causal"), ("mlm", "mixed"), ("diffusion", "mixed")])
 def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objective, sees):
     model = opened("feedforward", "window", objective, model__context=sees)
-    found, = model.generate("w3 [MASK] w4 [MASK]")
+    (found,) = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
-    assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.tokens == 2
-    with pytest.raises(errors.ConfigError, match=r"^beam = 2: expected 1, where \[MASK\]s are filled"):
-        model.generate("w3 [MASK]", beams=2)
+    assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2
+    with pytest.raises(errors.ConfigError, match=r"^num_beams = 2: expected 1, where \[MASK\]s are filled"):
+        model.generate("w3 [MASK]", num_beams=2)
 
 
 def test_a_hybrid_run_goes_on_from_the_left_and_takes_no_mask_for_a_word():
     model = opened("feedforward", "window", "hybrid")
-    found, = model.generate("w3 w1", length=5)
+    (found,) = model.generate("w3 w1", max_length=5)
     assert found.text.startswith("w3 w1")
-    with pytest.raises(errors.ConfigError, match=r"^text = 'the \[MASK\] sleeps': expected one without \[MASK\], since "
-                                                 r"a hybrid run goes on from the left"):
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"^text = 'the \[MASK\] sleeps': expected one without \[MASK\], since "
+        r"a hybrid run continues a text",
+    ):
         model.generate("the [MASK] sleeps")
 
 
 def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked):
     text = "w3 [MASK] w4 [MASK] [MASK]"
-    drawn = masked.generate(text, temperature=2.0, count=4, seed=5)
-    assert masked.generate(text, temperature=2.0, count=4, seed=5) == drawn and len({*drawn}) > 1
+    drawn = masked.generate(text, temperature=2.0, num_return_sequences=4, seed=5)
+    assert masked.generate(text, temperature=2.0, num_return_sequences=4, seed=5) == drawn and len({*drawn}) > 1
     assert masked.generate(text, temperature=2.0, top_k=1) == masked.generate(text)
-    assert iterative_unmasking.ORDERS == ("left", "confidence")
+    assert iterative_unmasking.UNMASK_ORDERS == ("left", "confidence")
 
 
-@pytest.mark.parametrize(("what", "how"), [
-    ("by = 'confidence'", {"by": "confidence"}), ("temperature = 1.0", {"beams": 2, "temperature": 1.0}),
-    ("count = 3", {"count": 3}), ("length = 17", {"length": 17}),
-    ("length = 1: expected at least 2", {"length": 1}), ("seed = 18446744073709551616", {"seed": 2**64}),
-    ("beam = 2.5: expected a whole number", {"beams": 2.5}), ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
-    ("text = 'w1 w1", {"prompt": "w1 " * 15}), ("text = 'w1 [MASK]': expected one w", {"prompt": "w1 [MASK]"}),
-    ("normalise = 'men'", {"beams": 2, "normalise": "men"})])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ("unmask_order = 'confidence'", {"unmask_order": "confidence"}),
+        ("temperature = 1.0", {"num_beams": 2, "temperature": 1.0}),
+        ("num_return_sequences = 3", {"num_return_sequences": 3}),
+        ("max_length = 17", {"max_length": 17}),
+        ("max_length = 1: expected at least 2", {"max_length": 1}),
+        ("seed = 18446744073709551616", {"seed": 2**64}),
+        ("num_beams = 2.5: expected a whole number", {"num_beams": 2.5}),
+        ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
+        ("text = 'w1 w1", {"prompt": "w1 " * 15}),
+        ("text = 'w1 [MASK]': expected one w", {"prompt": "w1 [MASK]"}),
+        ("length_penalty = 'men'", {"num_beams": 2, "length_penalty": "men"}),
+    ],
+)
 def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
     with pytest.raises(errors.ConfigError) as error:
         model.generate(**how)
@@ -173,19 +189,21 @@ def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
 
 
 def test_a_model_that_sees_both_sides_has_no_beams_and_one_of_labels_writes_nothing(masked):
-    for found, how, what in ((masked, {"prompt": "[MASK]", "beams": 2}, "beam = 2"),
-                             (masked, {"prompt": " ".join(["w1"] * 14)}, "text = "),
-                             (opened(objective="regress"), {}, "generate = 'regress'"),
-                             (masked, None, "translate = 'transformer'")):
+    for found, how, what in (
+        (masked, {"prompt": "[MASK]", "num_beams": 2}, "num_beams = 2"),
+        (masked, {"prompt": " ".join(["w1"] * 14)}, "text = "),
+        (opened(objective="regression"), {}, "generate = 'regression'"),
+        (masked, None, "translate = 'transformer'"),
+    ):
         with pytest.raises(errors.ConfigError) as error:
             found.translate("w1") if how is None else found.generate(**how)
         assert str(error.value).startswith(what)
 
 
-@pytest.mark.parametrize(("family", "cell"), [member for member in MEMBERS if member[0] != "transformer"], ids=str)
+@pytest.mark.parametrize(("family", "cell"), [member for member in FAMILY_CELLS if member[0] != "transformer"], ids=str)
 def test_every_family_goes_on_with_a_prompt(family, cell):
     model = opened(family, cell)
-    found, = model.generate("w3 w1", length=8)
+    (found,) = model.generate("w3 w1", max_length=8)
     ids = [CLS, *model.tokenizer.encode(found.text)]
     for place in range(2, len(ids) - 1):
         assert ids[place + 1] == likeliest(logits(model, ids)[place], (0, UNK, CLS, MASK))
@@ -193,11 +211,17 @@ def test_every_family_goes_on_with_a_prompt(family, cell):
 
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
-    model = opened("encoder_decoder", cell, source=10, data__corpus="aligned")
+    model = opened("encoder_decoder", cell, source=10, data__corpus="parallel")
     sources = ["w3 w1", "w5 w5 w7 w2 w0 w9"]
-    answer = jax.jit(lambda ids_BxL, source_BxS: model.model.logits(model.params["model"], model.model.encode(
-        model.params["model"], masked_queries.text(ids_BxL), masked_queries.text(source_BxS))[0]))
-    for text, (found,) in zip(sources, model.translate(sources, beams=1), strict=True):
+    answer = jax.jit(
+        lambda ids_BxL, source_BxS: model.model.logits(
+            model.params["model"],
+            model.model.encode(
+                model.params["model"], masked_queries.make_tokens(ids_BxL), masked_queries.make_tokens(source_BxS)
+            )[0],
+        )
+    )
+    for text, (found,) in zip(sources, model.translate(sources, num_beams=1), strict=True):
         given = [*model.tokenizer.encode(text), SEP]
         source_1xS = np.array([[*given, *[0] * (10 - len(given))]], np.int32)
         ids = [CLS]
@@ -205,25 +229,27 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
             said = np.asarray(answer(np.array([[*ids, *[0] * (16 - len(ids))]], np.int32), source_1xS))[0]
             ids.append(likeliest(said[len(ids) - 1], (0, UNK, CLS, MASK)))
         assert found.text == model.tokenizer.decode([i for i in ids if i >= NUM_SPECIAL])
-        assert found.tokens == len(ids) - 1
-    nats = [one.nats for one in model.translate(text, beams=3, normalise="none", count=3)]
-    assert nats[0] >= found.nats - 1e-4 and nats == sorted(nats, reverse=True)
+        assert found.num_tokens == len(ids) - 1
+    nats = [one.log_prob for one in model.translate(text, num_beams=3, length_penalty="none", num_return_sequences=3)]
+    assert nats[0] >= found.log_prob - 1e-4 and nats == sorted(nats, reverse=True)
 
 
 def test_a_model_that_denoises_neither_writes_on_nor_translates_nor_embeds():
-    model = opened("encoder_decoder", objective="denoise")
-    for ask, said in ((model.generate, "generate = 'encoder_decoder': expected a model that reads no source"),
-                      (model.translate, "translate = 'denoise': expected a run of aligned text"),
-                      (model.embed, "embed = 'encoder_decoder': expected a model that reads a text alone")):
+    model = opened("encoder_decoder", objective="denoising")
+    for ask, said in (
+        (model.generate, "generate = 'encoder_decoder': expected a model that reads no source"),
+        (model.translate, "translate = 'denoising': expected a run of parallel text"),
+        (model.encode, "encode = 'encoder_decoder': expected a model that reads a text alone"),
+    ):
         with pytest.raises(errors.ConfigError) as error:
             ask("w1 w2")
         assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 def test_the_command_shows_what_is_written(model):
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-    with flagsaver.flagsaver(beam=2, count=2, length=9):
-        rows = list(write.generate(model, ["w3 w1"]))
+    how = {"num_beams": 2, "num_return_sequences": 2, "max_length": 9}
+    args = use.make_parser("generate").parse_args(["run", *(f"--{name}={value}" for name, value in how.items())])
+    rows = list(use.generate(model, ["w3 w1"], args))
     assert [(row["number"], row["text"]) for row in rows] == [
-        (number, one.text) for number, one in enumerate(model.generate("w3 w1", beams=2, count=2, length=9), 1)]
+        (number, one.text) for number, one in enumerate(model.generate("w3 w1", **how), 1)
+    ]

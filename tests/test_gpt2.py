@@ -2,6 +2,8 @@
 
 Against the file that fixtures/gpt2.py makes; where torch and transformers are installed, it is what they still say.
 """
+
+import dataclasses
 import functools
 import json
 import shutil
@@ -15,14 +17,14 @@ from safetensors.numpy import save_file
 
 import mlm
 from mlm.base import errors
-from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL
+from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.inference import decoding, masked_queries, pretrained_io
 from mlm.models import transformer
 from mlm.models.hub import hub
 
-NORMS = {0.0: "none", 1.0: "mean"}                              # of transformers' length_penalty
-STOPS = {"never": "bound", False: "now", True: "first"}         # of its early_stopping
+NORMS = {0.0: "none", 1.0: "mean"}  # of transformers' length_penalty
+STOPS = {"never": "never", False: "heuristic", True: "always"}  # by its early_stopping
 ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
 
 
@@ -43,13 +45,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return mlm.open(str(folder))
+    return mlm.load(str(folder))
 
 
 def said(model, ids_L):
     """logits_LxV of a row."""
-    answer = jax.jit(lambda params, ids: model.model.logits(params, model.model.encode(params,
-                                                                                       masked_queries.text(ids))[0]))
+    answer = jax.jit(
+        lambda params, ids: model.model.logits(params, model.model.encode(params, masked_queries.make_tokens(ids))[0])
+    )
     return np.asarray(answer(model.params["model"], np.array([ids_L], np.int32)))[0]
 
 
@@ -65,7 +68,7 @@ def test_logits_are_theirs(model):
 
 
 def test_its_one_special_token_ends_a_text_and_ours_are_added(model):
-    assert model.cfg.objective == "causal" and tuple(model.tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL
+    assert model.config.objective == "causal" and tuple(model.tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS
     assert not {PAD, CLS, SEP} & {*model.tokenizer.encode("a <|endoftext|> [SEP] [PAD]")}
     assert model.tokenizer.decode(model.tokenizer.encode(" the red")) == "the red"
 
@@ -87,34 +90,45 @@ def test_entries_and_merges_are_read_without_the_library_s_file(folder, model, t
 def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
     there = shutil.copytree(folder, tmp_path / "older")
     from safetensors.numpy import load
+
     old = load((there / "model.safetensors").read_bytes())
-    save_file({name.removeprefix("transformer."): x for name, x in old.items()} | {
-        "h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32), "lm_head.weight": old["transformer.wte.weight"]},
-        there / "model.safetensors")
-    read = hub.read(there, vocabulary.order(model.tokenizer)).params
+    save_file(
+        {name.removeprefix("transformer."): x for name, x in old.items()}
+        | {"h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32), "lm_head.weight": old["transformer.wte.weight"]},
+        there / "model.safetensors",
+    )
+    read = hub.read_folder(there, vocabulary.order(model.tokenizer)).params
     jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
 
 
-@pytest.mark.parametrize(("field", "value"), [("activation_function", "relu"), ("scale_attn_weights", False),
-                                              ("n_head", 3), ("vocab_size", 200), ("n_layer", "2"),
-                                              ("architectures", ["GPT2ForSequenceClassification"])])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("activation_function", "relu"),
+        ("scale_attn_weights", False),
+        ("n_head", 3),
+        ("vocab_size", 200),
+        ("n_layer", "2"),
+        ("architectures", ["GPT2ForSequenceClassification"]),
+    ],
+)
 def test_what_ours_cannot_be_is_said_in_a_line(folder, tmp_path, field, value):
     there = shutil.copytree(folder, tmp_path / "changed")
     settings = json.loads((there / "config.json").read_text())
     (there / "config.json").write_text(json.dumps(settings | {field: value}))
     with pytest.raises(errors.ConfigError, match=field) as error:
-        mlm.open(str(there))
+        mlm.load(str(there))
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_is_written_with_all_special_tokens_and_read_again(model, tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
-    assert pretrained_io.write(model, str(one))["model_type"] == "gpt2"
-    again = mlm.open(str(one))
+    assert model.save_pretrained(str(one))["model_type"] == "gpt2"
+    again = mlm.load(str(one))
     jax.tree.map(np.testing.assert_array_equal, again.params["model"], model.params["model"])
     assert again.tokenizer.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
-    ours = again._replace(source=None)  # as a run of this shape is written
-    pretrained_io.write(ours, str(other))
+    ours = dataclasses.replace(again, source=None)  # as a run of this shape is written
+    ours.save_pretrained(str(other))
     same_tensors(one, other)
     settings = json.loads((other / "config.json").read_text())
     assert settings["architectures"] == ["GPT2LMHeadModel"] and settings["vocab_size"] == again.tokenizer.vocab_size
@@ -126,9 +140,11 @@ def drawn_model(number, top):
     folder = top / str(number)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(theirs.settings()))
-    save_file({name: theirs.weight(number + 1, name, shape) for name, shape in theirs.shapes().items()},
-              folder / "model.safetensors")
-    return hub.read(folder, ORDER_V)
+    save_file(
+        {name: theirs.weight(number + 1, name, shape) for name, shape in theirs.shapes().items()},
+        folder / "model.safetensors",
+    )
+    return hub.read_folder(folder, ORDER_V)
 
 
 @pytest.fixture(scope="module")
@@ -145,17 +161,22 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
 
     @jax.jit
     def found(params, ids_BxL):
-        given = made, {"model": params}, masked_queries.text(ids_BxL)
+        given = made, {"model": params}, masked_queries.make_tokens(ids_BxL)
         if not how:
-            return decoding.greedy(*given, room=theirs.LENGTH).ids_BxT
-        return decoding.beams(*given, room=theirs.LENGTH, width=how["num_beams"], stop=STOPS[how["early_stopping"]],
-                              normalise=NORMS[how["length_penalty"]]).ids_BxWxT[:, 0]
+            return decoding.decode_greedy(*given, cache_len=theirs.LENGTH).ids_BxT
+        return decoding.decode_beams(
+            *given,
+            cache_len=theirs.LENGTH,
+            num_beams=how["num_beams"],
+            early_stopping=STOPS[how["early_stopping"]],
+            length_penalty=NORMS[how["length_penalty"]],
+        ).ids_BxWxT[:, 0]
 
     for number, one in enumerate(read):
         prompt = ours_V[theirs.prompts(number)].astype(np.int32)
-        ids_BxT = np.asarray(found(one.params, prompt))[:, :theirs.LENGTH - theirs.PROMPT]
+        ids_BxT = np.asarray(found(one.params, prompt))[:, : theirs.LENGTH - theirs.PROMPT]
         its = ORDER_V[np.where(ids_BxT == PAD, SEP, ids_BxT)]
-        np.testing.assert_array_equal(its, kept()[f"found:{case}"][number, :, theirs.PROMPT:], f"model {number}")
+        np.testing.assert_array_equal(its, kept()[f"found:{case}"][number, :, theirs.PROMPT :], f"model {number}")
 
 
 def test_the_file_is_what_they_say():

@@ -1,11 +1,12 @@
 """What labelled objectives make of a model's states: their losses by numpy, what they read, and dropout by row."""
+
 import functools
 
 import jax
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import CLASSES, LABELLED, PLAIN, about, batch, small_config, with_text
+from small import CLASSES, LABELLED, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import errors, fields, types
 from mlm.objectives import OBJECTIVES, heads, resolve
@@ -20,7 +21,7 @@ def made(objective, scores="", **changes):
 
 def built(*args, **changes):
     cfg = made(*args, **changes)
-    return OBJECTIVES[cfg.objective].build(cfg, about(cfg))
+    return OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
 
 
 def rows():
@@ -42,8 +43,14 @@ def model(h_BxLxD=None):
     def hidden(params, text, source, *, key_B):
         return (h_BxLxD.reshape(*text.ids_BxL.shape, WIDTH),)
 
-    return types.Model(("both",), WIDTH, init=dict, encode=hidden, logits=None,
-                       encode_layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3))
+    return types.Model(
+        ("both",),
+        WIDTH,
+        init=dict,
+        encode=hidden,
+        logits=None,
+        encode_layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3),
+    )
 
 
 def params(objective):
@@ -74,50 +81,55 @@ def plain_row(head, read):
     return np.stack(told) @ head["label"]["kernel"] + head["label"]["bias"]
 
 
-@pytest.mark.parametrize("read", heads.READS["both"])
+@pytest.mark.parametrize("read", heads.POOLINGS["bidirectional"])
 def test_rows_are_told_from_what_is_asked_for(read):
-    objective, given = built("classify", "matthews,accuracy", finetune__pooling=read), rows()
+    objective, given = built("classification", "matthews,accuracy", finetune__pooling=read), rows()
     of = params(objective)
     log_prob_BxC, label_B = log_softmax(plain_row(of["objective"], read), axis=-1), given.labels["label_B"]
     found, real = evaluated(objective, of, given), np.arange(ROWS) < ROWS - 1
-    np.testing.assert_allclose(found.loss_B["classify"], -log_prob_BxC[range(ROWS), label_B] * real, rtol=1e-5)
+    np.testing.assert_allclose(found.loss_B["classification"], -log_prob_BxC[range(ROWS), label_B] * real, rtol=1e-5)
     guess_B = log_prob_BxC.argmax(-1)
     for name, value_B in {
-            "predicted": guess_B, "score": log_prob_BxC.max(-1), "correct": guess_B == label_B,
-            "found_1": guess_B == 1, "there_2": label_B == 2, "majority_correct": label_B == 2,
-            "majority_nats": -np.log(np.array([1, 2, 3]) / 6)[label_B]}.items():  # counts of 0, 1, 2, and one more each
+        "predicted": guess_B,
+        "score": log_prob_BxC.max(-1),
+        "correct": guess_B == label_B,
+        "predicted_1": guess_B == 1,
+        "actual_2": label_B == 2,
+        "majority_correct": label_B == 2,
+        "majority_nats": -np.log(np.array([1, 2, 3]) / 6)[label_B],
+    }.items():  # counts of 0, 1, 2, and one more each
         np.testing.assert_allclose(found.sums_B[name], value_B * real, rtol=1e-5, err_msg=name)
     if read != "mean":
         return
-    objective = built("regress", finetune__pooling=read)
+    objective = built("regression", finetune__pooling=read)
     of = params(objective)
     found, value_B = evaluated(objective, of, given), given.labels["value_B"]
     guess_B = plain_row(of["objective"], read)[:, 0]
-    np.testing.assert_allclose(found.loss_B["regress"], (guess_B - value_B) ** 2 * real, rtol=1e-5)
+    np.testing.assert_allclose(found.loss_B["regression"], (guess_B - value_B) ** 2 * real, rtol=1e-5)
     np.testing.assert_allclose(found.sums_B["predicted"], guess_B * real, rtol=1e-5)
 
 
 def test_words_are_tagged_and_spans_found_from_each_token_s_state():
     given = rows()
     real_BxL, tag_BxL = given.text.segments_BxL > 0, given.labels["tag_BxL"]
-    objective = built("tag")
+    objective = built("tagging")
     of = params(objective)
     found = evaluated(objective, of, given)
     log_prob_BxLxC = log_softmax(states() @ of["objective"]["kernel"] + of["objective"]["bias"], axis=-1)
     nats_BxL = -np.take_along_axis(log_prob_BxLxC, np.maximum(tag_BxL, 0)[..., None], -1)[..., 0]
     word_BxL = real_BxL & (tag_BxL >= 0)
-    np.testing.assert_allclose(found.loss_B["tag"], (nats_BxL * word_BxL).sum(-1), rtol=1e-5)
-    np.testing.assert_array_equal(found.weight_B["tag"], word_BxL.sum(-1))
+    np.testing.assert_allclose(found.loss_B["tagging"], (nats_BxL * word_BxL).sum(-1), rtol=1e-5)
+    np.testing.assert_array_equal(found.weight_B["tagging"], word_BxL.sum(-1))
     np.testing.assert_array_equal(found.sums_B["predicted"], log_prob_BxLxC.argmax(-1) * real_BxL)
     np.testing.assert_allclose(found.sums_B["majority_correct"], ((tag_BxL == 2) & word_BxL).sum(-1))
 
-    objective = built("span")
+    objective = built("extractive_qa")
     of, right_Bx2 = params(objective), np.tile([1, 4], (ROWS, 1))
     found = evaluated(objective, of, given._replace(labels={"start_B": right_Bx2[:, 0], "end_B": right_Bx2[:, 1]}))
     logits_BxLx2 = states() @ of["objective"]["kernel"] + of["objective"]["bias"]
     log_prob_BxLx2 = log_softmax(np.where(real_BxL[..., None], logits_BxLx2, -np.inf)[:-1], axis=1)
     nats_B = -(log_prob_BxLx2[:, 1, 0] + log_prob_BxLx2[:, 4, 1]) / 2
-    np.testing.assert_allclose(found.loss_B["span"], np.append(nats_B, 0), rtol=1e-5)
+    np.testing.assert_allclose(found.loss_B["extractive_qa"], np.append(nats_B, 0), rtol=1e-5)
     np.testing.assert_allclose(found.sums_B["end_logit"], logits_BxLx2[..., 1] * real_BxL, rtol=1e-5)
 
 
@@ -133,20 +145,23 @@ def test_what_stands_on_padding_changes_nothing(objective):
 def test_dropout_draws_for_each_row_from_its_own_key_and_keeps_the_mean():
     key_B = jax.random.split(jax.random.key(0), 4)
     ones_BxD = np.ones((4, 2000), np.float32)
-    dropped_BxD = np.asarray(heads.dropout(ones_BxD, key_B, 0.25))
+    dropped_BxD = np.asarray(heads.apply_dropout(ones_BxD, key_B, 0.25))
     assert set(np.unique(dropped_BxD)) == {0, np.float32(1 / 0.75)}
     np.testing.assert_allclose(dropped_BxD.mean(1), 1, atol=0.06)
-    np.testing.assert_array_equal(heads.dropout(ones_BxD, key_B[::-1], 0.25), dropped_BxD[::-1])
+    np.testing.assert_array_equal(heads.apply_dropout(ones_BxD, key_B[::-1], 0.25), dropped_BxD[::-1])
     assert (dropped_BxD[0] != dropped_BxD[1]).any()
-    assert heads.dropout(ones_BxD, None, 0.25) is ones_BxD and heads.dropout(ones_BxD, key_B, 0.0) is ones_BxD
+    assert (
+        heads.apply_dropout(ones_BxD, None, 0.25) is ones_BxD and heads.apply_dropout(ones_BxD, key_B, 0.0) is ones_BxD
+    )
 
 
-@pytest.mark.parametrize("objective", ["classify", "regress", "tag"])
+@pytest.mark.parametrize("objective", ["classification", "regression", "tagging"])
 def test_training_drops_what_evaluation_keeps(objective):
     of, given = built(objective, model__dropout=0.5), rows()
     head, key_B = params(of), jax.random.split(jax.random.key(0), ROWS)
-    dropped_B, kept_B = (np.asarray(of.loss(head, model(), given, key_B, None, train=train).loss_B[objective])
-                         for train in (True, False))
+    dropped_B, kept_B = (
+        np.asarray(of.loss(head, model(), given, key_B, None, train=train).loss_B[objective]) for train in (True, False)
+    )
     assert (dropped_B != kept_B)[:-1].all()
 
 
@@ -154,34 +169,40 @@ def refused(said, *args, **changes):
     with pytest.raises(errors.ConfigError, match=said):
         cfg = made(*args, **changes)
         OBJECTIVES[cfg.objective].check(cfg)
-        OBJECTIVES[cfg.objective].build(cfg, about(cfg))
+        OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
 
 
 def test_what_no_head_can_read_or_score_is_refused():
-    refused(r"^config.finetune.pooling = 'first': expected last or mean, since config.model.context is left$",
-            "classify", model__context="left")
-    refused(r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$", "classify",
-            finetune__pooling="fist")
-    refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regress", "f1")
-    refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classify", "mathews")
-    refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classify", "f1")
-    refused(r"scores = 'exact, exact': expected each name once", "span", "exact, exact")
-    cfg = made("tag", "f1")
-    of_words = about(cfg)._replace(classes=("NOUN", *CLASSES[1:]))
+    refused(
+        r"^config.finetune.pooling = 'first': expected last or mean, since config.model.context is causal$",
+        "classification",
+        model__context="causal",
+    )
+    refused(
+        r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$",
+        "classification",
+        finetune__pooling="fist",
+    )
+    refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regression", "f1")
+    refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classification", "mathews")
+    refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classification", "f1")
+    refused(r"scores = 'exact, exact': expected each name once", "extractive_qa", "exact, exact")
+    cfg = made("tagging", "f1")
+    of_words = make_dataset_info(cfg)._replace(classes=("NOUN", *CLASSES[1:]))
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
-        OBJECTIVES["tag"].build(cfg, of_words)
-    assert OBJECTIVES["tag"].build(made("tag"), of_words).scores[0].name == "accuracy"
-    assert resolve(made("tag")).model.context == "both"
+        OBJECTIVES["tagging"].build(cfg, of_words)
+    assert OBJECTIVES["tagging"].build(made("tagging"), of_words).scores[0].name == "accuracy"
+    assert resolve(made("tagging")).model.context == "bidirectional"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():
-    scores = built("classify", "matthews, accuracy").scores
+    scores = built("classification", "matthews, accuracy").scores
     assert [score.name for score in scores] == ["matthews", "accuracy", "loss", "majority_accuracy", "majority_loss"]
-    assert {score.beside for score in scores if score.reference == "majority class"} == {"accuracy", "loss"}
-    assert [score.name for score in built("tag").scores[:3]] == ["f1", "f1_strict", "loss"]
-    cfg = made("classify")
-    uncounted = OBJECTIVES["classify"].build(cfg, about(cfg)._replace(counts=b""))
+    assert {score.reference_for for score in scores if score.reference == "majority class"} == {"accuracy", "loss"}
+    assert [score.name for score in built("tagging").scores[:3]] == ["f1", "f1_strict", "loss"]
+    cfg = made("classification")
+    uncounted = OBJECTIVES["classification"].build(cfg, make_dataset_info(cfg)._replace(class_counts=b""))
     assert [score.name for score in uncounted.scores] == ["accuracy", "loss"]
-    two = about(cfg)._replace(classes=("no", "yes"), counts=np.array([1, 2]).tobytes())
-    scores = OBJECTIVES["classify"].build(made("classify", "f1"), two).scores
+    two = make_dataset_info(cfg)._replace(classes=("no", "yes"), class_counts=np.array([1, 2]).tobytes())
+    scores = OBJECTIVES["classification"].build(made("classification", "f1"), two).scores
     assert [score.name for score in scores] == ["f1", "loss", "majority_f1", "majority_loss"]

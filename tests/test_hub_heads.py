@@ -2,6 +2,7 @@
 
 Against what fixtures/hub_heads.py kept of transformers; where that is installed, it is what it still says.
 """
+
 import functools
 
 import jax
@@ -15,13 +16,13 @@ from small import small_config
 
 import mlm
 from mlm.base import errors
-from mlm.base.special import SPECIAL
-from mlm.data.rows.preprocessors import MAKERS
+from mlm.base.special import SPECIAL_TOKENS
+from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import kinds
 from mlm.inference import prediction, pretrained_io
 from mlm.objectives import features, heads
-from mlm.train.run import pretrained_folder as read
+from mlm.training.run import pretrained_folder as read
 
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 PAIRS = [("a red apple", "the sky is blue"), ("big", "un known")]
@@ -40,17 +41,18 @@ def made(plain, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(made):
-    return {case: mlm.open(folder) for case, folder in made.items()}
+    return {case: mlm.load(folder) for case, folder in made.items()}
 
 
 def asked(model) -> list:
-    return theirs.WORDS if model.cfg.objective == "tag" else theirs.TEXTS
+    return theirs.WORDS if model.config.objective == "tagging" else theirs.TEXTS
 
 
 def rows(model, examples) -> list:
-    made = MAKERS[model.cfg.objective].rows([prediction.example(model, one) for one in examples], model.tokenizer,
-                                            model.cfg, model.about.classes)
-    return [row for row, in made]
+    made = PREPROCESSORS[model.config.objective].rows(
+        [prediction.make_example(model, one) for one in examples], model.tokenizer, model.config, model.about.classes
+    )
+    return [row for (row,) in made]
 
 
 def logits(model, examples) -> list[np.ndarray]:
@@ -58,18 +60,18 @@ def logits(model, examples) -> list[np.ndarray]:
     made = rows(model, examples)
     ids_BxL = np.zeros((len(made), hub.PLACES), np.int32)
     for row, ids_L in zip(made, ids_BxL, strict=True):
-        ids_L[:len(row.ids)] = row.ids
+        ids_L[: len(row.ids)] = row.ids
     answer = jax.jit(functools.partial(told_by, model))
-    found_Bx = np.asarray(answer(model.params, prediction.batch_of(model, ids_BxL, made)))
-    tag = model.cfg.objective == "tag"
-    return [found_x[:len(row.ids)] if tag else found_x for row, found_x in zip(made, found_Bx, strict=True)]
+    found_Bx = np.asarray(answer(model.params, prediction.make_batch(model, ids_BxL, made)))
+    tag = model.config.objective == "tagging"
+    return [found_x[: len(row.ids)] if tag else found_x for row, found_x in zip(made, found_Bx, strict=True)]
 
 
 def told_by(model, params, batch):
-    h_BxLxD, head = features.read(model.cfg, params, model.model, batch, None), params["objective"]
-    if model.cfg.objective == "tag":
-        return heads.dense(head, h_BxLxD)
-    return heads.row(head, h_BxLxD, batch.text, None, read="first", rate=0.0)
+    h_BxLxD, head = features.read_features(model.config, params, model.model, batch, None), params["objective"]
+    if model.config.objective == "tagging":
+        return heads.apply_dense(head, h_BxLxD)
+    return heads.apply_pooled_head(head, h_BxLxD, batch.text, None, pooling="first", dropout_rate=0.0)
 
 
 @EVERY
@@ -91,11 +93,11 @@ def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
     model = models[case]
     for i, found in enumerate(model.predict(asked(model))):
         wanted_xC = told()[f"{case}:logits:{i}"]
-        if model.cfg.objective == "regress":
+        if model.config.objective == "regression":
             assert found.label == pytest.approx(wanted_xC[0], abs=1e-5) and found.probability is None
             continue
         share_xC = np.asarray(jax.nn.softmax(wanted_xC))
-        if model.cfg.objective == "tag":
+        if model.config.objective == "tagging":
             places = np.flatnonzero(np.array(rows(model, asked(model))[i].labels["tag"]) >= 0)
             assert len(places) == len(found) == len(theirs.WORDS[i])
             share_xC = share_xC[places]
@@ -103,12 +105,12 @@ def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
             found, share_xC = [found], share_xC[None]
         assert [one.label for one in found] == [model.about.classes[best] for best in share_xC.argmax(-1)]
         np.testing.assert_allclose([one.probability for one in found], share_xC.max(-1), atol=1e-5)
-    assert model.about.classes == (() if model.cfg.objective == "regress" else ("bad", "fair", "good"))
+    assert model.about.classes == (() if model.config.objective == "regression" else ("bad", "fair", "good"))
 
 
 @EVERY
 def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
-    pretrained_io.write(models[case], str(tmp_path / "out"))
+    models[case].save_pretrained(str(tmp_path / "out"))
     same_tensors(made[case], tmp_path / "out")
     pipeline = "token" if case.endswith("tag") else "text"
     assert f"pipeline_tag: {pipeline}-classification" in (tmp_path / "out/README.md").read_text()
@@ -124,22 +126,30 @@ def test_the_file_is_what_they_say():
 
 def test_a_text_is_embedded_and_nothing_filled_in(models):
     model = models["bert-classify"]
-    assert model.embed("the apple").shape == (16,)
-    with pytest.raises(errors.ConfigError, match=r"^fill = 'classify': expected a run that was trained to tell"):
-        model.fill("[MASK]")
+    assert model.encode("the apple").shape == (16,)
+    with pytest.raises(
+        errors.ConfigError, match=r"^fill_mask = 'classification': expected a run that was trained to predict"
+    ):
+        model.fill_mask("[MASK]")
     with pytest.raises(errors.ConfigError, match=r"^text = .*: expected one text or a pair of texts"):
         model.predict(("a", "b", "c"))
 
 
 BAD = {
-    "several labels at once": ({"problem_type": "multi_label_classification"}, (),
-                               "problem_type = 'multi_label_classification': expected one of single_label"),
+    "several labels at once": (
+        {"problem_type": "multi_label_classification"},
+        (),
+        "problem_type = 'multi_label_classification': expected one of single_label",
+    ),
     "a number of three": ({"problem_type": "regression"}, (), "id2label = 3: expected one entry, since problem_type"),
     "labels in a list": ({"id2label": ["a", "b"]}, (), r"id2label = \['a', 'b'\]: expected names by number"),
     "labels that are numbers": ({"id2label": {"0": 1}}, (), "id2label = {'0': 1}: expected names by number"),
     "a number left out": ({"id2label": {"0": "a", "2": "b"}}, (), "id2label = .*: expected each number from 0 on"),
-    "a label too many": ({"id2label": {str(i): "abcd"[i] for i in range(4)}}, (),
-                         r"classifier.weight, its shape = \(3, 16\): expected \(4, 16\)"),
+    "a label too many": (
+        {"id2label": {str(i): "abcd"[i] for i in range(4)}},
+        (),
+        r"classifier.weight, its shape = \(3, 16\): expected \(4, 16\)",
+    ),
     "no classifier": ({}, ("classifier.bias",), "expected classifier.bias among them"),
     "no pooler": ({}, ("bert.pooler.dense.weight",), "expected bert.pooler.dense.weight among them"),
 }
@@ -150,22 +160,26 @@ def test_a_broken_head_ends_in_one_line(plain, case, tmp_path):
     settings, drop, said = BAD[case]
     folder = with_head(plain, tmp_path, "bert-classify", drop, **settings)
     with pytest.raises(errors.ConfigError, match=said) as refused:
-        mlm.open(folder)
+        mlm.load(folder)
     line = str(refused.value)
     assert "\n" not in line and len(line) < 600 and str(folder) in line, line
 
 
 def ours(objective, vocabulary_of=None, **changes):
     """A small fine-tuned model of ours, over a vocabulary of its own or of a folder of theirs."""
-    words = "\n".join([*SPECIAL, "the", "apple", "is", "red", "green", ".", "##s"]).encode()
+    words = "\n".join([*SPECIAL_TOKENS, "the", "apple", "is", "red", "green", ".", "##s"]).encode()
     tokenizer = vocabulary.read(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].restore(words)
-    scores = {"regress": "pearson"}.get(objective, "accuracy")
-    cfg = small_config(objective=objective, pack__seq_len=hub.PLACES,
-                       model__norm_placement=changes.pop("model__norm_placement", "post"),
-                       data__labelled__scores=scores, **changes)
-    classes = () if objective == "regress" else ("O", "B-X", "I-X")
-    about = read.about_of(cfg, tokenizer, classes)
-    blank = pretrained_io.joined(cfg, tokenizer, {}, {}, about)
+    scores = {"regression": "pearson"}.get(objective, "accuracy")
+    cfg = small_config(
+        objective=objective,
+        pack__seq_len=hub.PLACES,
+        model__norm_placement=changes.pop("model__norm_placement", "post"),
+        data__labelled__scores=scores,
+        **changes,
+    )
+    classes = () if objective == "regression" else ("O", "B-X", "I-X")
+    about = read.make_dataset_info(cfg, tokenizer, classes)
+    blank = pretrained_io.build_language_model(cfg, tokenizer, {}, {}, about)
     draw = np.random.default_rng(0)
 
     def init(key):
@@ -173,13 +187,18 @@ def ours(objective, vocabulary_of=None, **changes):
 
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: (path[-1].key == "scale") + 0.2 * draw.normal(size=x.shape).astype(np.float32),
-        jax.eval_shape(init, jax.random.key(0)))
-    return pretrained_io.joined(cfg, tokenizer, params["model"], params["objective"], about)
+        jax.eval_shape(init, jax.random.key(0)),
+    )
+    return pretrained_io.build_language_model(cfg, tokenizer, params["model"], params["objective"], about)
 
 
-OUT = {"bert": ("classify", "bert", {}), "roberta": ("classify", "roberta", {"model__type_vocab_size": 1}),
-       "roberta words": ("tag", "roberta", {"model__type_vocab_size": 1}),
-       "pre-norm": ("regress", "", {"model__norm_placement": "pre"}), "words": ("tag", "", {})}
+OUT = {
+    "bert": ("classification", "bert", {}),
+    "roberta": ("classification", "roberta", {"model__type_vocab_size": 1}),
+    "roberta words": ("tagging", "roberta", {"model__type_vocab_size": 1}),
+    "pre-norm": ("regression", "", {"model__norm_placement": "pre"}),
+    "words": ("tagging", "", {}),
+}
 CALLED = {"roberta": "roberta", "roberta words": "roberta", "pre-norm": "roberta-prelayernorm"}
 
 
@@ -188,13 +207,13 @@ def test_ours_is_theirs(plain, case, tmp_path):
     objective, words, changes = OUT[case]
     model, folder = ours(objective, plain[words] if words else None, **changes), tmp_path / "out"
     kind = CALLED.get(case, "bert")
-    assert pretrained_io.write(model, str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
-    again = mlm.open(folder)
-    assert again.about.classes == model.about.classes and again.cfg.objective == objective
+    assert model.save_pretrained(str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
+    again = mlm.load(folder)
+    assert again.about.classes == model.about.classes and again.config.objective == objective
     jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
     for name in again.params["model"].keys() - {"transform", "transform_norm", "bias"}:
         jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
-    tag = objective == "tag"
+    tag = objective == "tagging"
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
     tool, order_V = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), vocabulary.order(model.tokenizer)
     for one, row in zip(given, rows(model, given), strict=True):
@@ -216,22 +235,22 @@ def test_ours_is_theirs(plain, case, tmp_path):
     ("objective", "changes", "why"),
     [
         (
-            "classify",
+            "classification",
             {"finetune__pooling": "mean"},
-            "config.finetune.pooling = 'mean': expected first, for a class of transformers",
+            "config.finetune.pooling = 'mean': expected first, which transformers needs",
         ),
         (
-            "tag",
+            "tagging",
             {"finetune__layer_features": "mix"},
-            "config.finetune.layer_features = 'mix': expected last, for a class of",
+            "config.finetune.layer_features = 'mix': expected last, which transformers needs",
         ),
         (
-            "tag",
+            "tagging",
             {"finetune__head": "bilstm", "finetune__head_dim": 4},
-            "config.finetune.head = 'bilstm': expected linear, for a",
+            "config.finetune.head = 'bilstm': expected linear, which transformers needs",
         ),
         (
-            "regress",
+            "regression",
             {"family": "rnn", "cell": "gru", "finetune__pooling": "mean"},
             "config.model.family = 'rnn': expected trans",
         ),
@@ -241,16 +260,21 @@ def test_ours_is_theirs(plain, case, tmp_path):
 def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes, why, tmp_path):
     changes = changes | ({"model__norm_placement": "pre"} if "family" in changes else {})
     model, folder = ours(objective, **changes), tmp_path / "out"
-    done = pretrained_io.write(model, str(folder))
+    done = model.save_pretrained(str(folder))
     assert done["model_type"] == "mlm" and done["note"].startswith(why) and "\n" not in done["note"]
-    again = mlm.open(folder)
-    given = theirs.WORDS if objective == "tag" else ["the apple is red .", "green apples"]
+    again = mlm.load(folder)
+    given = theirs.WORDS if objective == "tagging" else ["the apple is red .", "green apples"]
     assert again.predict(given) == model.predict(given)
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
 
 
 def test_a_choice_keeps_its_head(tmp_path):
-    model, folder = ours("choice", data__labelled__choices="a,b,c", data__labelled__format="csv"), tmp_path / "out"
-    done = pretrained_io.write(model, str(folder))
-    assert done["note"].startswith("config.objective = 'choice': expected classify, regress or tag")
-    jax.tree.map(np.testing.assert_array_equal, mlm.open(folder).params, model.params)
+    model, folder = (
+        ours("multiple_choice", data__labelled__choice_columns="a,b,c", data__labelled__format="csv"),
+        tmp_path / "out",
+    )
+    done = model.save_pretrained(str(folder))
+    assert done["note"].startswith(
+        "config.objective = 'multiple_choice': expected classification, regression or tagging"
+    )
+    jax.tree.map(np.testing.assert_array_equal, mlm.load(folder).params, model.params)

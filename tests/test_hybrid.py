@@ -1,11 +1,12 @@
 """Causal and masked rows together: which rows are which, by what state a token is told, and what is asked of them."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, about, batch, build, small_config
+from small import PLAIN, batch, build, make_dataset_info, small_config
 
 from mlm import objectives
 from mlm.base import errors, types
@@ -14,24 +15,25 @@ from mlm.data.tokenizers import kinds
 from mlm.inference import language_model, masked_queries
 from mlm.models import MODELS
 from mlm.objectives import hybrid
-from mlm.train import resolution
-from mlm.train.step import program, update
+from mlm.training import resolution
+from mlm.training.step import program, update
 
-KEYS = update.row_keys(np.uint32(0), 0, np.arange(4))
-PURE = {"mask_share": np.float32(1), "random_share": np.float32(0)}
+KEYS = update.make_example_keys(np.uint32(0), 0, np.arange(4))
+PURE = {"mask_token_prob": np.float32(1), "random_token_prob": np.float32(0)}
 ROWS = batch(4, pad=0)
 
 
 @pytest.fixture(scope="module")
 def cfg():
-    return small_config("feedforward", "bag", objective="hybrid", mask__rate=0.3, eval__mask_rate=0.3,
-                        model__num_layers=1, **PLAIN)
+    return small_config(
+        "feedforward", "bag", objective="hybrid", mask__rate=0.3, eval__mask_rate=0.3, model__num_layers=1, **PLAIN
+    )
 
 
 @functools.cache
 def compiled(cfg, train):
     model, params, _ = build(cfg)
-    _, objective = program.parts(cfg, about(cfg))
+    _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
 
     @jax.jit
     def told(knobs):
@@ -49,7 +51,7 @@ def compiled(cfg, train):
 
 def told(cfg, train=True, **changes):
     """Losses under other knobs of the objective, and what the model was shown: ids_BxL and left_B of each pass."""
-    knobs = program.knobs(cfg) if train else program.frozen(cfg)
+    knobs = program.make_train_hparams(cfg) if train else program.make_eval_hparams(cfg)
     return jax.device_get(compiled(cfg, train)(knobs._replace(objective=knobs.objective | changes)))
 
 
@@ -57,8 +59,11 @@ def told(cfg, train=True, **changes):
 def said(cfg):
     """A function of (ids_BxL, left_B): log_prob_BxLxV by the state at each place, in one forward of the model."""
     model, params, _ = build(cfg)
-    return jax.jit(lambda ids_BxL, left_B: jax.nn.log_softmax(model.logits(params, model.encode(
-        params, ROWS.text._replace(ids_BxL=ids_BxL), left_B=left_B)[0])))
+    return jax.jit(
+        lambda ids_BxL, left_B: jax.nn.log_softmax(
+            model.logits(params, model.encode(params, ROWS.text._replace(ids_BxL=ids_BxL), left_B=left_B)[0])
+        )
+    )
 
 
 def by_the_state_before(cfg, ids_BxL, left):
@@ -69,29 +74,29 @@ def by_the_state_before(cfg, ids_BxL, left):
 
 @pytest.mark.parametrize("share", [0.0, 1 / 16, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0])
 def test_a_share_of_the_slots_is_causal_whatever_device_has_them(share):
-    left_B = np.asarray(hybrid.causal_rows(jnp.arange(1000), np.float32(share)))
+    left_B = np.asarray(hybrid.select_causal_examples(jnp.arange(1000), np.float32(share)))
     count_B = np.cumsum(left_B)
     assert np.abs(count_B - share * np.arange(1, 1001)).max() <= 1
     assert left_B.sum() == round(1000 * share - 0.4)
-    turned_B = np.asarray(hybrid.causal_rows(jnp.arange(1000)[::-1], np.float32(share)))
+    turned_B = np.asarray(hybrid.select_causal_examples(jnp.arange(1000)[::-1], np.float32(share)))
     np.testing.assert_array_equal(turned_B[::-1], left_B)
 
 
 @pytest.mark.parametrize(("rows", "share"), [(8, 1 / 16), (6, 0.1), (16, 0.3)])
 def test_the_share_holds_over_batches_of_any_size_and_terms_weigh_as_the_rows_of_each(rows, share):
-    knobs, count = program.knobs(small_config(objective="hybrid", hybrid__causal_fraction=share)), 0
+    knobs, count = program.make_train_hparams(small_config(objective="hybrid", hybrid__causal_fraction=share)), 0
     for step in range(40):
-        said = hybrid.now(knobs, np.float32(step) / np.float32(40), steps=40, rows=rows)
+        said = hybrid.schedule_hparams(knobs, np.float32(step) / np.float32(40), num_steps=40, batch_size=rows)
         of = said.objective
-        left_B = np.asarray(hybrid.causal_rows(jnp.arange(rows), of["causal"], of["owed"]))
+        left_B = np.asarray(hybrid.select_causal_examples(jnp.arange(rows), of["causal_fraction"], of["causal_carry"]))
         count += left_B.sum()
         assert abs(count - share * rows * (step + 1)) <= 1.01
-        assert float(hybrid.factors(said)["causal"]) == pytest.approx(left_B.mean(), abs=1e-6)
+        assert float(hybrid.compute_loss_weights(said)["causal"]) == pytest.approx(left_B.mean(), abs=1e-6)
     assert count > 0
 
 
 def test_causal_rows_are_shown_whole_and_read_from_the_left_the_others_are_masked(cfg):
-    losses, ((ids_BxL, left_B),) = told(cfg, causal=np.float32(0.5), **PURE)
+    losses, ((ids_BxL, left_B),) = told(cfg, causal_fraction=np.float32(0.5), **PURE)
     assert list(left_B) == [False, True, False, True]
     hidden_BxL = ids_BxL == MASK
     np.testing.assert_array_equal(ids_BxL[~hidden_BxL], ROWS.text.ids_BxL[~hidden_BxL])
@@ -107,86 +112,96 @@ def test_a_token_is_told_by_the_state_before_it_and_a_segments_first_by_its_own(
     text = batch(4, pad=0).text
     place_BxL = np.broadcast_to(np.arange(16), (4, 16)).astype(np.float32)
     marked = model._replace(encode=lambda params, text, source=None, **more: (place_BxL[..., None],))
-    told_BxL = np.asarray(hybrid.telling(marked).encode(params, text)[0])[..., 0]
+    told_BxL = np.asarray(hybrid.shift_states(marked).encode(params, text)[0])[..., 0]
     first_L = text.positions_BxL[0] == 0
     assert first_L.sum() == 2
     np.testing.assert_array_equal(told_BxL, np.where(first_L, place_BxL, place_BxL - 1))
-    assert hybrid.telling(marked) is hybrid.telling(marked)  # what is compiled is known by its model
+    assert hybrid.shift_states(marked) is hybrid.shift_states(marked)  # what is compiled is known by its model
 
 
 @pytest.mark.parametrize("train", [True, False])
 def test_losses_are_those_of_the_states_before(cfg, train):
-    masked, shown = told(cfg, train, **PURE, **({"causal": np.float32(0)} if train else {}))
+    masked, shown = told(cfg, train, **PURE, **({"causal_fraction": np.float32(0)} if train else {}))
     hidden_BxK = (shown[0][0] == MASK)[:, 1:] & (ROWS.text.positions_BxL[:, 1:] > 0)
     nats_B = (by_the_state_before(cfg, shown[0][0], False) * hidden_BxK).sum(1)
     of_first_B = masked.weight_B["mlm"] - hidden_BxK.sum(1)  # whose nats are its own state's
     assert (of_first_B == 0).sum() >= 2
     np.testing.assert_allclose(masked.loss_B["mlm"][of_first_B == 0], nats_B[of_first_B == 0], rtol=1e-4)
-    causal, shown = told(cfg, causal=np.float32(1)) if train else (masked, shown[1:])
+    causal, shown = told(cfg, causal_fraction=np.float32(1)) if train else (masked, shown[1:])
     assert (shown[0][0] == ROWS.text.ids_BxL).all() and shown[0][1].all()
     nats_B = (by_the_state_before(cfg, ROWS.text.ids_BxL, True) * (ROWS.text.positions_BxL[:, 1:] > 0)).sum(1)
     np.testing.assert_allclose(causal.loss_B["causal"], nats_B, rtol=1e-4)
 
 
 def test_evaluation_asks_for_the_tokens_that_mlm_is_asked_for(cfg):
-    text, knobs = ROWS.text, program.frozen(cfg)
-    of = objectives.OBJECTIVES["hybrid"].build(cfg, about(cfg))
-    plain = objectives.OBJECTIVES["mlm"].build(cfg, about(cfg))
-    np.testing.assert_array_equal(of.asked(text, KEYS, knobs), plain.asked(text, KEYS, knobs))
-    assert of.scores[:len(plain.scores)] == plain.scores
+    text, knobs = ROWS.text, program.make_eval_hparams(cfg)
+    of = objectives.OBJECTIVES["hybrid"].build(cfg, make_dataset_info(cfg))
+    plain = objectives.OBJECTIVES["mlm"].build(cfg, make_dataset_info(cfg))
+    np.testing.assert_array_equal(of.eval_mask(text, KEYS, knobs), plain.eval_mask(text, KEYS, knobs))
+    assert of.scores[: len(plain.scores)] == plain.scores
 
 
 def test_all_rows_are_causal_for_the_first_share_of_the_steps():
-    cfg = small_config(objective="hybrid", hybrid__causal_first_fraction=0.25, hybrid__causal_fraction=0.125,
-                       mask__schedule="linear", mask__final_rate=0.05)
-    knobs = program.knobs(cfg)
-    now = functools.partial(hybrid.now, steps=8, rows=8)
-    shares = [float(now(knobs, step / np.float32(8)).objective["causal"]) for step in range(8)]
+    cfg = small_config(
+        objective="hybrid",
+        hybrid__causal_first_fraction=0.25,
+        hybrid__causal_fraction=0.125,
+        mask__schedule="linear",
+        mask__final_rate=0.05,
+    )
+    knobs = program.make_train_hparams(cfg)
+    now = functools.partial(hybrid.schedule_hparams, num_steps=8, batch_size=8)
+    shares = [float(now(knobs, step / np.float32(8)).objective["causal_fraction"]) for step in range(8)]
     assert shares == [1, 1, *[0.125] * 6]
     assert float(now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
-    factor = hybrid.factors(now(knobs, 0.5))
+    factor = hybrid.compute_loss_weights(now(knobs, 0.5))
     assert (float(factor["causal"]), float(factor["mlm"])) == (0.125, 0.875)
-    assert objectives.predicted(cfg) == pytest.approx(0.34375 + 0.65625 * 0.1)
-    assert program.blank(cfg) == program.blank(small_config(objective="hybrid", mask__max_rate=0.15))
+    assert objectives.estimate_predictions_per_token(cfg) == pytest.approx(0.34375 + 0.65625 * 0.1)
+    assert program.canonicalize_config(cfg) == program.canonicalize_config(
+        small_config(objective="hybrid", mask__max_rate=0.15)
+    )
 
 
 def test_terms_weigh_as_their_rows_are_many():
     """What is minimised: a quarter of the causal rows' mean, and three of the masked ones', whatever each predicts."""
-    objective = types.Objective(None, None, None, (), factors=hybrid.factors)
-    knobs = types.TracedHparams(None, None, None, {"here": np.float32(0.25)})
+    objective = types.Objective(None, None, None, (), loss_weights=hybrid.compute_loss_weights)
+    knobs = types.TracedHparams(None, None, None, {"batch_causal_fraction": np.float32(0.25)})
     sums = types.LossSums({"mlm": 6.0, "causal": 100.0}, {}, {})
-    assert float(update.minimised(objective, knobs, sums.loss_B, {"mlm": 3.0, "causal": 10.0})) == 0.75 * 2 + 0.25 * 10
+    assert (
+        float(update.compute_weighted_loss(objective, knobs, sums.loss_B, {"mlm": 3.0, "causal": 10.0}))
+        == 0.75 * 2 + 0.25 * 10
+    )
 
 
 def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
     model, params, _ = build(cfg)
     ids_BxL, places_B = ROWS.text.ids_BxL, np.array([1, 3, 9, 14], np.int32)
-    asked = masked_queries.Cloze(ids_BxL, places_B, places_B + 1)
-    found_BxV = jax.jit(functools.partial(masked_queries.log_probs, objectives.telling(cfg, model)))({"model": params},
-                                                                                                     asked)
+    asked = masked_queries.MaskedQueries(ids_BxL, places_B, places_B + 1)
+    compute_log_probs = functools.partial(masked_queries.compute_log_probs, objectives.shift_states(cfg, model))
+    found_BxV = jax.jit(compute_log_probs)({"model": params}, asked)
     hidden_BxL = np.where(np.arange(16) == places_B[:, None], MASK, ids_BxL)
-    h_BxLxD, = model.encode(params, masked_queries.text(jnp.asarray(hidden_BxL)))
+    (h_BxLxD,) = model.encode(params, masked_queries.make_tokens(jnp.asarray(hidden_BxL)))
     log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), places_B - 1]))
     np.testing.assert_allclose(found_BxV, log_prob_BxV, rtol=1e-4, atol=1e-5)
-    assert objectives.telling(small_config(objective="mlm"), model) is model
+    assert objectives.shift_states(small_config(objective="mlm"), model) is model
 
 
 def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, tokenizer):
     words = kinds.given("path", tokenizer)
     model = MODELS["feedforward"].build(cfg.model, words.vocab_size)
     params = {"model": jax.jit(model.init)(jax.random.key(0)), "objective": {}}
-    told = about(cfg)._replace(vocab_size=words.vocab_size)
+    told = make_dataset_info(cfg)._replace(vocab_size=words.vocab_size)
     run = language_model.LanguageModel(cfg, words, model, None, params, told, 16, 4)
     text = "w1 w2 [MASK] w4"
     ids_BxL = np.array([[CLS, *words.encode_batch(["w1 w2"])[0], MASK, *words.encode_batch(["w4"])[0], SEP]], np.int32)
-    h_BxLxD, = model.encode(params["model"], masked_queries.text(jnp.asarray(ids_BxL)))
+    (h_BxLxD,) = model.encode(params["model"], masked_queries.make_tokens(jnp.asarray(ids_BxL)))
     plain_BxL = ids_BxL.copy()
-    plain_BxL[0, 3], = words.encode_batch(["w3"])[0]
-    plain_BxLxD, = model.encode(params["model"], masked_queries.text(jnp.asarray(plain_BxL)))
-    np.testing.assert_allclose(run.embed("w1 w2 w3 w4", pool=None), plain_BxLxD[0], rtol=1e-4, atol=1e-5)
+    (plain_BxL[0, 3],) = words.encode_batch(["w3"])[0]
+    (plain_BxLxD,) = model.encode(params["model"], masked_queries.make_tokens(jnp.asarray(plain_BxL)))
+    np.testing.assert_allclose(run.encode("w1 w2 w3 w4", pooling=None), plain_BxLxD[0], rtol=1e-4, atol=1e-5)
     logits_LxV = np.asarray(model.logits(params["model"], h_BxLxD))[0]
     np.testing.assert_allclose(run.logits(text)[1:], logits_LxV[:-1], rtol=1e-4, atol=1e-5)
-    best = run.fill(text, top=1)[0][0]
+    best = run.fill_mask(text, top_k=1)[0][0]
     assert best.token == words.pieces[logits_LxV[2].argmax()]
 
 
@@ -198,7 +213,10 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
             {"mask__masks_per_example": 2},
             r"^config.mask.masks_per_example = 2: expected 1, since config.objective is hybrid",
         ),
-        ({"model__context": "both"}, r"^config.model.context = 'both': expected row, since config.objective is hybrid"),
+        (
+            {"model__context": "bidirectional"},
+            r"^config.model.context = 'bidirectional': expected mixed, since config.objective is hybrid",
+        ),
     ],
 )
 def test_what_a_hybrid_run_cannot_be_is_refused(changes, message):

@@ -1,4 +1,5 @@
 """JobSets: each file is one that the documentation would accept, and asks for all hosts and for each command once."""
+
 import json
 import os
 import signal
@@ -11,12 +12,12 @@ import clouds
 import jsonschema
 import pytest
 import yaml
-from test_submit import go, sweep  # noqa: F401
+from test_submit import go, sweep
 
 from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, kubernetes
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster.job import Job, options
+from mlm.launch.cluster.job import Job, parse_options
 from mlm.launch.sweep import job_registry
 
 
@@ -36,69 +37,141 @@ def one(*values) -> dict:
 TEXT, COUNT, FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-LABELS = {"type": "object", "propertyNames": {"pattern": KEY}, "additionalProperties": {
-    "type": "string", "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "maxLength": 63}}
+LABELS = {
+    "type": "object",
+    "propertyNames": {"pattern": KEY},
+    "additionalProperties": {
+        "type": "string",
+        "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        "maxLength": 63,
+    },
+}
 NOTES = {"type": "object", "propertyNames": {"pattern": KEY}, "additionalProperties": TEXT}
-VOLUME = record("name", name=NAME, persistentVolumeClaim=record("claimName", claimName=NAME),
-                emptyDir=record(medium=one("", "Memory")))
-CONTAINER = record("name image", name=NAME, image=TEXT, workingDir=TEXT, command=several(TEXT), args=several(TEXT),
-                   env=several(record("name value", name=TEXT, value=TEXT)),
-                   ports=several(record("containerPort", containerPort={"type": "integer", "maximum": 65535})),
-                   resources=record(limits=record(**{"nvidia.com/gpu": COUNT, "google.com/tpu": COUNT})),
-                   volumeMounts=several(record("name mountPath", name=NAME, mountPath=TEXT)))
-POD = record("containers", restartPolicy=one("Never", "OnFailure"), terminationGracePeriodSeconds=COUNT,
-             nodeSelector=LABELS, tolerations=several(record(key=TEXT, operator=one("Exists"))),
-             serviceAccountName=NAME, priorityClassName=NAME, containers=several(CONTAINER), volumes=several(VOLUME))
+VOLUME = record(
+    "name",
+    name=NAME,
+    persistentVolumeClaim=record("claimName", claimName=NAME),
+    emptyDir=record(medium=one("", "Memory")),
+)
+CONTAINER = record(
+    "name image",
+    name=NAME,
+    image=TEXT,
+    workingDir=TEXT,
+    command=several(TEXT),
+    args=several(TEXT),
+    env=several(record("name value", name=TEXT, value=TEXT)),
+    ports=several(record("containerPort", containerPort={"type": "integer", "maximum": 65535})),
+    resources=record(limits=record(**{"nvidia.com/gpu": COUNT, "google.com/tpu": COUNT})),
+    volumeMounts=several(record("name mountPath", name=NAME, mountPath=TEXT)),
+)
+POD = record(
+    "containers",
+    restartPolicy=one("Never", "OnFailure"),
+    terminationGracePeriodSeconds=COUNT,
+    nodeSelector=LABELS,
+    tolerations=several(record(key=TEXT, operator=one("Exists"))),
+    serviceAccountName=NAME,
+    priorityClassName=NAME,
+    containers=several(CONTAINER),
+    volumes=several(VOLUME),
+)
 CONDITION = record("type", type=TEXT, status=one("True", "False", "Unknown"))
-CODES = record("operator values", containerName=NAME, operator=one("In", "NotIn"), values=several(
-    {"type": "integer", "minimum": 1}))
-WORK = record("template", parallelism=COUNT, completions=COUNT, completionMode=one("Indexed", "NonIndexed"),
-              backoffLimit=COUNT, template=record(spec=POD),
-              podFailurePolicy=record("rules", rules=several(record(
-                  "action", action=one("FailJob", "Ignore", "Count"), onPodConditions=several(CONDITION),
-                  onExitCodes=CODES))))
-RULE = record("name action", name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-              action=one("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
-              onJobFailureReasons=several(one("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes",
-                                              "MaxFailedIndexesExceeded", "PodFailurePolicy")))
-SPEC = record("replicatedJobs", suspend=FLAG, ttlSecondsAfterFinished=COUNT,
-              network=record(enableDNSHostnames=FLAG, publishNotReadyAddresses=FLAG, subdomain=NAME),
-              coordinator=record("replicatedJob", replicatedJob=NAME, jobIndex=COUNT, podIndex=COUNT),
-              successPolicy=record("operator", operator=one("All", "Any")),
-              failurePolicy=record(maxRestarts=COUNT, rules=several(RULE),
-                                   restartStrategy=one("Recreate", "BlockingRecreate", "InPlaceRestart")),
-              replicatedJobs=several(record("name template", name=NAME, replicas=COUNT, template=record(spec=WORK))))
-JOBSET = record("apiVersion kind metadata spec", apiVersion=one("jobset.x-k8s.io/v1alpha2"), kind=one("JobSet"),
-                metadata=record("name", name=NAME, namespace=NAME, labels=LABELS, annotations=NOTES), spec=SPEC)
+CODES = record(
+    "operator values",
+    containerName=NAME,
+    operator=one("In", "NotIn"),
+    values=several({"type": "integer", "minimum": 1}),
+)
+WORK = record(
+    "template",
+    parallelism=COUNT,
+    completions=COUNT,
+    completionMode=one("Indexed", "NonIndexed"),
+    backoffLimit=COUNT,
+    template=record(spec=POD),
+    podFailurePolicy=record(
+        "rules",
+        rules=several(
+            record(
+                "action",
+                action=one("FailJob", "Ignore", "Count"),
+                onPodConditions=several(CONDITION),
+                onExitCodes=CODES,
+            )
+        ),
+    ),
+)
+RULE = record(
+    "name action",
+    name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
+    action=one("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
+    onJobFailureReasons=several(
+        one("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy")
+    ),
+)
+SPEC = record(
+    "replicatedJobs",
+    suspend=FLAG,
+    ttlSecondsAfterFinished=COUNT,
+    network=record(enableDNSHostnames=FLAG, publishNotReadyAddresses=FLAG, subdomain=NAME),
+    coordinator=record("replicatedJob", replicatedJob=NAME, jobIndex=COUNT, podIndex=COUNT),
+    successPolicy=record("operator", operator=one("All", "Any")),
+    failurePolicy=record(
+        maxRestarts=COUNT, rules=several(RULE), restartStrategy=one("Recreate", "BlockingRecreate", "InPlaceRestart")
+    ),
+    replicatedJobs=several(record("name template", name=NAME, replicas=COUNT, template=record(spec=WORK))),
+)
+JOBSET = record(
+    "apiVersion kind metadata spec",
+    apiVersion=one("jobset.x-k8s.io/v1alpha2"),
+    kind=one("JobSet"),
+    metadata=record("name", name=NAME, namespace=NAME, labels=LABELS, annotations=NOTES),
+    spec=SPEC,
+)
 
 PAST = Path("/mnt/lab/jobs/mlm-1/jobsets.yaml")
 JOBS = {
-    "tpu": {"kind": "v5p-64", "hosts": 16, "asked": ("queue=lab", "account=runner", "priority=low")},
-    "host": {"kind": "v5e-8"},
-    "gpu": {"kind": "H200-8", "hosts": 4, "asked": ("claim=lab", "mount=/mnt/lab", "tolerate=nvidia.com/gpu",
-                                                    "selector=cloud.google.com/gke-accelerator=nvidia-h200-141gb")},
-    "none": {"kind": "", "after": (PAST,)},
+    "tpu": {"accelerator": "v5p-64", "num_hosts": 16, "asked": ("queue=lab", "account=runner", "priority=low")},
+    "host": {"accelerator": "v5e-8"},
+    "gpu": {
+        "accelerator": "H200-8",
+        "num_hosts": 4,
+        "asked": (
+            "claim=lab",
+            "mount=/mnt/lab",
+            "tolerate=nvidia.com/gpu",
+            "selector=cloud.google.com/gke-accelerator=nvidia-h200-141gb",
+        ),
+    },
+    "none": {"accelerator": "", "after": (PAST,)},
 }
 
 
 def job(folder=Path("/mnt/lab"), asked=(), count=5, **changes) -> Job:
-    said = options(kubernetes.OPTIONS, ["image=registry/mlm:1", *asked])
-    run = (sys.executable, "-m", "mlm.cli.train", f"--config={folder}/code/a.py", "--distributed")
+    said = parse_options(kubernetes.OPTIONS, ["image=registry/mlm:1", *asked])
+    run = (sys.executable, "-m", "mlm", "train", f"--config={folder}/code/a.py", "--distributed")
     commands = tuple((*run, str(number), "a 'b") for number in range(count))
-    return Job("mlm-2", commands, folder / "jobs" / "mlm-2", folder / "code", folder,
-               **{"kind": "", "running": 2, "runs": "gs://lab/runs", "options": said} | changes)
+    return Job(
+        "mlm-2",
+        commands,
+        folder / "jobs" / "mlm-2",
+        folder / "code",
+        folder,
+        **{"accelerator": "", "max_running": 2, "runs_folder": "gs://lab/runs", "options": said} | changes,
+    )
 
 
 def documents(asked: Job) -> list[dict]:
-    kubernetes.check(asked)
-    return list(yaml.safe_load_all(kubernetes.text(asked)))
+    kubernetes.check_job(asked)
+    return list(yaml.safe_load_all(kubernetes.render_manifest(asked)))
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_manifest_is_one_that_the_documentation_would_accept(name):
     for each in documents(job(**JOBS[name])):
         jsonschema.Draft202012Validator(JOBSET).validate(each)
-        part, = each["spec"]["replicatedJobs"]
+        (part,) = each["spec"]["replicatedJobs"]
         host = f"{each['metadata']['name']}-{part['name']}-{part['replicas']}-{part['template']['spec']['completions']}"
         assert len(host) <= 63
         pod = part["template"]["spec"]["template"]["spec"]
@@ -109,27 +182,27 @@ def test_a_manifest_is_one_that_the_documentation_would_accept(name):
 @pytest.mark.parametrize("name", JOBS)
 def test_it_asks_for_all_hosts_and_their_devices(name):
     asked = job(**JOBS[name])
-    kind = accelerators.KINDS.get(asked.kind)
+    kind = accelerators.ACCELERATORS.get(asked.accelerator)
     for each in documents(asked):
-        part, = each["spec"]["replicatedJobs"]
+        (part,) = each["spec"]["replicatedJobs"]
         work = part["template"]["spec"]
-        assert part["replicas"] * work["parallelism"] == asked.hosts and work["parallelism"] == work["completions"]
+        assert part["replicas"] * work["parallelism"] == asked.num_hosts and work["parallelism"] == work["completions"]
         pod = work["template"]["spec"]
         limits = pod["containers"][0].get("resources", {}).get("limits", {})
         if kind and kind.tpu:
-            assert part["replicas"] == asked.hosts // kind.hosts
-            assert limits == {"google.com/tpu": kind.chips // kind.hosts}
+            assert part["replicas"] == asked.num_hosts // kind.num_hosts
+            assert limits == {"google.com/tpu": kind.num_chips // kind.num_hosts}
             assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == kind.tpu.topology
         else:
             assert part["replicas"] == 1 and limits == ({"nvidia.com/gpu": 8} if kind else {})
-        assert ("coordinator" in each["spec"]) == (asked.hosts > 1)
+        assert ("coordinator" in each["spec"]) == (asked.num_hosts > 1)
         assert each["spec"].get("suspend", False) == bool(asked.after)
 
 
 @pytest.mark.parametrize(("asked", "sets"), [((), 2), (("queue=lab",), 5)], ids=["cap", "kueue"])
 def test_each_command_is_of_one_jobset(asked, sets):
     """As many as may run have all of them; with a queue, each has its own."""
-    found = documents(job(asked=asked, kind="H200"))
+    found = documents(job(asked=asked, accelerator="H200"))
     numbers = [list(map(int, each["metadata"]["annotations"]["mlm-commands"].split())) for each in found]
     assert len(found) == sets and sorted(number for those in numbers for number in those) == list(range(5))
     assert len({each["metadata"]["name"] for each in found}) == sets
@@ -155,21 +228,32 @@ def start(tmp_path, monkeypatch, asked: Job, python: str) -> subprocess.Popen:
 
 def test_a_pod_does_its_commands_and_ends_as_they_do(tmp_path, monkeypatch):
     gpu = job(**JOBS["gpu"])
-    gpu = gpu._replace(folder=tmp_path / "jobs" / "mlm-2", place=tmp_path, code=tmp_path / "code",
-                       options=gpu.options | {"mount": str(tmp_path)})
+    gpu = gpu._replace(
+        folder=tmp_path / "jobs" / "mlm-2",
+        submit_folder=tmp_path,
+        code_folder=tmp_path / "code",
+        options=gpu.options | {"mount": str(tmp_path)},
+    )
     gpu.folder.mkdir(parents=True)
-    pod = start(tmp_path, monkeypatch, gpu, 'echo "here I am $7"; printf "%s\\n" "$*" >>said; [ "$7" != 2 ]')
+    pod = start(tmp_path, monkeypatch, gpu, 'echo "here I am $8"; printf "%s\\n" "$*" >>said; [ "$8" != 2 ]')
     assert pod.wait(20) == 1  # command 2, the second of three, fails
     lines = (tmp_path / "said").read_text().splitlines()
     name = "mlm-2-0-hosts-0-0.mlm-2-0"
-    assert lines == [f"-m mlm.cli.train --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
-                     f"--process=3 {number} a 'b" for number in (0, 2, 4)]
-    assert jobs.log(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
+    assert lines == [
+        f"-m mlm train --config=/mnt/lab/code/a.py --coordinator={name}:{9876 + number} --processes=4 "
+        f"--process=3 {number} a 'b"
+        for number in (0, 2, 4)
+    ]
+    assert jobs.log_path(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
 
 
 def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_path, monkeypatch):
-    pod = start(tmp_path, monkeypatch, job(kind="H200"), "trap 'echo saved >>said; exit 0' TERM\n"
-                "echo begun >>said; while true; do sleep 0.05; done")
+    pod = start(
+        tmp_path,
+        monkeypatch,
+        job(accelerator="H200"),
+        "trap 'echo saved >>said; exit 0' TERM\necho begun >>said; while true; do sleep 0.05; done",
+    )
     ends = time.monotonic() + 20
     while not (tmp_path / "said").exists() and time.monotonic() < ends:
         time.sleep(0.02)
@@ -179,46 +263,52 @@ def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_pat
 
 def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
     cloud = clouds.install(tmp_path, monkeypatch)
-    first, last = job(tmp_path, kind="H200", count=3), job(tmp_path, count=1)
-    last = last._replace(name="mlm-2-table", folder=first.folder.with_name("mlm-2-table"),
-                         after=(first.folder / kubernetes.FILE,))
+    first, last = job(tmp_path, accelerator="H200", count=3), job(tmp_path, count=1)
+    last = last._replace(
+        name="mlm-2-table", folder=first.folder.with_name("mlm-2-table"), after=(first.folder / kubernetes.FILE,)
+    )
     paths = []
     for asked in (first, last):
         asked.folder.mkdir(parents=True)
         paths.append(asked.folder / kubernetes.FILE)
-        paths[-1].write_text(kubernetes.text(asked))
-        assert kubernetes.states(paths[-1:]) == {paths[-1]: {}}
-        kubernetes.submit(asked, paths[-1])
-    assert kubernetes.states(paths) == {paths[0]: dict.fromkeys(range(3), "queued"), paths[1]: {0: "queued"}}
+        paths[-1].write_text(kubernetes.render_manifest(asked))
+        assert kubernetes.query_states(paths[-1:]) == {paths[-1]: {}}
+        kubernetes.submit_job(asked, paths[-1])
+    assert kubernetes.query_states(paths) == {paths[0]: dict.fromkeys(range(3), "queued"), paths[1]: {0: "queued"}}
     jobset(cloud, "mlm-2-0", replicatedJobsStatus=[{"name": "hosts", "ready": 1}])
     jobset(cloud, "mlm-2-1", terminalState="Failed")
-    assert kubernetes.states(paths) == {paths[0]: {0: "running", 2: "running"}, paths[1]: {0: "queued"}}
+    assert kubernetes.query_states(paths) == {paths[0]: {0: "running", 2: "running"}, paths[1]: {0: "queued"}}
     time.sleep(0.5)
     assert jobset(cloud, "mlm-2-table-0")["spec"]["suspend"]
     jobset(cloud, "mlm-2-0", terminalState="Completed")
     ends = time.monotonic() + 20
     while jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and time.monotonic() < ends:
         time.sleep(0.05)
-    assert not jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and kubernetes.states(paths[:1]) == {paths[0]: {}}
-    kubernetes.cancel(paths)
-    assert kubernetes.states(paths) == {path: {} for path in paths} and (cloud / "jobsets.json").read_text() == "{}"
+    assert not jobset(cloud, "mlm-2-table-0")["spec"]["suspend"] and kubernetes.query_states(paths[:1]) == {
+        paths[0]: {}
+    }
+    kubernetes.cancel_jobs(paths)
+    assert kubernetes.query_states(paths) == {path: {} for path in paths}
+    assert (cloud / "jobsets.json").read_text() == "{}"
 
 
 def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch, request):
     cloud = clouds.install(tmp_path, monkeypatch)
     submit, root = request.getfixturevalue("go"), request.getfixturevalue("sweep").root
-    asked = {"on": "kubernetes", "kind": "H200", "option": ["image=mlm", "claim=lab", f"mount={tmp_path}"]}
-    submit(running=4, **asked)
+    asked = {"cluster": "kubernetes", "accelerator": "H200", "options": ("image=mlm", "claim=lab", f"mount={tmp_path}")}
+    submit(max_running=4, **asked)
     assert len(json.loads((cloud / "jobsets.json").read_text())) == 5  # of four points, and the table
     calls = (cloud / "calls").read_text().count("apply")
-    submit(running=4, **asked)
+    submit(max_running=4, **asked)
     assert (cloud / "calls").read_text().count("apply") == calls
-    name = Path(job_registry.read(root)[0].file).parent.name
+    name = Path(job_registry.read_jobs(root)[0].file).parent.name
     jobset(cloud, f"{name}-2", terminalState="Failed")
-    submit(running=4, **asked)
-    train = job_registry.read(root)[2]
-    assert [point.rpartition("-")[0] for names in train.members for point in names] == ["width16-seed0"]
-    kubernetes.cancel([Path(sent.file) for sent in job_registry.read(root)])  # which ends those who wait to resume
+    submit(max_running=4, **asked)
+    train = job_registry.read_jobs(root)[2]
+    assert [point.rpartition("-")[0] for names in train.points for point in names] == ["width16-seed0"]
+    kubernetes.cancel_jobs(
+        [Path(sent.file) for sent in job_registry.read_jobs(root)]
+    )  # which ends those who wait to resume
 
 
 def jobset(cloud, name, **status) -> dict:
@@ -230,26 +320,29 @@ def jobset(cloud, name, **status) -> dict:
     return kept[name]
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"kind": "H20"}, "did you mean 'H200'?"),
-    ({"kind": "v5p-64", "hosts": 12}, "--hosts = 12: expected 8, which a v5p-64 has"),
-    ({"kind": "v5e-8", "hosts": 2}, "--hosts = 2: expected 1: GKE"),
-    ({"runs": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
-    ({"asked": ("claim=lab",)}, "--option=mount = ''"),
-    ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
-    ({"asked": ("restarts=-1",)}, "--option=restarts"),
-    ({"asked": ("selector=a",)}, "--option=selector = 'a': expected NAME=VALUE"),
-    ({"asked": ("image=a b",)}, "each name once"),
-    ({"running": 1, "count": 2000}, "--running = 1: expected more"),
-    ({"asked": ("quue=a",)}, "did you mean 'queue'?"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"accelerator": "H20"}, "did you mean 'H200'?"),
+        ({"accelerator": "v5p-64", "num_hosts": 12}, "--hosts = 12: expected 8, the hosts of a v5p-64"),
+        ({"accelerator": "v5e-8", "num_hosts": 2}, "--hosts = 2: expected 1: GKE"),
+        ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
+        ({"asked": ("claim=lab",)}, "--option=mount = ''"),
+        ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
+        ({"asked": ("restarts=-1",)}, "--option=restarts"),
+        ({"asked": ("selector=a",)}, "--option=selector = 'a': expected NAME=VALUE"),
+        ({"asked": ("image=a b",)}, "each name once"),
+        ({"max_running": 1, "count": 2000}, "--max_running = 1: expected more"),
+        ({"asked": ("quue=a",)}, "did you mean 'queue'?"),
+    ],
+)
 def test_what_cannot_run_is_said_in_a_line(changes, said):
     with pytest.raises(ConfigError) as error:
-        kubernetes.check(job(**changes))
+        kubernetes.check_job(job(**changes))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_without_kubectl_a_line_names_the_dry_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"kubectl is not on PATH.*--dry_run"):
-        kubernetes.ready()
+    with pytest.raises(ConfigError, match=r"kubectl.* is not on PATH.*--dry_run"):
+        kubernetes.check_tools()

@@ -1,4 +1,5 @@
 """Labelled rows: from a task's files to columns, labels and what predictions are written from."""
+
 import itertools
 import json
 import pathlib
@@ -19,8 +20,15 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def asked(folder, tokenizer, **changes):
-    base = {"data.task": "own", "data.task_path": str(folder), "data.cache": str(folder / "cache"),
-            "tokenizer.path": tokenizer, "pack.seq_len": 16, "data.labelled.train": "train", "data.labelled.dev": "dev"}
+    base = {
+        "data.task": "own",
+        "data.task_path": str(folder),
+        "data.cache": str(folder / "cache"),
+        "tokenizer.path": tokenizer,
+        "pack.seq_len": 16,
+        "data.labelled.train": "train",
+        "data.labelled.dev": "dev",
+    }
     named = {f"data.labelled.{name}": value for name, value in changes.items() if "__" not in name}
     other = {name.strip("_").replace("__", "."): value for name, value in changes.items() if "__" in name}
     cfg = pack.resolve(fields.override(config.Config(), base | named | other))
@@ -45,9 +53,11 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     pairs = [(text(draw, 20), text(draw, 20), draw.choice(["no", "yes"])) for _ in range(60)]
     for name, part in (("train", pairs), ("dev", pairs[:5]), ("test", pairs[5:9])):
         write(tmp_path, name, "a\tlabel\tb", *(f"{a}\t{label}\t{b}" for a, b, label in part))
-    cfg = asked(tmp_path, tokenizer, format="tsv", text="a", second="b", label="label", test="test")
+    cfg = asked(
+        tmp_path, tokenizer, format="tsv", text_column="a", text_pair_column="b", label_column="label", test="test"
+    )
     packed = pack.load(cfg)
-    assert packed.about.labels == ("label_B",) and packed.about.classes == ("no", "yes")
+    assert packed.about.label_names == ("label_B",) and packed.about.classes == ("no", "yes")
     known = kinds.given("", tokenizer)
     truncated = 0
     for at, (a, b, label) in enumerate(pairs):
@@ -58,7 +68,7 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
         row = [CLS, *a, SEP, *b, SEP]
         assert tokens(packed.train)[at] == row
         assert packed.train["segments"][at].tolist() == [1] * len(row) + [0] * (16 - len(row))
-        assert packed.train["positions"][at, :len(row)].tolist() == list(range(len(row)))
+        assert packed.train["positions"][at, : len(row)].tolist() == list(range(len(row)))
         assert packed.train["types"][at].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (16 - len(row))
         assert packed.train["label"][at] == ("no", "yes").index(label)
     said = packed.manifest
@@ -67,30 +77,40 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     assert said["train"]["rows"] == 60 and said["train"]["tokens"] == sum(map(len, tokens(packed.train)))
     counted_V = np.bincount(packed.train["ids"].ravel(), minlength=known.vocab_size)
     counted_V[PAD] = 0
-    assert np.array_equal(np.frombuffer(packed.about.unigram, np.int64), counted_V)
+    assert np.array_equal(np.frombuffer(packed.about.unigram_counts, np.int64), counted_V)
     for split, part in (("train", pairs), ("validation", pairs[:5]), ("test", pairs[5:9])):
-        kept = labelled.examples(packed, split)
+        kept = labelled.read_examples(packed, split)
         assert [(*one["texts"], one["label"]) for one in kept] == part
         assert [(one["id"], one["row"], one["rows"]) for one in kept] == [(str(i), i, 1) for i in range(len(part))]
     assert len(packed.validation["ids"]) == 5 and len(packed.others["test"]["ids"]) == 4
-    plain = {"unigram": b"", "counts": b""}
-    assert pack.shape(cfg, known.vocab_size)._replace(**plain) == packed.about._replace(**plain)
-    assert np.frombuffer(packed.about.counts, np.int64).tolist() == [said["counts"][name] for name in ("no", "yes")]
+    plain = {"unigram_counts": b"", "class_counts": b""}
+    assert pack.build_dataset_info(cfg, known.vocab_size)._replace(**plain) == packed.about._replace(**plain)
+    assert np.frombuffer(packed.about.class_counts, np.int64).tolist() == [
+        said["counts"][name] for name in ("no", "yes")
+    ]
 
 
 def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
     for name in ("train", "dev"):
         write(tmp_path, name, *(f'{{"t": "w1 w{i}", "n": {i / 4}, "name": "e{i}"}}' for i in range(10)))
-    cfg = asked(tmp_path, tokenizer, format="jsonl", text="t", label="n", id="name", objective__="regress")
+    cfg = asked(
+        tmp_path,
+        tokenizer,
+        format="jsonl",
+        text_column="t",
+        label_column="n",
+        id_column="name",
+        objective__="regression",
+    )
     packed = pack.load(cfg)
-    assert packed.about.labels == ("value_B",) and packed.about.classes == ()
-    batch = next(loader.train_batches(packed.train, seed=0, batch_size=4, start_step=0))
+    assert packed.about.label_names == ("value_B",) and packed.about.classes == ()
+    batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
     assert batch.labels["value_B"].dtype == np.float32
     numbers = [int(packed.tokenizer.pieces[i][1:]) / 4 for i in batch.text.ids_BxL[:, 2]]
     assert batch.labels["value_B"].tolist() == numbers
-    shapes = types.abstract(4, packed.about)
+    shapes = types.abstract_batch(4, packed.about)
     assert shapes.labels["value_B"].dtype == jnp.float32 and shapes.labels["value_B"].shape == (4,)
-    assert [one["id"] for one in labelled.examples(packed, "train")] == [f"e{i}" for i in range(10)]
+    assert [one["id"] for one in labelled.read_examples(packed, "train")] == [f"e{i}" for i in range(10)]
 
 
 @pytest.mark.parametrize(("kind", "size"), [("wordpiece", 17), ("bpe", 265)])
@@ -102,7 +122,7 @@ def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
         write(tmp_path, name, "-DOCSTART- O", *lines)
-    cfg = asked(tmp_path, str(folder), format="conll", text="0", label="1")
+    cfg = asked(tmp_path, str(folder), format="conll", text_column="0", label_column="1")
     packed = pack.load(cfg)
     known, cut = packed.tokenizer, 0
     for row, sentence in enumerate(sentences):
@@ -117,9 +137,9 @@ def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(
         assert tokens(packed.train)[row] == [*ids, SEP]
         assert packed.train["tag"][row].tolist() == tags + [-1] * (16 - len(tags))
     assert cut and packed.manifest["train"]["lost"] == cut and packed.manifest["train"]["truncated"] == 1
-    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.about.labels == ("tag_BxL",)
-    assert [one["words"] for one in labelled.examples(packed, "train")] == [[w for w, _ in s] for s in sentences]
-    batch = next(loader.eval_batches(packed.train, batch_size=4))
+    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.about.label_names == ("tag_BxL",)
+    assert [one["words"] for one in labelled.read_examples(packed, "train")] == [[w for w, _ in s] for s in sentences]
+    batch = next(loader.iterate_eval_batches(packed.train, batch_size=4))
     assert (batch.labels["tag_BxL"][2:] == -1).all() and batch.labels["tag_BxL"].dtype == np.int32
 
 
@@ -127,31 +147,57 @@ def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
     tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-C": "O B-C"}
     for name in ("train", "dev"):
         write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
-    cfg = asked(tmp_path, tokenizer, format="conll", text="0", label="1", scheme="iob1")
+    cfg = asked(tmp_path, tokenizer, format="conll", text_column="0", label_column="1", scheme="iob1")
     packed = pack.load(cfg)
-    assert [" ".join(one["label"]) for one in labelled.examples(packed, "train")] == list(tags.values())
+    assert [" ".join(one["label"]) for one in labelled.read_examples(packed, "train")] == list(tags.values())
     assert packed.about.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
 
 
 def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
     rest = "\t_" * 6
-    lines = ["# sent_id = first", f"1-2\tw1w2\t_\t_{rest}", f"1\tw1\t_\tA{rest}", f"2\tw2\t_\tB{rest}",
-             f"2.1\tw9\t_\tC{rest}", f"3\tw3\t_\tA{rest}", "", "# of no name", f"1\tw4\t_\tB{rest}"]
+    lines = [
+        "# sent_id = first",
+        f"1-2\tw1w2\t_\t_{rest}",
+        f"1\tw1\t_\tA{rest}",
+        f"2\tw2\t_\tB{rest}",
+        f"2.1\tw9\t_\tC{rest}",
+        f"3\tw3\t_\tA{rest}",
+        "",
+        "# of no name",
+        f"1\tw4\t_\tB{rest}",
+    ]
     for name in ("train", "dev"):
         write(tmp_path, name, *lines)
-    packed = pack.load(asked(tmp_path, tokenizer, format="conllu", text="form", label="upos"))
-    kept = labelled.examples(packed, "validation")
+    packed = pack.load(asked(tmp_path, tokenizer, format="conllu", text_column="form", label_column="upos"))
+    kept = labelled.read_examples(packed, "validation")
     assert [(one["id"], " ".join(one["words"]), "".join(one["label"])) for one in kept] == [
-        ("first", "w1 w2 w3", "ABA"), ("1", "w4", "B")]
+        ("first", "w1 w2 w3", "ABA"),
+        ("1", "w4", "B"),
+    ]
 
 
 def squad(folder, passages):
     """Files of passages [(passage, [(question, [(text, start), ...]), ...])]."""
     numbers = itertools.count()
-    data = [{"paragraphs": [{"context": passage, "qas": [
-        {"id": f"q{next(numbers)}", "question": question, "is_impossible": not answers,
-         "answers": [{"text": text, "answer_start": start} for text, start in answers]}
-        for question, answers in asked]}]} for passage, asked in passages]
+    data = [
+        {
+            "paragraphs": [
+                {
+                    "context": passage,
+                    "qas": [
+                        {
+                            "id": f"q{next(numbers)}",
+                            "question": question,
+                            "is_impossible": not answers,
+                            "answers": [{"text": text, "answer_start": start} for text, start in answers],
+                        }
+                        for question, answers in asked
+                    ],
+                }
+            ]
+        }
+        for passage, asked in passages
+    ]
     for name in ("train", "dev"):
         (folder / name).write_text(json.dumps({"data": data}))
 
@@ -169,8 +215,8 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
     squad(tmp_path, passages)
     cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"stride": 20})
     packed = pack.load(cfg)
-    rows, kept = packed.train, labelled.examples(packed, "train")
-    assert packed.about.labels == ("start_B", "end_B", "example_B", "passage_B", "first_B")
+    rows, kept = packed.train, labelled.read_examples(packed, "train")
+    assert packed.about.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
     assert packed.manifest["train"]["truncated"] == len(passages)  # the long questions
     assert sum(one["rows"] for one in kept) == len(rows["ids"]) and len(kept) == 3 * len(passages)
     for number, one in enumerate(kept):
@@ -179,26 +225,30 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         room, windows = 93 - len(question), []
         for row in range(one["row"], one["row"] + one["rows"]):
             at, first = int(rows["passage"][row]), int(rows["first"][row])
-            window = passage[first:first + room]
+            window = passage[first : first + room]
             windows.append(first)
             assert tokens(rows)[row] == [CLS, *question, SEP, *window, SEP] and rows["example"][row] == number
-            assert at == len(question) + 2 and rows["types"][row].tolist()[at - 1:at + len(window) + 2] == [
-                0, *[1] * (len(window) + 1), *[0] * (at + len(window) + 1 < 96)]
+            assert at == len(question) + 2 and rows["types"][row].tolist()[at - 1 : at + len(window) + 2] == [
+                0,
+                *[1] * (len(window) + 1),
+                *[0] * (at + len(window) + 1 < 96),
+            ]
             seen |= set(range(first, first + len(window)))
             start, end = int(rows["start"][row]), int(rows["end"][row])
             wanted = one["label"][0] if one["label"] else None
             if start:
                 spans = one["spans"]
-                said = one["texts"][1][spans[first + start - at][0]:spans[first + end - at][1]]
+                said = one["texts"][1][spans[first + start - at][0] : spans[first + end - at][1]]
                 assert [said, spans[first + start - at][0]] == wanted
             elif wanted:
-                inside = [i for i, (a, b) in enumerate(one["spans"])
-                          if a >= wanted[1] and b <= wanted[1] + len(wanted[0])]
+                inside = [
+                    i for i, (a, b) in enumerate(one["spans"]) if a >= wanted[1] and b <= wanted[1] + len(wanted[0])
+                ]
                 assert not first <= inside[0] <= inside[-1] < first + len(window)
         assert seen == set(range(len(passage)))
         assert windows == list(range(0, len(windows) * 20, 20))
         assert len(windows) == 1 or windows[-2] + room < len(passage)  # the last but one does not reach the end
-        assert not one["label"] or any(rows["start"][one["row"]:one["row"] + one["rows"]])
+        assert not one["label"] or any(rows["start"][one["row"] : one["row"] + one["rows"]])
 
 
 @pytest.mark.parametrize(("kind", "size"), [("wordpiece", 20), ("bpe", 265)])
@@ -208,9 +258,9 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     kinds.train(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
     packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, stride=20))
-    for row, one in enumerate(labelled.examples(packed, "train")):
+    for row, one in enumerate(labelled.read_examples(packed, "train")):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
-        said = packed.tokenizer.decode(packed.train["ids"][row, start:end + 1]).replace(" ", "").replace("##", "")
+        said = packed.tokenizer.decode(packed.train["ids"][row, start : end + 1]).replace(" ", "").replace("##", "")
         assert said == one["label"][0][0]
 
 
@@ -218,9 +268,10 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
     for name in ("train", "dev"):
         write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
     caplog.set_level("INFO")
-    pack.load(asked(tmp_path, tokenizer, format="tsv", text="0", label="1"))
+    pack.load(asked(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
     assert "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were cut, 6 tokens" in (
-        caplog.text)
+        caplog.text
+    )
     assert "6.25% of the words and pieces are unknown" in caplog.text
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
 
@@ -228,11 +279,18 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
 def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
     write(tmp_path, "text", "w3 w4")
     write(tmp_path, "held", "w1 w2 other")
-    cfg = pack.resolve(fields.override(config.Config(), {"data.path": str(tmp_path / "text"),
-                                                         "data.document_boundary": "line",
-                                                         "data.validation_path": str(tmp_path / "held"),
-                                                         "data.cache": str(tmp_path / "cache"),
-                                                         "tokenizer.path": tokenizer}))
+    cfg = pack.resolve(
+        fields.override(
+            config.Config(),
+            {
+                "data.path": str(tmp_path / "text"),
+                "data.document_boundary": "line",
+                "data.validation_path": str(tmp_path / "held"),
+                "data.cache": str(tmp_path / "cache"),
+                "tokenizer.path": tokenizer,
+            },
+        )
+    )
     pack.check(cfg)
     packed = pack.load(cfg)
     assert packed.tokenizer.model == kinds.given("", tokenizer).model and UNK in packed.validation["ids"]
@@ -242,36 +300,45 @@ def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
 def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeypatch):
     for name in ("train", "dev"):
         write(tmp_path, name, "w1,a", "w2,b", '"w3, ""w4""\nw5",a')
-    cfg = asked(tmp_path, tokenizer, format="csv", text="0", label="1")
+    cfg = asked(tmp_path, tokenizer, format="csv", text_column="0", label_column="1")
     first = pack.load(cfg)
-    assert labelled.examples(first, "train")[2]["texts"] == ['w3, "w4"\nw5']
+    assert labelled.read_examples(first, "train")[2]["texts"] == ['w3, "w4"\nw5']
     with monkeypatch.context() as patch:
-        patch.setattr(labelled, "_write", None)  # a second making would fail
+        patch.setattr(labelled, "_write_split", None)  # a second making would fail
         (tmp_path / "moved").mkdir()
         for name in ("train", "dev", "cache"):
             (tmp_path / name).rename(tmp_path / "moved" / name)
-        again = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1", scores="matthews"))
+        again = pack.load(
+            asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", scores="matthews")
+        )
         assert again.manifest == first.manifest and np.array_equal(again.train["ids"], first.train["ids"])
     write(tmp_path / "moved", "dev", "w1,b", "w2,b")
-    other = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1"))
+    other = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1"))
     assert other.manifest["inputs"]["corpus"] != first.manifest["inputs"]["corpus"]
-    ordered = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text="0", label="1", labels="b, a"))
+    ordered = pack.load(
+        asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", labels="b, a")
+    )
     assert ordered.about.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_row_of_tasks_is_whole(name):
     row = tasks.TASKS[name]
-    cfg = pack.resolve(fields.override(config.Config(), {
-        "data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 384}))
+    cfg = pack.resolve(
+        fields.override(
+            config.Config(), {"data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 384}
+        )
+    )
     pack.check(cfg)
     assert row.source and cfg.objective == row.objective and cfg.data.labelled.scores == row.labelled["scores"]
     other = fields.override(config.Config(), {"data.task": name, "data.labelled.dev": "mine"})
     assert pack.resolve(other).data.labelled.dev == "mine"  # what is set wins
 
 
-@pytest.mark.parametrize(("name", "count"), [("sst2", 872), ("cola", 1043), ("rte", 277), ("mrpc", 500), ("stsb", 1500),
-                                             ("wnut17", 1009), ("ud_ewt", 2001)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("sst2", 872), ("cola", 1043), ("rte", 277), ("mrpc", 500), ("stsb", 1500), ("wnut17", 1009), ("ud_ewt", 2001)],
+)
 def test_the_published_files_are_read(name, count):
     if not (SHARED / name).is_dir():
         pytest.skip("the data set is not here")

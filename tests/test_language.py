@@ -1,4 +1,5 @@
 """The built-in language: what its documents are, that they can be drawn again and streamed, and what its knobs do."""
+
 import dataclasses
 import itertools
 import tracemalloc
@@ -7,15 +8,15 @@ import numpy as np
 import pytest
 
 from mlm.base.config import Language
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.data.language import grammar as grammars
 from mlm.data.language import probes
-from mlm.data.language.grammar import build, documents
-from mlm.data.language.hmm import draw, unigram
+from mlm.data.language.grammar import build_grammar, iterate_documents
+from mlm.data.language.hmm import compute_unigram, sample_documents
 
 
 def take(knobs, seed, count, start=0):
-    return list(itertools.islice(documents(dataclasses.replace(knobs, seed=seed), start), count))
+    return list(itertools.islice(iterate_documents(dataclasses.replace(knobs, seed=seed), start), count))
 
 
 def test_documents_depend_on_seed_and_number_alone():
@@ -24,8 +25,8 @@ def test_documents_depend_on_seed_and_number_alone():
     assert texts == take(knobs, 3, 600)
     assert texts[500:] == take(knobs, 3, 100, start=500)
     assert len(set(texts) & set(take(knobs, 4, 600))) < 6
-    grammar = build(knobs)
-    alone_L = draw(grammar.hmm, 40, 3, 257, 1)[0]
+    grammar = build_grammar(knobs)
+    alone_L = sample_documents(grammar.hmm, 40, 3, 257, 1)[0]
     assert " ".join(grammar.words[word] for word in alone_L[alone_L >= 0]) == texts[257]
 
 
@@ -40,8 +41,8 @@ def test_documents_are_whole_sentences_that_fit_and_rarely_leave_much_room():
 
 def test_documents_stream(monkeypatch):
     """No memory is held for documents that have passed."""
-    monkeypatch.setattr(grammars, "BLOCK", 16)
-    stream = documents(Language(max_words=40))
+    monkeypatch.setattr(grammars, "DOCUMENT_BATCH", 16)
+    stream = iterate_documents(Language(max_words=40))
     next(stream)
     tracemalloc.start()
     held = []
@@ -54,12 +55,12 @@ def test_documents_stream(monkeypatch):
 
 
 def test_probabilities_are_probabilities():
-    hmm = build(Language(word_order=0.8, agreement_prob=0.9)).hmm
+    hmm = build_grammar(Language(word_order=0.8, agreement_prob=0.9)).hmm
     np.testing.assert_allclose(hmm.trans_SxS.sum(1), 1)
     np.testing.assert_allclose(hmm.class_SxC.sum(1), 1)
     for one_class in np.unique(hmm.class_W):
         members_W = hmm.class_W == one_class
-        by_topic_TxW, by_name_MxW = hmm.by_topic_TxW[:, members_W], hmm.by_name_MxW[:, members_W]
+        by_topic_TxW, by_name_MxW = hmm.topic_emission_TxW[:, members_W], hmm.name_emission_MxW[:, members_W]
         for by_ZxW, other_ZxW in ((by_topic_TxW, by_name_MxW), (by_name_MxW, by_topic_TxW)):
             if (other_ZxW != 1).any():  # as HMM demands: where one latent has a say, the other has none
                 assert (by_ZxW == 1).all()
@@ -67,26 +68,29 @@ def test_probabilities_are_probabilities():
 
 
 def test_word_frequencies_are_the_computed_ones():
-    grammar = build(Language(max_words=30))
-    words_DxL = draw(grammar.hmm, 30, 0, 0, 5000)
-    share_W = unigram(grammar.hmm, 30)
+    grammar = build_grammar(Language(max_words=30))
+    words_DxL = sample_documents(grammar.hmm, 30, 0, 0, 5000)
+    share_W = compute_unigram(grammar.hmm, 30)
     count_D = (words_DxL >= 0).sum(1)
     apart = []
     for word in np.argsort(-share_W)[:100]:
-        mean, error = ratio((words_DxL == word).sum(1), count_D)
+        mean, error = compute_ratio((words_DxL == word).sum(1), count_D)
         apart.append((mean - share_W[word]) / error)
     assert np.abs(apart).max() < 4 and 0.7 < np.std(apart) < 1.3
 
 
 def shares(knobs, count=300):
     """Of documents drawn: the share of verbs that agree, and the share of names that are the row's most frequent."""
-    grammar = build(knobs)
-    words_NxL = draw(grammar.hmm, 126, 0, 0, count)
-    verbs = probes.agreement(grammar, words_NxL)
-    agree = words_NxL[verbs.row_I, verbs.column_I] == verbs.right_I
-    name_W = (grammar.hmm.by_name_MxW != 1).any(0)
-    commonest = [np.bincount(names).max() / len(names) for names in (row[(row >= 0) & name_W[row]] for row in words_NxL)
-                 if len(names) > 3]
+    grammar = build_grammar(knobs)
+    words_NxL = sample_documents(grammar.hmm, 126, 0, 0, count)
+    verbs = probes.find_agreement_items(grammar, words_NxL)
+    agree = words_NxL[verbs.example_I, verbs.position_I] == verbs.target_I
+    name_W = (grammar.hmm.name_emission_MxW != 1).any(0)
+    commonest = [
+        np.bincount(names).max() / len(names)
+        for names in (row[(row >= 0) & name_W[row]] for row in words_NxL)
+        if len(names) > 3
+    ]
     return agree.mean(), np.mean(commonest)
 
 
@@ -98,12 +102,12 @@ def test_strengths_of_agreement_and_recall():
 
 
 def test_strength_of_topic():
-    by_topic_TxW = build(Language()).hmm.by_topic_TxW
+    by_topic_TxW = build_grammar(Language()).hmm.topic_emission_TxW
     own_W = by_topic_TxW[0] > by_topic_TxW[1]
 
     def spread(knobs):  # over documents, of the share of one topic's words; 1 where words are independent
-        grammar = build(knobs)
-        words_NxL = draw(grammar.hmm, 126, 0, 0, 300)
+        grammar = build_grammar(knobs)
+        words_NxL = sample_documents(grammar.hmm, 126, 0, 0, 300)
         own_N = ((words_NxL >= 0) & own_W[words_NxL]).sum(1)
         all_N = ((words_NxL >= 0) & (grammar.partner_W >= 0)[words_NxL]).sum(1)
         share = own_N.sum() / all_N.sum()
@@ -115,19 +119,19 @@ def test_strength_of_topic():
 
 def test_strengths_of_modifiers_and_attractors():
     def verbs(**knobs):
-        grammar = build(Language(**knobs))
-        return probes.agreement(grammar, draw(grammar.hmm, 126, 0, 0, 100))
+        grammar = build_grammar(Language(**knobs))
+        return probes.find_agreement_items(grammar, sample_documents(grammar.hmm, 126, 0, 0, 100))
 
-    assert verbs(modifiers=0.0).distance_I.max() == 0
-    assert verbs(attractors=0.0).attractors_I.max() <= 1  # a name, which is singular, in a plural's relative clause
-    short, long = verbs(continues=0.0), verbs(continues=0.6)
+    assert verbs(modifier_prob=0.0).distance_I.max() == 0
+    assert verbs(attractor_prob=0.0).attractors_I.max() <= 1  # a name, which is singular, in a plural's relative clause
+    short, long = verbs(modifier_continue_prob=0.0), verbs(modifier_continue_prob=0.6)
     assert long.distance_I.mean() > 1.5 * short.distance_I.mean()
     assert long.attractors_I.mean() > 1.5 * short.attractors_I.mean()
 
 
 def test_without_order_neighbours_tell_nothing_of_class():
-    grammar = build(Language(word_order=0.0))
-    words_NxL = draw(grammar.hmm, 126, 0, 0, 300)
+    grammar = build_grammar(Language(word_order=0.0))
+    words_NxL = sample_documents(grammar.hmm, 126, 0, 0, 300)
     class_NxL = np.where(words_NxL >= 0, grammar.hmm.class_W[words_NxL], -1)
     noun, determiner = (grammar.hmm.class_W[grammar.words.index(word)] for word in ("horse", "the"))
     after_N, pairs_N = (class_NxL[:, :-1] == determiner), (class_NxL[:, 1:] == noun)

@@ -1,5 +1,6 @@
 """The tasks with hidden words against brute force: each word's class over all documents of a tiny language, the subject
 of a verb over all paths of states."""
+
 import itertools
 
 import numpy as np
@@ -8,13 +9,13 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import labelled, posterior, subjects, tags
-from mlm.data.language.grammar import build
-from mlm.data.language.hmm import draw
+from mlm.data.language import language_task, posterior, subjects, tags
+from mlm.data.language.grammar import build_grammar
+from mlm.data.language.hmm import sample_documents
 from mlm.data.language.tasks import TASKS
 
 LANGUAGE = Language()
-GRAMMAR = build(LANGUAGE)
+GRAMMAR = build_grammar(LANGUAGE)
 LENGTH = 6
 
 
@@ -24,7 +25,7 @@ def tables():
 
 
 def drawn(count=150):
-    words_NxL = draw(TINY, LENGTH, 0, 0, count)
+    words_NxL = sample_documents(TINY, LENGTH, 0, 0, count)
     return words_NxL, (np.random.default_rng(0).random(words_NxL.shape) < 0.5) & (words_NxL >= 0)
 
 
@@ -37,9 +38,9 @@ def seen(tables, words_L, hidden_L):
 
 def test_class_posterior_is_the_enumerated_one(tables):
     words_NxL, hidden_NxL = drawn()
-    known = posterior.posterior(TINY, words_NxL, hidden_NxL)
+    known = posterior.compute_posterior(TINY, words_NxL, hidden_NxL)
     expected_KxC = []
-    for row, place in zip(known.row_K, known.column_K, strict=True):
+    for row, place in zip(known.example_K, known.position_K, strict=True):
         joint = seen(tables, words_NxL[row], hidden_NxL[row])
         share_W = joint.sum(tuple(axis for axis in range(joint.ndim) if axis != place)) / joint.sum()
         expected_KxC.append(np.bincount(TINY.class_W, share_W))
@@ -48,21 +49,23 @@ def test_class_posterior_is_the_enumerated_one(tables):
 
 
 def test_a_tag_is_the_class_of_the_word_that_is_hidden():
-    given = list(TASKS["tag"].examples(LANGUAGE, "dev", 150))
-    labels, first = TASKS["tag"].labels(LANGUAGE), labelled.numbers(tags.TASK, "dev")
+    given = list(TASKS["tag"].generate_examples(LANGUAGE, "dev", 150))
+    labels, first = TASKS["tag"].list_labels(LANGUAGE), language_task.get_first_document(tags.TASK_NUMBER, "dev")
     assert set(labels) == {label for one in given for label in one.label} - {""} and len(labels) == 15
     asked, every = 0, 0
     for one in given:
-        words_L = draw(GRAMMAR.hmm, tags.WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1)[0]
+        words_L = sample_documents(
+            GRAMMAR.hmm, tags.MAX_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
+        )[0]
         for word, shown, label in zip(words_L[words_L >= 0], one.words, one.label, strict=True):
-            assert shown == (labelled.HIDDEN if label else GRAMMAR.words[word])
+            assert shown == (language_task.HIDDEN_WORD if label else GRAMMAR.words[word])
             assert label in ("", (GRAMMAR.kind_W[word] + "." + GRAMMAR.number_W[word]).strip("."))
         assert one.texts == (" ".join(one.words),) and any(one.label)
         asked, every = asked + sum(map(bool, one.label)), every + len(one.words)
-    assert asked / every == pytest.approx(tags.RATE, abs=4 * (0.21 / every) ** 0.5)
+    assert asked / every == pytest.approx(tags.HIDE_PROB, abs=4 * (0.21 / every) ** 0.5)
 
 
-LINKS = tuple(subjects.Link(np.eye(3, dtype=bool)[a], np.eye(3, dtype=bool)[b]) for a, b in ((1, 2), (2, 1)))
+LINKS = tuple(subjects.SubjectRelation(np.eye(3, dtype=bool)[a], np.eye(3, dtype=bool)[b]) for a, b in ((1, 2), (2, 1)))
 HIDE_C = np.array([0.2, 0.6, 0.35])
 
 
@@ -76,10 +79,19 @@ def enumerated_subject(words_L, hidden_L, verb):
         weight = np.prod([TINY.trans_SxS[a, b] for a, b in itertools.pairwise((int(TINY.end), *path))])
         seen = 0.0
         for topic, name in itertools.product(range(2), repeat=2):
-            word_SxW = TINY.class_SxC[:, TINY.class_W] * TINY.by_topic_TxW[topic] * TINY.by_name_MxW[name]
-            seen += TINY.topic_T[topic] * TINY.name_M[name] * np.prod(
-                [(word_SxW[state] * hide_W).sum() if hidden_L[place] else
-                 word_SxW[state, words_L[place]] * (1 - hide_W[words_L[place]]) for place, state in enumerate(path)])
+            word_SxW = TINY.class_SxC[:, TINY.class_W] * TINY.topic_emission_TxW[topic] * TINY.name_emission_MxW[name]
+            seen += (
+                TINY.topic_T[topic]
+                * TINY.name_M[name]
+                * np.prod(
+                    [
+                        (word_SxW[state] * hide_W).sum()
+                        if hidden_L[place]
+                        else word_SxW[state, words_L[place]] * (1 - hide_W[words_L[place]])
+                        for place, state in enumerate(path)
+                    ]
+                )
+            )
         every += weight * seen
         for subject, verb_state in ((1, 2), (2, 1)):
             if path[verb] == verb_state:
@@ -92,61 +104,74 @@ def enumerated_subject(words_L, hidden_L, verb):
 def test_subject_posterior_is_the_enumerated_one():
     words_NxL, hidden_NxL = drawn(40)
     verb_N = np.random.default_rng(1).integers((words_NxL >= 0).sum(1))
-    found_NxL = subjects.subject_posterior(TINY, LINKS, HIDE_C, words_NxL, hidden_NxL, verb_N)
+    found_NxL = subjects.compute_subject_posterior(TINY, LINKS, HIDE_C, words_NxL, hidden_NxL, verb_N)
     expected_NxL = [enumerated_subject(*row) for row in zip(words_NxL, hidden_NxL, verb_N, strict=True)]
     np.testing.assert_allclose(found_NxL, expected_NxL, atol=1e-12)
     assert 5 < found_NxL.sum() < 30
 
 
-@pytest.mark.parametrize(("sentence", "subject"), [
-    ("the mayor that many small streets near another banker pay hires the bridges again .",
-     {"pay": "streets", "hires": "mayor"}),
-    ("Anna sleeps . the owls that feed the cow sleep .", {"sleeps": "Anna", "feed": "owls", "sleep": "owls"}),
-    ("the horse that Boris feeds near the fox sails .", {"feeds": "Boris", "sails": "horse"}),
-    ("the horses near the fox behind the owl sail . the fox sails .", {"sail": "horses", "sails": "fox"})])
+@pytest.mark.parametrize(
+    ("sentence", "subject"),
+    [
+        (
+            "the mayor that many small streets near another banker pay hires the bridges again .",
+            {"pay": "streets", "hires": "mayor"},
+        ),
+        ("Anna sleeps . the owls that feed the cow sleep .", {"sleeps": "Anna", "feed": "owls", "sleep": "owls"}),
+        ("the horse that Boris feeds near the fox sails .", {"feeds": "Boris", "sails": "horse"}),
+        ("the horses near the fox behind the owl sail . the fox sails .", {"sail": "horses", "sails": "fox"}),
+    ],
+)
 def test_the_subject_is_the_head_of_the_verb_s_own_clause(sentence, subject):
     words = sentence.split()
-    (place_L,) = subjects.subjects(GRAMMAR, np.array([[GRAMMAR.words.index(word) for word in words]]))
+    (place_L,) = subjects.find_subjects(GRAMMAR, np.array([[GRAMMAR.words.index(word) for word in words]]))
     assert {words[verb]: words[place] for verb, place in enumerate(place_L) if place >= 0} == subject
 
 
 def test_a_question_has_one_answer_and_says_no_more():
     """Over the documents that the questions are drawn from: what is hidden, what is asked, and where the answer is."""
-    given = list(TASKS["subject"].examples(LANGUAGE, "dev", 150))
-    first = labelled.numbers(subjects.TASK, "dev")
-    noun, verb = ({word for word, kind in zip(GRAMMAR.words, GRAMMAR.kind_W, strict=True) if kind in kinds}
-                  for kinds in (subjects.NOUNS, subjects.VERBS))
+    given = list(TASKS["subject"].generate_examples(LANGUAGE, "dev", 150))
+    first = language_task.get_first_document(subjects.TASK_NUMBER, "dev")
+    noun, verb = (
+        {word for word, kind in zip(GRAMMAR.words, GRAMMAR.kind_W, strict=True) if kind in kinds}
+        for kinds in (subjects.NOUNS, subjects.VERBS)
+    )
     hidden, every, part, nearest = 0, 0, 0, 0
     for one in given:
         (question, passage), ((answer, start),) = one.texts, one.label
         seen = passage.split(" ")
-        words_L = draw(GRAMMAR.hmm, subjects.WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1)[0]
-        words_L = words_L[:len(seen)]
+        words_L = sample_documents(
+            GRAMMAR.hmm, subjects.MAX_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
+        )[0]
+        words_L = words_L[: len(seen)]
         whole = [GRAMMAR.words[word] for word in words_L]
-        assert all(shown in (word, labelled.HIDDEN) for shown, word in zip(seen, whole, strict=True))
+        assert all(shown in (word, language_task.HIDDEN_WORD) for shown, word in zip(seen, whole, strict=True))
         nouns = [word for word in whole if word in noun]
         assert len(set(nouns)) == len(nouns) and set(nouns) <= set(seen) and whole[-1] == "."
         assert question in verb and seen.count(question) == 1 and passage[start:].split(" ")[0] == answer
-        place = subjects.subjects(GRAMMAR, words_L[None])[0, seen.index(question)]
+        place = subjects.find_subjects(GRAMMAR, words_L[None])[0, seen.index(question)]
         assert whole[place] == answer and len(passage[:start].split()) == place
-        open_nouns = [word for word in " ".join(seen[:seen.index(question)]).split(".")[-1].split() if word in noun]
+        open_nouns = [word for word in " ".join(seen[: seen.index(question)]).split(".")[-1].split() if word in noun]
         assert len(open_nouns) > 1 and answer in open_nouns
         nearest += open_nouns[-1] == answer
-        part += len(words_L) < subjects.WORDS - 15
-        free = [shown == labelled.HIDDEN for shown, word in zip(seen, whole, strict=True)
-                if word not in noun and word not in verb and word != "."]
+        part += len(words_L) < subjects.MAX_WORDS - 15
+        free = [
+            shown == language_task.HIDDEN_WORD
+            for shown, word in zip(seen, whole, strict=True)
+            if word not in noun and word not in verb and word != "."
+        ]
         hidden, every = hidden + sum(free), every + len(free)
-    assert hidden / every == pytest.approx(subjects.RATE, abs=5 * (0.25 / every) ** 0.5) and part > 10
+    assert hidden / every == pytest.approx(subjects.HIDE_PROB, abs=5 * (0.25 / every) ** 0.5) and part > 10
     assert 0.3 < nearest / len(given) < 0.45
 
 
 def test_sentences_of_no_one_reading_have_no_subject():
     with pytest.raises(errors.ConfigError, match=r"config.data.language.word_order = 0.9: expected 1, since"):
-        TASKS["subject"].examples(Language(word_order=0.9), "train", 1)
+        TASKS["subject"].generate_examples(Language(word_order=0.9), "train", 1)
 
 
 def test_a_language_that_leaves_nothing_to_ask_is_refused(monkeypatch):
-    monkeypatch.setattr(subjects, "PATIENCE", 512)
+    monkeypatch.setattr(subjects, "MAX_SKIPPED", 512)
     one_noun = Language(modifier_prob=0.0, protagonist_prob=0.999, num_names=1, zipf_exponent=100.0)
     with pytest.raises(errors.ConfigError, match=r"'language/subject': expected .* 768 documents in a row have"):
-        next(TASKS["subject"].examples(one_noun, "train", 1))
+        next(TASKS["subject"].generate_examples(one_noun, "train", 1))

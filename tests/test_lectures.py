@@ -2,13 +2,14 @@
 
 Where a lecture's formula is wrong, the test says so and holds the right one.
 """
+
 import types as standard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, about, batch, small_config, with_text
+from small import PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import config, estimates, types
 from mlm.models import attention, feedforward, layers, lm, recurrence, rnn
@@ -19,7 +20,7 @@ RNG = np.random.default_rng(0)
 
 
 def sigmoid(z):
-    return recurrence.gates(jnp.atleast_2d(jnp.asarray(z, jnp.float32)), "s", (0,))[0]
+    return recurrence.apply_gates(jnp.atleast_2d(jnp.asarray(z, jnp.float32)), "s", (0,))[0]
 
 
 def normal(*shape):
@@ -33,7 +34,7 @@ def softmax(x):
 def test_a_unit_s_0_69_becomes_0_67():
     """y = sigma(w x + b), of w = .1 .4 .2, x = .3 .2 .9, b = .4; the lecture rounds 0.66597."""
     unit = {"kernel": jnp.array([[0.1], [0.4], [0.2]]), "bias": jnp.array([0.4])}
-    z = heads.dense(unit, jnp.array([[0.3, 0.2, 0.9]]))[0, 0]
+    z = heads.apply_dense(unit, jnp.array([[0.3, 0.2, 0.9]]))[0, 0]
     assert z == pytest.approx(0.69, abs=1e-6)
     assert sigmoid(z)[0] == pytest.approx(0.66597, abs=5e-6)
 
@@ -41,6 +42,7 @@ def test_a_unit_s_0_69_becomes_0_67():
 def test_the_gradients_of_the_graph_c_times_a_plus_2b():
     """L = c (a + 2b) at 3, 1, -2: d = 2, e = 5, L = -10, backwards -2, -4, 5; by JAX, and by the complex step that
     errors of scores are reckoned with."""
+
     def d(b):
         return 2 * b
 
@@ -53,12 +55,13 @@ def test_the_gradients_of_the_graph_c_times_a_plus_2b():
     at = (3.0, 1.0, -2.0)
     assert (d(1.0), e(3.0, 1.0), loss(*at)) == (2, 5, -10)
     assert [float(x) for x in jax.grad(loss, (0, 1, 2))(*at)] == [-2, -4, 5]
-    assert [estimates._slope(loss, at, place) for place in range(3)] == [-2, -4, 5]
+    assert [estimates._partial_derivative(loss, at, place) for place in range(3)] == [-2, -4, 5]
 
 
 @pytest.mark.parametrize("right", [0, 1])
 def test_the_gradient_by_z_of_the_logistic_loss_is_a_minus_y(right):
     """Of two classes, one with the score z and one with 0, so that a = sigma(z) is the first's probability."""
+
     def loss(z):
         return cross_entropy(jnp.zeros((1, 1)), jnp.zeros((2, 1)), jnp.array([0.0, 1.0]) * z, jnp.array([right]))[0][0]
 
@@ -76,25 +79,26 @@ def test_a_bias_is_the_weight_of_an_input_of_one():
     kernel_DxC, bias_C, x_BxD = normal(4, 3), normal(3), normal(6, 4)
     without = {"kernel": np.concatenate([bias_C[None], kernel_DxC]), "bias": np.zeros(3, np.float32)}
     x_BxE = np.concatenate([np.ones((6, 1), np.float32), x_BxD], 1)
-    np.testing.assert_allclose(heads.dense({"kernel": kernel_DxC, "bias": bias_C}, x_BxD), heads.dense(without, x_BxE),
-                               rtol=1e-5)
+    np.testing.assert_allclose(
+        heads.apply_dense({"kernel": kernel_DxC, "bias": bias_C}, x_BxD), heads.apply_dense(without, x_BxE), rtol=1e-5
+    )
 
 
 def test_closed_form_gradient_descent_and_numerical_gradients_find_the_same_weights():
-    """(X'X)^-1 X'y is what the objective `regress` of rows of one token comes to."""
+    """(X'X)^-1 X'y is what the objective `regression` of rows of one token comes to."""
     x_BxD, rows = normal(12, 3), batch(12)
     y_B = x_BxD @ [0.5, -1.0, 2.0] + 0.3 + 0.1 * normal(12)
     first_BxL = np.arange(16) == np.zeros((12, 1))
     rows = with_text(rows, segments_BxL=1 * first_BxL)._replace(labels={"value_B": y_B.astype(np.float32)})
-    cfg = small_config(objective="regress", finetune__pooling="mean", **PLAIN)
-    objective = OBJECTIVES["regress"].build(cfg, about(cfg))
-    model = types.Model(("both",), 3, dict, lambda *_, **__: (x_BxD[:, None] * first_BxL[..., None],), None)
+    cfg = small_config(objective="regression", finetune__pooling="mean", **PLAIN)
+    objective = OBJECTIVES["regression"].build(cfg, make_dataset_info(cfg))
+    model = types.Model(("bidirectional",), 3, dict, lambda *_, **__: (x_BxD[:, None] * first_BxL[..., None],), None)
 
     @jax.jit
     def loss(w_D):
         label = {"kernel": w_D[1:, None], "bias": w_D[:1]}
         found = objective.loss({"model": {}, "objective": {"label": label}}, model, rows, None, None, train=True)
-        return found.loss_B["regress"].sum() / found.weight_B["regress"].sum()
+        return found.loss_B["regression"].sum() / found.weight_B["regression"].sum()
 
     design_BxD = np.concatenate([np.ones((12, 1)), x_BxD], 1)
     closed_D = np.linalg.inv(design_BxD.T @ design_BxD) @ design_BxD.T @ y_B
@@ -114,7 +118,7 @@ def test_sigmoid_tanh_and_relu():
     """sigma(z) = 1 / (1 + e^-z); tanh z = 2 sigma(2z) - 1; ReLU(z) = max(0, z)."""
     z = np.linspace(-4, 4, 17, dtype=np.float32)
     np.testing.assert_allclose(sigmoid(z), 1 / (1 + np.exp(-z)), atol=1e-6)
-    tanh = recurrence.gates(z[None], "t", (0,))[0]
+    tanh = recurrence.apply_gates(z[None], "t", (0,))[0]
     np.testing.assert_allclose(tanh, np.tanh(z), atol=1e-6)
     np.testing.assert_allclose(tanh, 2 * sigmoid(2 * z) - 1, atol=1e-6)
     np.testing.assert_array_equal(layers.activate(config.Model(activation="relu"), z), np.where(z > 0, z, 0))
@@ -122,8 +126,9 @@ def test_sigmoid_tanh_and_relu():
 
 def attend(q_LxD, k_SxD, v_SxD, heads=1, model=None):
     """attention.attend of one row, in which every token sees all."""
-    module = standard.SimpleNamespace(model=model or config.Model(attention_dropout=0.0), sow=lambda *_: None,
-                                      is_mutable_collection=lambda _: False)
+    module = standard.SimpleNamespace(
+        model=model or config.Model(attention_dropout=0.0), sow=lambda *_: None, is_mutable_collection=lambda _: False
+    )
     q, k, v = (jnp.asarray(x)[None].reshape(1, len(x), heads, -1) for x in (q_LxD, k_SxD, v_SxD))
     return np.asarray(attention.attend(module, q, k, v, jnp.ones((1, 1, len(q_LxD), len(k_SxD)), bool), None))[0]
 
@@ -139,6 +144,7 @@ def test_scores_of_112_and_96_become_weights_of_0_88_and_0_12():
 
 def test_attention_is_the_listing_s_with_the_scale_that_it_forgets():
     """The listing has softmax(Q K') V; Vaswani et al. 2017, equation 1, divide by the root of d_k first."""
+
     def listing(q, k, v):
         return softmax(q @ k.T) @ v
 
@@ -149,13 +155,16 @@ def test_attention_is_the_listing_s_with_the_scale_that_it_forgets():
 
 def test_heads_are_attentions_of_their_own_side_by_side():
     """concat(head_1, ..., head_H) W_O, each head with its part of what Q, K and V are projected to."""
-    model = config.Model(width=12, num_heads=3, attention_dropout=0.0, positions="learned", context="both",
-                         init_std=0.1)
+    model = config.Model(
+        width=12, num_heads=3, attention_dropout=0.0, positions="learned", context="bidirectional", init_std=0.1
+    )
     module, x_LxD = attention.Attention(model), normal(4, 12)
-    params = jax.tree.map(lambda x: normal(*x.shape), jax.eval_shape(
-        module.init, jax.random.key(0), x_LxD[None], np.ones((1, 1, 4, 4), bool), None)["params"])
+    params = jax.tree.map(
+        lambda x: normal(*x.shape),
+        jax.eval_shape(module.init, jax.random.key(0), x_LxD[None], np.ones((1, 1, 4, 4), bool), None)["params"],
+    )
     q, k, v = np.split(x_LxD @ params["qkv"]["kernel"] + params["qkv"]["bias"], 3, -1)
-    each = [attend(q[:, i:i + 4], k[:, i:i + 4], v[:, i:i + 4]) for i in (0, 4, 8)]
+    each = [attend(q[:, i : i + 4], k[:, i : i + 4], v[:, i : i + 4]) for i in (0, 4, 8)]
     by_hand_LxD = np.concatenate(each, -1) @ params["out"]["kernel"] + params["out"]["bias"]
     found_1xLxD = module.apply({"params": params}, x_LxD[None], np.ones((1, 1, 4, 4), bool), None)
     np.testing.assert_allclose(found_1xLxD[0], by_hand_LxD, rtol=1e-4, atol=1e-4)
@@ -171,12 +180,12 @@ def test_the_feedforward_language_model_of_three_words():
     """e = [E w_1; E w_2; E w_3], h = ReLU(W e + b), y = softmax(U h): of each place, the three words up to it."""
     table_VxD, hidden, output = normal(7, 4), {"kernel": normal(12, 5), "bias": normal(5)}, normal(5, 7)
     words = np.array([6, 1, 3, 2, 5])
-    pairs = feedforward.neighbours(jnp.asarray(table_VxD[words])[None], jnp.ones((1, 5), int), 3, "left")
+    pairs = feedforward.gather_neighbors(jnp.asarray(table_VxD[words])[None], jnp.ones((1, 5), int), 3, "causal")
     e_1xLx3D = jnp.concatenate([x for x, _ in pairs], -1)
-    h_1xLxH = layers.activate(config.Model(activation="relu"), heads.dense(hidden, e_1xLx3D))
+    h_1xLxH = layers.activate(config.Model(activation="relu"), heads.apply_dense(hidden, e_1xLx3D))
     y_LxV = jax.nn.softmax(h_1xLxH @ output)[0]
     for t in range(2, 5):
-        e = np.concatenate([table_VxD[word] for word in words[t - 2:t + 1]])
+        e = np.concatenate([table_VxD[word] for word in words[t - 2 : t + 1]])
         h = np.maximum(e @ hidden["kernel"] + hidden["bias"], 0)
         np.testing.assert_allclose(y_LxV[t], softmax(h @ output), atol=1e-5)
     np.testing.assert_array_equal(e_1xLx3D[0, 0, :8], 0)  # nothing stands before the first word
@@ -190,7 +199,7 @@ def test_forward_passes_of_the_recurrent_graph():
         h_H = np.tanh(h_H @ u_HxH + x_D @ w_DxH)
         by_hand.append(softmax(h_H @ v_HxV))
     arguments = u_HxH, np.zeros(3, np.float32), (x_LxD @ w_DxH)[:, None], np.arange(5)[:, None] > 0
-    plain = rnn.recur(rnn.STEPS["elman"], *arguments, 1)
-    fast, = recurrence.recur("elman", 1, *((x,) for x in arguments))
+    plain = rnn.scan_cell(rnn.CELLS["elman"], *arguments, 1)
+    (fast,) = recurrence.scan_cell("elman", 1, *((x,) for x in arguments))
     for h_Lx1xH in (plain, fast):
         np.testing.assert_allclose(softmax(np.asarray(h_Lx1xH)[:, 0] @ v_HxV), by_hand, atol=1e-5)

@@ -2,20 +2,21 @@
 
 Where a lecture's formula is wrong, the test says so and holds the right one.
 """
+
 import random
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import CLASSES, PLAIN, about, batch, small_config, with_text
+from small import CLASSES, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import types
 from mlm.base.special import MASK, NUM_SPECIAL, SEP
-from mlm.data.rows import pairs
+from mlm.data.rows import segment_pairs
 from mlm.inference import beam_search
 from mlm.objectives import OBJECTIVES, heads
-from mlm.train.step import program
+from mlm.training.step import program
 
 OK, YES = 5, 6
 TREE = {(): {OK: 0.4, YES: 0.5, SEP: 0.1}, (OK,): {OK: 0.7, YES: 0.2, SEP: 0.1}, (YES,): {OK: 0.3, YES: 0.4, SEP: 0.3}}
@@ -37,8 +38,9 @@ def likeliest(tree, width, normalise="none", steps=3):
         place_N = jnp.where(place_1xN[0] < 0, 0, jnp.asarray(next_PxV)[place_1xN[0], word_N])
         return jnp.asarray(log_prob_PxV)[place_N], place_N[None]
 
-    found = beam_search.search(following, jnp.full((1, 1), -1), jnp.array([SEP]), width=width, steps=steps,
-                        normalise=normalise)
+    found = beam_search.search_beams(
+        following, jnp.full((1, 1), -1), jnp.array([SEP]), num_beams=width, num_steps=steps, length_penalty=normalise
+    )
     length = int(found.length_BxW[0, 0])
     return tuple(found.ids_BxWxT[0, 0, :length].tolist()), float(jnp.exp(found.log_prob_BxW[0, 0]))
 
@@ -65,7 +67,10 @@ def test_a_score_is_the_mean_log_probability_of_a_text_s_tokens():
     assert likeliest(tree, 3) == ((SEP,), pytest.approx(0.4))
     assert likeliest(tree, 3, "mean") == ((OK, OK, SEP), pytest.approx(0.35 * 0.95 * 0.95))
     for t in (1, 2, 7):
-        assert float(beam_search.divisor("mean", t)) == t and float(beam_search.divisor("none", t)) == 1
+        assert (
+            float(beam_search.compute_length_penalty("mean", t)) == t
+            and float(beam_search.compute_length_penalty("none", t)) == 1
+        )
 
 
 WORDS = ["so", "long", "and", "thanks", "for", "all", "the", "fish", "apricot"]
@@ -77,8 +82,9 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
     ids_L, copies = np.arange(NUM_SPECIAL, NUM_SPECIAL + 8), 2**13
     unigram_V = np.where(np.arange(NUM_SPECIAL + 9) == APRICOT, 1000, 1)
     cfg = small_config(pack__seq_len=8, mask__rate=0.375, mask__max_rate=0.5, **PLAIN)  # room for four
-    objective = OBJECTIVES["mlm"].build(cfg, types.DatasetInfo(len(unigram_V), 8, (),
-                                                               unigram_V.astype(np.int64).tobytes()))
+    objective = OBJECTIVES["mlm"].build(
+        cfg, types.DatasetInfo(len(unigram_V), 8, (), unigram_V.astype(np.int64).tobytes())
+    )
     log_prob_LxV = np.log(np.random.default_rng(0).dirichlet(np.ones(len(unigram_V)), 8)).astype(np.float32)
     shown = []
 
@@ -86,11 +92,18 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
         shown.append(np.asarray(text.ids_BxL))
         return (jnp.broadcast_to(jnp.arange(8)[:, None], (*text.ids_BxL.shape, 1)),)
 
-    model = types.Model(("both",), 1, dict, hidden, lambda params, h: jnp.asarray(log_prob_LxV)[h[..., 0]])
-    text = types.Tokens(*(np.tile(x_L, (copies, 1)) for x_L in (ids_L, np.ones(8, int), np.arange(8), np.zeros(8,
-                                                                                                               int))))
-    found = objective.loss({"model": {}}, model, types.Batch(text, {}, np.arange(copies)),
-                           jax.random.split(jax.random.key(0), copies), program.knobs(cfg), train=True)
+    model = types.Model(("bidirectional",), 1, dict, hidden, lambda params, h: jnp.asarray(log_prob_LxV)[h[..., 0]])
+    text = types.Tokens(
+        *(np.tile(x_L, (copies, 1)) for x_L in (ids_L, np.ones(8, int), np.arange(8), np.zeros(8, int)))
+    )
+    found = objective.loss(
+        {"model": {}},
+        model,
+        types.Batch(text, {}, np.arange(copies)),
+        jax.random.split(jax.random.key(0), copies),
+        program.make_train_hparams(cfg),
+        train=True,
+    )
     wanted_L = np.where(np.isin(ids_L, (LONG, THANKS)), MASK, np.where(ids_L == THE, APRICOT, ids_L))
     (rows,) = np.nonzero((shown[0] == wanted_L).all(1))
     assert len(rows) > 3
@@ -102,7 +115,7 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
 def test_half_of_the_second_sentences_are_the_true_next_ones():
     draw = random.Random(0)
     documents = [[[10 * document + i] * draw.randint(2, 6) for i in range(9)] for document in range(400)]
-    rows = list(pairs.rows(iter(documents), 24))
+    rows = list(segment_pairs.sample_segment_pairs(iter(documents), 24))
     truly = [row.label for row in rows]
     assert len(truly) > 1000 and abs(np.mean(truly) - 0.5) < 4 * 0.5 / len(truly) ** 0.5
     for row in rows:  # each label says what stands there
@@ -122,8 +135,8 @@ def labelled(objective, label, h_BxLxD, head):
     """-log P of the labels by an objective of three classes; head: its parameters."""
     cfg = small_config(objective=objective, finetune__pooling="mean", **PLAIN)
     rows = batch(3, pad=0)._replace(labels=label)
-    model = types.Model(("both",), h_BxLxD.shape[-1], dict, lambda *_, **__: (h_BxLxD,), None)
-    made = OBJECTIVES[objective].build(cfg, about(cfg))
+    model = types.Model(("bidirectional",), h_BxLxD.shape[-1], dict, lambda *_, **__: (h_BxLxD,), None)
+    made = OBJECTIVES[objective].build(cfg, make_dataset_info(cfg))
     drawn = jax.eval_shape(lambda key: made.init(key, model), jax.random.key(0))
     jax.tree.map(lambda shape, x: np.testing.assert_equal(shape.shape, x.shape), drawn, head)
     found = made.loss({"model": {}, "objective": head}, model, rows, None, None, train=True)
@@ -133,8 +146,12 @@ def labelled(objective, label, h_BxLxD, head):
 def test_a_text_s_class_is_softmax_of_w_c_whose_shape_is_3_by_d():
     """Of a pair that entails, contradicts or neither; kept as its transpose, d x 3."""
     h_BxLxD, w_CxD, label_B = states(4), np.random.default_rng(2).normal(size=(3, 4)).astype(np.float32), [0, 2, 1]
-    nats_B = labelled("classify", {"label_B": np.array(label_B)}, h_BxLxD,
-                      {"label": {"kernel": w_CxD.T, "bias": np.zeros(3, np.float32)}})
+    nats_B = labelled(
+        "classification",
+        {"label_B": np.array(label_B)},
+        h_BxLxD,
+        {"label": {"kernel": w_CxD.T, "bias": np.zeros(3, np.float32)}},
+    )
     y_BxC = softmax(h_BxLxD.mean(1) @ w_CxD.T)
     np.testing.assert_allclose(nats_B, -np.log(y_BxC[range(3), label_B]), rtol=1e-5)
 
@@ -142,10 +159,11 @@ def test_a_text_s_class_is_softmax_of_w_c_whose_shape_is_3_by_d():
 def test_a_word_s_tag_is_softmax_of_w_k_whose_shape_is_k_by_d():
     h_BxLxD, w_KxD = states(4), np.random.default_rng(2).normal(size=(len(CLASSES), 4)).astype(np.float32)
     tag_BxL = np.random.default_rng(3).integers(-1, len(CLASSES), (3, 16))
-    nats_B = labelled("tag", {"tag_BxL": tag_BxL}, h_BxLxD, {"kernel": w_KxD.T, "bias": np.zeros(3, np.float32)})
+    nats_B = labelled("tagging", {"tag_BxL": tag_BxL}, h_BxLxD, {"kernel": w_KxD.T, "bias": np.zeros(3, np.float32)})
     y_BxLxK = softmax(h_BxLxD @ w_KxD.T)
-    by_hand = [sum(-np.log(y_BxLxK[row, i, tag]) for i, tag in enumerate(tags) if tag >= 0)
-               for row, tags in enumerate(tag_BxL)]
+    by_hand = [
+        sum(-np.log(y_BxLxK[row, i, tag]) for i, tag in enumerate(tags) if tag >= 0) for row, tags in enumerate(tag_BxL)
+    ]
     np.testing.assert_allclose(nats_B, by_hand, rtol=1e-5)
 
 
@@ -155,6 +173,6 @@ def test_mean_pooling_is_over_a_text_s_own_tokens():
     real_BxL = np.arange(16) < np.array([3, 16, 7])[:, None]
     text = with_text(rows, segments_BxL=1 * real_BxL).text
     same = {"label": {"kernel": np.eye(4, dtype=np.float32), "bias": np.zeros(4, np.float32)}}
-    pooled_BxD = heads.row(same, h_BxLxD, text, None, read="mean", rate=0.0)
+    pooled_BxD = heads.apply_pooled_head(same, h_BxLxD, text, None, pooling="mean", dropout_rate=0.0)
     for row, count in enumerate((3, 16, 7)):
         np.testing.assert_allclose(pooled_BxD[row], h_BxLxD[row, :count].mean(0), atol=1e-6)

@@ -1,4 +1,5 @@
 """The floors of causal models against brute force: every document that a tiny language can write, added up."""
+
 import itertools
 
 import numpy as np
@@ -6,15 +7,18 @@ import pytest
 import tiny
 
 from mlm.base.config import Language
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.data.language import causal_posterior, floor, posterior
-from mlm.data.language.grammar import build
-from mlm.data.language.hmm import draw, fitting
+from mlm.data.language.grammar import build_grammar
+from mlm.data.language.hmm import compute_fit_probs, sample_documents
 
 LENGTH = 5
 # No sentence is shorter than two words, so that many a first one does not fit.
-TINY = tiny.TINY._replace(end=np.array(1), class_SxC=np.array([[0.1, 0.7, 0.2], [0.8, 0.2, 0.0], [0.0, 0.3, 0.7]]),
-                          trans_SxS=np.array([[0.3, 0.2, 0.5], [0.6, 0.0, 0.4], [0.45, 0.35, 0.2]]))
+TINY = tiny.TINY._replace(
+    end=np.array(1),
+    class_SxC=np.array([[0.1, 0.7, 0.2], [0.8, 0.2, 0.0], [0.0, 0.3, 0.7]]),
+    trans_SxS=np.array([[0.3, 0.2, 0.5], [0.6, 0.0, 0.4], [0.45, 0.35, 0.2]]),
+)
 WORDS = len(TINY.class_W)
 
 
@@ -30,8 +34,9 @@ def tables():
 @pytest.fixture(scope="module")
 def every(tables):
     """Every document of the tiny language, with room on both sides as [CLS] and [SEP] leave it, and its probability."""
-    documents = [(words, joint[words]) for joint in tables.values() for words in np.ndindex(joint.shape)
-                 if joint[words] > 0]
+    documents = [
+        (words, joint[words]) for joint in tables.values() for words in np.ndindex(joint.shape) if joint[words] > 0
+    ]
     words_NxL = np.array([(-1, *words, *[-1] * (LENGTH + 2 - len(words))) for words, _ in documents])
     return words_NxL, np.array([share for _, share in documents])
 
@@ -48,32 +53,33 @@ def brute(tables, seen, written):
 
 
 def assert_enumerated(tables, words_NxL, known, window):
-    log_prob_KxW = posterior.log_probs(causal_posterior.ended(TINY), known)
+    log_prob_KxW = posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known)
     cache = {}
-    for row, column, log_prob_W in zip(known.row_K, known.column_K, log_prob_KxW, strict=True):
-        seen = tuple(words_NxL[row, max(1, column - window):column].tolist())
+    for row, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
+        seen = tuple(words_NxL[row, max(1, column - window) : column].tolist())
         if (seen, column) not in cache:
             cache[seen, column] = brute(tables, seen, column - 1)
         np.testing.assert_allclose(np.exp(log_prob_W), cache[seen, column], rtol=1e-5, atol=1e-6)
-    assert len(known.row_K) == (words_NxL >= 0).sum() + len(words_NxL)
+    assert len(known.example_K) == (words_NxL >= 0).sum() + len(words_NxL)
     np.testing.assert_allclose(np.exp(log_prob_KxW).sum(1), 1, atol=1e-5)
 
 
 def test_every_next_token_is_the_enumerated_one(tables, every):
     words_NxL, _ = every
-    assert_enumerated(tables, words_NxL, causal_posterior.left_posterior(TINY, words_NxL, LENGTH), LENGTH)
+    assert_enumerated(tables, words_NxL, causal_posterior.compute_causal_posterior(TINY, words_NxL, LENGTH), LENGTH)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3])
 def test_every_next_token_given_a_window_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
-    assert_enumerated(tables, words_NxL, causal_posterior.left_window_posterior(TINY, words_NxL, LENGTH, window),
-                      window)
+    assert_enumerated(
+        tables, words_NxL, causal_posterior.compute_causal_window_posterior(TINY, words_NxL, LENGTH, window), window
+    )
 
 
 def test_a_documents_losses_add_up_to_its_probability(every):
     words_NxL, share_N = every
-    whole = floor.left_loss(TINY, words_NxL, LENGTH)
+    whole = floor.compute_causal_floor(TINY, words_NxL, LENGTH)
     np.testing.assert_allclose(np.exp(-whole.nats_N), share_N, rtol=1e-5)
     assert np.exp(-whole.nats_N).sum() == pytest.approx(1, abs=1e-5)
     np.testing.assert_array_equal(whole.count_N, (words_NxL >= 0).sum(1) + 1)
@@ -82,48 +88,50 @@ def test_a_documents_losses_add_up_to_its_probability(every):
 def test_right_counts_the_tokens_that_are_likeliest(tables, every):
     words_NxL, _ = every
     few_NxL = words_NxL[::40]
-    best = [[brute(tables, words_L[1:i + 1], i).argmax() for i in range((words_L >= 0).sum() + 1)]
-            for words_L in few_NxL]
-    right = [np.sum(np.append(words_L[words_L >= 0], WORDS) == best_L)
-             for words_L, best_L in zip(few_NxL, best, strict=True)]
-    np.testing.assert_array_equal(floor.left_loss(TINY, few_NxL, LENGTH).right_N, right)
+    best = [
+        [brute(tables, words_L[1 : i + 1], i).argmax() for i in range((words_L >= 0).sum() + 1)] for words_L in few_NxL
+    ]
+    right = [
+        np.sum(np.append(words_L[words_L >= 0], WORDS) == best_L) for words_L, best_L in zip(few_NxL, best, strict=True)
+    ]
+    np.testing.assert_array_equal(floor.compute_causal_floor(TINY, few_NxL, LENGTH).correct_N, right)
     assert 0 < sum(right) < (few_NxL >= 0).sum()
 
 
 def without_fits(hmm, length):
-    fits_FxS, unfit_F = fitting(hmm, length)
+    fits_FxS, unfit_F = compute_fit_probs(hmm, length)
     return np.concatenate([np.ones_like(fits_FxS), unfit_F[:, None]], 1)
 
 
 def test_samples_reach_the_enumerated_entropy_and_a_wrong_floor_does_not(every, monkeypatch):
     _, share_N = every
     entropy = -(share_N * np.log(share_N)).sum()
-    sampled_DxL = draw(TINY, LENGTH, 0, 0, 20_000)
-    nats_D = floor.left_loss(TINY, sampled_DxL, LENGTH).nats_N
+    sampled_DxL = sample_documents(TINY, LENGTH, 0, 0, 20_000)
+    nats_D = floor.compute_causal_floor(TINY, sampled_DxL, LENGTH).nats_N
 
     def errors_above_0(nats_D):
         return nats_D.mean() / (nats_D.std() / np.sqrt(len(nats_D)))
 
     assert abs(errors_above_0(nats_D - entropy)) < 3
-    assert errors_above_0(floor.left_loss(TINY, sampled_DxL, LENGTH + 1).nats_N - nats_D) > 3
+    assert errors_above_0(floor.compute_causal_floor(TINY, sampled_DxL, LENGTH + 1).nats_N - nats_D) > 3
     wrong = TINY._replace(trans_SxS=np.array([[0.3, 0.2, 0.5], [0.5, 0.0, 0.5], [0.45, 0.35, 0.2]]))
-    assert errors_above_0(floor.left_loss(wrong, sampled_DxL, LENGTH).nats_N - nats_D) > 3
-    monkeypatch.setattr(causal_posterior, "_weights", without_fits)
-    assert errors_above_0(floor.left_loss(TINY, sampled_DxL, LENGTH).nats_N - nats_D) > 3
+    assert errors_above_0(floor.compute_causal_floor(wrong, sampled_DxL, LENGTH).nats_N - nats_D) > 3
+    monkeypatch.setattr(causal_posterior, "_compute_fit_weights", without_fits)
+    assert errors_above_0(floor.compute_causal_floor(TINY, sampled_DxL, LENGTH).nats_N - nats_D) > 3
 
 
 @pytest.fixture(scope="module")
 def default():
-    hmm = build(Language()).hmm
-    return hmm, np.pad(draw(hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
+    hmm = build_grammar(Language()).hmm
+    return hmm, np.pad(sample_documents(hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
 
 
 def test_float32_is_enough_for_whole_rows(default):
     """Against the forward recursion of the textbook in float64, for each topic and name apart."""
     hmm, words_NxL = default
-    row = (words_NxL >= 0).sum(1).argmin()   # the earliest end is the least likely one
+    row = (words_NxL >= 0).sum(1).argmin()  # the earliest end is the least likely one
     words_L = words_NxL[row][words_NxL[row] >= 0]
-    by_ZxW = (hmm.by_topic_TxW[:, None] * hmm.by_name_MxW).reshape(-1, len(hmm.class_W))
+    by_ZxW = (hmm.topic_emission_TxW[:, None] * hmm.name_emission_MxW).reshape(-1, len(hmm.class_W))
     ahead_ZxS = np.eye(len(hmm.trans_SxS))[hmm.end] * (hmm.topic_T[:, None] * hmm.name_M).reshape(-1, 1)
     stays_SxS = hmm.trans_SxS * (np.arange(len(hmm.trans_SxS)) != hmm.end)
 
@@ -135,39 +143,46 @@ def test_float32_is_enough_for_whole_rows(default):
         ahead_ZxS = ahead_ZxS @ hmm.trans_SxS * by_ZxW[:, word, None] * hmm.class_SxC[:, hmm.class_W[word]]
         prefix.append((ahead_ZxS * np.where(np.arange(len(stays_SxS)) == hmm.end, 1, 1 - unfit_S(126 - count))).sum())
     prefix.append(ahead_ZxS[:, hmm.end].sum() * unfit_S(126 - len(words_L))[hmm.end])
-    tokens_NxP = causal_posterior.with_end(hmm, words_NxL[[row]])
-    log_prob_K, _ = posterior.guess(causal_posterior.ended(hmm), causal_posterior.left_posterior(hmm, words_NxL[[row]],
-                                                                                                 126), tokens_NxP)
+    tokens_NxP = causal_posterior.append_end(hmm, words_NxL[[row]])
+    log_prob_K, _ = posterior.predict_words(
+        causal_posterior.add_end_state(hmm),
+        causal_posterior.compute_causal_posterior(hmm, words_NxL[[row]], 126),
+        tokens_NxP,
+    )
     np.testing.assert_allclose(log_prob_K, np.diff(np.log(prefix)), atol=1e-5)
 
 
 def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL = default
-    rising = [floor.left_loss(hmm, words_NxL, 126), *[floor.left_window_loss(hmm, words_NxL, 126, window)
-                                                     for window in (10, 3, 1)]]
+    rising = [
+        floor.compute_causal_floor(hmm, words_NxL, 126),
+        *[floor.compute_causal_window_floor(hmm, words_NxL, 126, window) for window in (10, 3, 1)],
+    ]
     for less, more in itertools.pairwise(rising):
-        gap, error = ratio(more.nats_N - less.nats_N, less.count_N)
+        gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
         assert gap > max(0.05, 3 * error)
-    wide = floor.left_window_loss(hmm, words_NxL[:4], 126, 126)
+    wide = floor.compute_causal_window_floor(hmm, words_NxL[:4], 126, 126)
     np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-6)
 
 
 def test_where_a_row_lies_and_its_batch_change_nothing(default, monkeypatch):
     hmm, words_NxL = default
     few_NxL = words_NxL[:10]
-    whole, near = floor.left_loss(hmm, few_NxL, 126), floor.left_window_loss(hmm, few_NxL, 126, 3)
-    monkeypatch.setattr(causal_posterior, "ROWS", 7)
-    monkeypatch.setattr(causal_posterior, "WINDOWS", 100)
-    np.testing.assert_allclose(floor.left_loss(hmm, few_NxL[:, 1:-1], 126).nats_N, whole.nats_N, rtol=1e-6)
-    np.testing.assert_allclose(floor.left_window_loss(hmm, few_NxL[:, 1:-1], 126, 3).nats_N, near.nats_N, rtol=1e-6)
+    whole, near = floor.compute_causal_floor(hmm, few_NxL, 126), floor.compute_causal_window_floor(hmm, few_NxL, 126, 3)
+    monkeypatch.setattr(causal_posterior, "EXAMPLE_BATCH", 7)
+    monkeypatch.setattr(causal_posterior, "WINDOW_BATCH", 100)
+    np.testing.assert_allclose(floor.compute_causal_floor(hmm, few_NxL[:, 1:-1], 126).nats_N, whole.nats_N, rtol=1e-6)
+    np.testing.assert_allclose(
+        floor.compute_causal_window_floor(hmm, few_NxL[:, 1:-1], 126, 3).nats_N, near.nats_N, rtol=1e-6
+    )
 
 
 def left_window_loss(hmm, words_NxL, length):
-    return floor.left_window_loss(hmm, words_NxL, length, 3)
+    return floor.compute_causal_window_floor(hmm, words_NxL, length, 3)
 
 
 @pytest.mark.parametrize("broken", ["order", "cut", "long", "twice", "empty"])
-@pytest.mark.parametrize("loss", [floor.left_loss, left_window_loss])
+@pytest.mark.parametrize("loss", [floor.compute_causal_floor, left_window_loss])
 def test_a_row_that_the_language_cannot_write_is_named(default, broken, loss):
     hmm, words_NxL = default
     by_words_N = (words_NxL >= 0).sum(1).argsort()
@@ -181,7 +196,7 @@ def test_a_row_that_the_language_cannot_write_is_named(default, broken, loss):
         length = words - 1
     elif broken == "twice":
         broken_NxL = np.pad(broken_NxL, ((0, 0), (0, 128)), constant_values=-1)
-        broken_NxL[5, 1:1 + 2 * words] = np.tile(broken_NxL[5, 1:1 + words], 2)
+        broken_NxL[5, 1 : 1 + 2 * words] = np.tile(broken_NxL[5, 1 : 1 + words], 2)
     else:
         broken_NxL[5] = -1
     with pytest.raises(ValueError, match="row 5"):
@@ -189,14 +204,14 @@ def test_a_row_that_the_language_cannot_write_is_named(default, broken, loss):
 
 
 def test_a_name_that_contradicts_another_is_impossible():
-    hmm = build(Language(recall_prob=1.0)).hmm
-    words_NxL = draw(hmm, 126, 0, 0, 4)
-    assert np.isfinite(floor.left_loss(hmm, words_NxL, 126).nats_N).all()
-    names = np.flatnonzero((hmm.by_name_MxW != 1).any(0))
+    hmm = build_grammar(Language(recall_prob=1.0)).hmm
+    words_NxL = sample_documents(hmm, 126, 0, 0, 4)
+    assert np.isfinite(floor.compute_causal_floor(hmm, words_NxL, 126).nats_N).all()
+    names = np.flatnonzero((hmm.name_emission_MxW != 1).any(0))
     row, column = np.argwhere(np.isin(words_NxL, names).cumsum(1) == 2)[0]  # the second mention of a protagonist
     words_NxL[row, column] = names[names != words_NxL[row, column]][0]
     with pytest.raises(ValueError, match=f"row {row}"):  # because of what is seen
-        causal_posterior.left_posterior(hmm, words_NxL, 126)
-    words_NxL[row, column + 1:] = -1
+        causal_posterior.compute_causal_posterior(hmm, words_NxL, 126)
+    words_NxL[row, column + 1 :] = -1
     with pytest.raises(ValueError, match=f"row {row}"):  # because of what comes next
-        floor.left_loss(hmm, words_NxL, 126)
+        floor.compute_causal_floor(hmm, words_NxL, 126)

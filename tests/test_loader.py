@@ -1,4 +1,5 @@
 """The loader: which rows a batch holds, for every seed, step and number of processes."""
+
 import itertools
 
 import jax
@@ -13,8 +14,13 @@ def rows_of(count, length=4):
     ids_NxL = np.arange(count * length, dtype=np.uint16).reshape(count, length) + 5
     ones_NxL = np.ones((count, length), np.uint16)
     positions_NxL = np.tile(np.arange(length, dtype=np.uint16), (count, 1))
-    return {"ids": ids_NxL, "segments": ones_NxL, "positions": positions_NxL,
-            "types": np.zeros((count, length), np.uint8), "next": np.arange(count, dtype=np.uint8) % 2}
+    return {
+        "ids": ids_NxL,
+        "segments": ones_NxL,
+        "positions": positions_NxL,
+        "types": np.zeros((count, length), np.uint8),
+        "next": np.arange(count, dtype=np.uint8) % 2,
+    }
 
 
 def numbers(batch):
@@ -22,13 +28,13 @@ def numbers(batch):
 
 
 def train(rows, steps, **kwargs):
-    return list(itertools.islice(loader.train_batches(rows, **{"seed": 0, "start_step": 0} | kwargs), steps))
+    return list(itertools.islice(loader.iterate_train_batches(rows, **{"seed": 0, "start_step": 0} | kwargs), steps))
 
 
 @pytest.mark.parametrize("count, size", [(24, 8), (23, 8), (5, 8)])
 def test_each_epoch_is_a_new_permutation(count, size):
     order = np.concatenate([numbers(b) for b in train(rows_of(count), -(-4 * count // size), batch_size=size)])
-    epochs = order[:4 * count].reshape(4, count)
+    epochs = order[: 4 * count].reshape(4, count)
     assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(count), (4, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 4 and tuple(range(count)) not in {tuple(e) for e in epochs}
 
@@ -38,7 +44,10 @@ def test_a_row_comes_with_its_number_and_epoch(count, size):
     for start in (0, 3):
         batches = train(rows_of(count), 9, batch_size=size, start_step=start)
         for batch in batches:
-            assert np.array_equal(batch.row_B, numbers(batch)) and batch.row_B.dtype == batch.epoch_B.dtype == np.int32
+            assert (
+                np.array_equal(batch.split_index_B, numbers(batch))
+                and batch.split_index_B.dtype == batch.epoch_B.dtype == np.int32
+            )
         place = np.arange(start * size, (start + 9) * size)
         assert np.array_equal(np.concatenate([batch.epoch_B for batch in batches]), place // count)
 
@@ -78,8 +87,10 @@ def test_a_batch_holds_the_rows_as_they_were_packed():
 @pytest.mark.parametrize("count, most", [(23, 0), (24, 0), (23, 10), (3, 0), (23, 99)])
 def test_evaluation_sees_every_row_once_in_order(count, most, processes):
     rows = rows_of(count)
-    parts = [list(loader.eval_batches(rows, batch_size=8, max_rows=most, process=i, processes=processes))
-             for i in range(processes)]
+    parts = [
+        list(loader.iterate_eval_batches(rows, batch_size=8, max_rows=most, process=i, processes=processes))
+        for i in range(processes)
+    ]
     batches = [jax.tree.map(lambda *each: np.concatenate(each), *shares) for shares in zip(*parts, strict=True)]
     whole = jax.tree.map(lambda *each: np.concatenate(each), *batches)
     ids, segments, label, index = (whole.text.ids_BxL, whole.text.segments_BxL, whole.labels["next_B"], whole.index_B)
@@ -91,6 +102,6 @@ def test_evaluation_sees_every_row_once_in_order(count, most, processes):
 
 
 def test_processes_must_divide_the_batch():
-    for make, more in ((loader.train_batches, {"seed": 0, "start_step": 0}), (loader.eval_batches, {})):
+    for make, more in ((loader.iterate_train_batches, {"seed": 0, "start_step": 0}), (loader.iterate_eval_batches, {})):
         with pytest.raises(errors.ConfigError, match="batch_size = 9: expected a multiple of the 2 processes"):
             next(make(rows_of(23), batch_size=9, processes=2, **more))

@@ -2,6 +2,7 @@
 
 All but the last test watch a stand-in for mlm.cli.train, which makes steps without JAX.
 """
+
 import functools
 import json
 import os
@@ -20,17 +21,17 @@ from small import environment
 
 from mlm.base import config, fields
 from mlm.launch import child_process, local_processes
-from mlm.train import resolution
-from mlm.train.run import checkpoint, loop, shutdown
+from mlm.training import resolution
+from mlm.training.run import checkpoint, loop, shutdown
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
-from launch import supervise
-from mlm.train.run import beat
+from mlm.launch import supervisor
+from mlm.training.run import heartbeat
 
-supervise.supervise()
+supervisor.supervise()
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1) or (folder / f"told-{me}").touch())
 folder, plan, me = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[-1][-1]
@@ -38,18 +39,18 @@ folder, plan, me = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[-1][-1]
 began = len(list(folder.glob(f"began-{me}-*")))
 (folder / f"began-{me}-{began}").write_text(f"{os.getpid()} {sorted(os.sched_getaffinity(0))}")
 print(f"process {me} here", flush=True)
-beat.say(beat.REST, 0)
+heartbeat.send_heartbeat(heartbeat.PAUSE, 0)
 if plan.get(me) == "prepares":
     time.sleep(600)
 for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").iterdir())]) + 1, 13):
-    beat.say(beat.STEP, step)
+    heartbeat.send_heartbeat(heartbeat.STEP, step)
     (folder / f"at-{began}-{step}-{me}").touch()
     while not ((folder / f"at-{began}-{step}-{1 - int(me)}").exists() or told):
         time.sleep(0.01)
     at, does, *more = (plan.get(me, []) + [[0, ""]] * 9)[began]
     if at == step:
         if does == "over":
-            beat.say(beat.OVER, 0)
+            heartbeat.send_heartbeat(heartbeat.FATAL, 0)
         if does == "wait":
             while not told:
                 time.sleep(0.03)
@@ -68,13 +69,13 @@ for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").
 @pytest.fixture
 def watched(tmp_path, monkeypatch, capfd):
     """Watches two stand-ins that do what a plan says: by process, for each start a step and what happens there."""
-    monkeypatch.setattr(local_processes, "SETTLE", 1)
+    monkeypatch.setattr(local_processes, "EXIT_SECONDS", 1)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "stand_in.py").write_text(STAND_IN)
 
     def watch(restarts=3, **plan):
         words = [str(tmp_path / "stand_in.py"), str(tmp_path / "run"), json.dumps({k[1:]: v for k, v in plan.items()})]
-        code = local_processes.run(local_processes.Asked(2, restarts, 4, str(tmp_path / "run")), words)
+        code = local_processes.run_processes(local_processes.LocalLaunch(2, restarts, 4, str(tmp_path / "run")), words)
         return code, capfd.readouterr().err.splitlines(), starts(tmp_path)
 
     return watch
@@ -88,24 +89,35 @@ def test_one_is_killed_and_all_start_again(watched, tmp_path):
     code, said, begun = watched(p0=[[6, "exit", 1, "process 1 of this run ended"]], p1=[[6, "SIGKILL"]])
     kept = f"{tmp_path}/run-process-1.txt"
     assert (code, begun) == (0, [2, 2])
-    assert said == [f"process 1 was ended by SIGKILL at step 6 (what the others said: {kept}): all start again from "
-                    "step 4 (restart 1 of at most 3)"]
+    assert said == [
+        f"process 1 was ended by SIGKILL at step 6 (output of the other processes: {kept}): restarting all "
+        "processes from step 4 (restart 1 of at most 3)"
+    ]
     assert Path(kept).read_text() == "process 1 here\n"
 
 
 def test_one_hangs_and_all_start_again(watched):
     code, said, begun = watched(p0=[[10, "SIGSTOP"]])
     assert (code, begun) == (0, [2, 2])
-    assert re.fullmatch(r"process [01] hangs at step 10: silent for 4 s or more \(--hang_after\) \(.*\): all start "
-                        r"again from step 8 \(restart 1 of at most 3\)", "\n".join(said))
+    assert re.fullmatch(
+        r"process [01] hangs at step 10: no heartbeat for 4 s or more \(--hang_after\) \(.*\): "
+        r"restarting all processes from step 8 \(restart 1 of at most 3\)",
+        "\n".join(said),
+    )
 
 
 def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(watched):
     code, said, begun = watched(1, p1=[[2, "SIGKILL"], [6, "SIGKILL"], [10, "SIGKILL"], [9, "exit", 1, "a fault"]])
     assert (code, begun) == (1, [4, 4])
     assert [line[-24:] for line in said[:3]] == ["(restart 1 of at most 1)"] * 3
-    assert re.fullmatch(r"error: process 1 ended at step 9: a fault .*; --restarts = 1 brought it no further; the same "
-                        r"command continues", said[3]) and len(said) == 4
+    assert (
+        re.fullmatch(
+            r"error: process 1 ended at step 9: a fault .*; no progress after --restarts = 1 restarts; "
+            r"the same command continues",
+            said[3],
+        )
+        and len(said) == 4
+    )
 
 
 @pytest.mark.parametrize(("does", "code"), [("exit", 2), ("exit", 143), ("over", 1)])
@@ -141,9 +153,16 @@ def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_
 def test_killed_it_leaves_none_behind(tmp_path):
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     plan = json.dumps({"0": [[5, "wait"]], "1": [[5, "wait"]]})
-    call = f"from launch import local; local.run(local.Asked(2, 3, 60, 'run'), ['stand_in.py', 'run', {plan!r}])"
-    parent = subprocess.Popen([sys.executable, "-c", call], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                              stdout=subprocess.DEVNULL)
+    call = (
+        "from mlm.launch import local_processes as local; "
+        f"local.run_processes(local.LocalLaunch(2, 3, 60, 'run'), ['stand_in.py', 'run', {plan!r}])"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", call],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
     while starts(tmp_path) != [1, 1] or not (tmp_path / "run" / "checkpoints" / "4").exists():
         time.sleep(0.02)
     parent.kill()
@@ -163,24 +182,24 @@ def lives(pid):
 
 
 def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
-    assert [child_process.part([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
-    monkeypatch.setattr(child_process, "on_gpus", lambda: True)
+    assert [child_process.slice_share([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
+    monkeypatch.setattr(child_process, "uses_gpus", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5,7")
-    assert [child_process.own_gpus(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
+    assert [child_process.gpu_environment(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
     with pytest.raises(
         local_processes.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"
     ):
-        local_processes.check(local_processes.Asked(3, 3, 60, "run"))
+        local_processes.check_gpus(local_processes.LocalLaunch(3, 3, 60, "run"))
     monkeypatch.undo()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert child_process.gpus() == [] and child_process.own_gpus(0, 2) == {}
+    assert child_process.list_gpus() == [] and child_process.gpu_environment(0, 2) == {}
 
 
 def test_each_has_its_part_of_the_cores(watched, tmp_path):
     mine = sorted(os.sched_getaffinity(0))
     assert watched()[0] == 0
     theirs = [json.loads((tmp_path / "run" / f"began-{number}-0").read_text().partition(" ")[2]) for number in range(2)]
-    assert theirs == ([mine[:len(mine) // 2], mine[len(mine) // 2:]] if len(mine) > 1 else [mine, mine])
+    assert theirs == ([mine[: len(mine) // 2], mine[len(mine) // 2 :]] if len(mine) > 1 else [mine, mine])
     assert sorted(os.sched_getaffinity(0)) == mine
 
 
@@ -188,14 +207,34 @@ def test_each_has_its_part_of_the_cores(watched, tmp_path):
 def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if_not(tmp_path, monkeypatch):
     rng = random.Random(0)
     (tmp_path / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    changes = {"data.path": str(tmp_path / "text.txt"), "data.document_boundary": "line",
-               "data.cache": str(tmp_path / "cache"), "tokenizer.kind": "words", "tokenizer.vocab_size": 12,
-               "model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "model.mlp_dim": 16, "pack.seq_len": 16,
-               "train.steps": 4000, "train.batch_size": 4, "train.checkpoint_every": 10, "train.log_every": 1,
-               "eval.batch_size": 4, "eval.max_examples": 8, "workdir": str(tmp_path / "run")}
+    changes = {
+        "data.path": str(tmp_path / "text.txt"),
+        "data.document_boundary": "line",
+        "data.cache": str(tmp_path / "cache"),
+        "tokenizer.kind": "words",
+        "tokenizer.vocab_size": 12,
+        "model.num_layers": 1,
+        "model.width": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+        "pack.seq_len": 16,
+        "train.steps": 4000,
+        "train.batch_size": 4,
+        "train.checkpoint_every": 10,
+        "train.log_every": 1,
+        "eval.batch_size": 4,
+        "eval.max_examples": 8,
+        "workdir": str(tmp_path / "run"),
+    }
     words = [f"--config.{name}={value}" for name, value in changes.items()]
-    run = subprocess.Popen([sys.executable, "-m", "mlm.cli.train", *words, "--local_processes=2", "--expect_devices=2"],
-                           cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "mlm", "train", *words, "--local_processes=2", "--expect_devices=2"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     said, killed, told = [], False, False
     for line in run.stdout:
         said.append(line)
@@ -209,18 +248,24 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
     said = "".join(said)
     assert run.wait() == 128 + signal.SIGTERM, said
     assert "2 processes, 1 device here, 2 in all (cpu)\n" in said
-    assert re.search(r"^process 1 was ended by SIGKILL at step \d+ \(.*\): all start again from step \d+ \(restart 1 ",
-                     said, re.MULTILINE), said
+    assert re.search(
+        r"^process 1 was ended by SIGKILL at step \d+ \(.*\): restarting all processes from step \d+ "
+        r"\(restart 1 ",
+        said,
+        re.MULTILINE,
+    ), said
     step = int(re.search(r"^stopped at step ([\d,]+) of 4,000, saved in", said, re.MULTILINE)[1].replace(",", ""))
-    monkeypatch.setattr(loop.programs, "build", functools.partial(loop.programs.build, devices=jax.devices()[:2]))
-    monkeypatch.setattr(shutdown.Asked, "now", lambda asked, checkpoints, number: number == step + 5)
+    monkeypatch.setattr(
+        loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:2])
+    )
+    monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", lambda asked, checkpoints, number: number == step + 5)
     digests = []
     for name in ("run", "undisturbed"):
         cfg = resolution.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
-        with pytest.raises(shutdown.Stopped):
+        with pytest.raises(shutdown.RunStopped):
             loop.train(cfg)
-        with checkpoint.manager(cfg.workdir) as checkpoints:
-            digests.append(checkpoint.newest_digest(cfg.workdir))
+        with checkpoint.open_manager(cfg.workdir) as checkpoints:
+            digests.append(checkpoint.read_newest_digest(cfg.workdir))
             assert checkpoints.latest_step() == step + 5
     assert digests[0] == digests[1]
 
@@ -228,8 +273,9 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
 def process(parent, number):
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent and \
-                    f"--process={number}" in (path / "cmdline").read_text().split("\0"):
+            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent and f"--process={number}" in (
+                path / "cmdline"
+            ).read_text().split("\0"):
                 return int(path.name)
         except OSError:
             continue

@@ -1,4 +1,5 @@
 """Gradients, names and time by distance: of models that read from the left, against what is known of small ones."""
+
 import functools
 
 import jax
@@ -11,9 +12,9 @@ from mlm.base import errors, fields, types
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.evaluation import context_range, evaluation_tasks
-from mlm.train import resolution
-from mlm.train.run import trained_run
-from mlm.train.step import program
+from mlm.training import resolution
+from mlm.training.run import trained_run
+from mlm.training.step import program
 
 
 @pytest.mark.parametrize(("family", "cell", "far"), [("feedforward", "window", 3), ("rnn", "elman", 16)])
@@ -22,7 +23,9 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
     cfg = small_config(family, cell, objective="causal", **PLAIN)
     model, params, _ = build(cfg)
     rows = batch(4)._replace(index_B=np.array([0, 1, 2, 3], np.int32))
-    norm_BxL, apart_BxL = jax.jit(functools.partial(context_range.reach, model))({"model": params}, rows, None)
+    norm_BxL, apart_BxL = jax.jit(functools.partial(context_range.compute_gradient_norms, model))(
+        {"model": params}, rows, None
+    )
     place_B = 13 - 1 - np.arange(4) - 1  # of 13 tokens, the state before the last, before that, ...
     expected_BxL = place_B[:, None] - np.arange(16)
     expected_BxL[(expected_BxL < 0) | (rows.text.segments_BxL != 2)] = -1
@@ -31,7 +34,7 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
 
     @jax.jit
     def nats(shift_BxLxD):
-        h_BxLxD, = model.encode(params, rows.text, shift_BxLxD=shift_BxLxD)
+        (h_BxLxD,) = model.encode(params, rows.text, shift_BxLxD=shift_BxLxD)
         log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), place_B]))
         return -log_prob_BxV[np.arange(4), rows.text.ids_BxL[np.arange(4), place_B + 1]]
 
@@ -42,65 +45,88 @@ def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
             step_BxLxD[:, column, entry] = 0.01
             slope_BxD.append((nats(step_BxLxD) - nats(-step_BxLxD)) / 0.02)
         seen_B = expected_BxL[:, column] >= 0
-        np.testing.assert_allclose(np.linalg.norm(slope_BxD, axis=0)[seen_B], norm_BxL[seen_B, column], rtol=2e-2,
-                                   atol=1e-3)
+        np.testing.assert_allclose(
+            np.linalg.norm(slope_BxD, axis=0)[seen_B], norm_BxL[seen_B, column], rtol=2e-2, atol=1e-3
+        )
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """One whose states tell the last name that stood before, or else the language's first."""
-    cfg = drawn_config(tmp_path_factory.mktemp("run"), "rnn", "elman", objective="causal", eval__batch_size=64,
-                       pack__seq_len=64, data__language__recall=0.6)
-    packed, language = pack.load(cfg), grammar.build(cfg.data.language)
-    name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in context_range.names(language)])
+    cfg = drawn_config(
+        tmp_path_factory.mktemp("run"),
+        "rnn",
+        "elman",
+        objective="causal",
+        eval__batch_size=64,
+        pack__seq_len=64,
+        data__language__recall_prob=0.6,
+    )
+    packed, language = pack.load(cfg), grammar.build_grammar(cfg.data.language)
+    name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in context_range.find_names(language)])
 
     def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
         place_BxL = jax.numpy.where(jax.numpy.asarray(name_V)[text.ids_BxL], jax.numpy.arange(64), 0)
         last_BxL = jax.lax.cummax(place_BxL, axis=1)
-        return jax.numpy.take_along_axis(text.ids_BxL, last_BxL, axis=1)[..., None],
+        return (jax.numpy.take_along_axis(text.ids_BxL, last_BxL, axis=1)[..., None],)
 
-    made = program.build(cfg, packed.about, jax.devices()[:1])
+    made = program.build_program(cfg, packed.about, jax.devices()[:1])
     model = types.Model(("left",), 1, dict, hidden, lambda params, h: jax.nn.one_hot(h[..., 0], len(name_V)))
-    return trained_run.Trained(cfg, 0, packed.tokenizer, made._replace(model=model), types.TrainState(0, {"model": {}},
-                                                                                                      {}), "",
-                               packed.about, packed)
+    return trained_run.TrainedRun(
+        cfg,
+        0,
+        packed.tokenizer,
+        made._replace(model=model),
+        types.TrainState(0, {"model": {}}, {}),
+        "",
+        packed.about,
+        packed,
+    )
 
 
 def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
-    found = context_range.recall(run, lambda: None)
-    language = grammar.build(run.cfg.data.language)
+    found = context_range.measure_recall(run, lambda: None)
+    language = grammar.build_grammar(run.cfg.data.language)
     right, by_hand = [], {}
-    for ids in run.packed().validation["ids"]:
-        words, last, sentence = [run.packed().tokenizer.pieces[i] for i in ids], {}, 0
+    for ids in run.load_data().validation["ids"]:
+        words, last, sentence = [run.load_data().tokenizer.pieces[i] for i in ids], {}, 0
         newest = None
         for word in words:
-            if word in [language.words[name] for name in context_range.names(language)]:
+            if word in [language.words[name] for name in context_range.find_names(language)]:
                 if word in last:
                     right.append(newest == word)
-                    low = max(low for low, _ in context_range.SENTENCES if low <= sentence - last[word])
+                    low = max(low for low, _ in context_range.SENTENCE_DISTANCES if low <= sentence - last[word])
                     by_hand.setdefault(low, []).append(newest == word)
                 last[word], newest = sentence, word
             sentence += word == "."
     assert found["items"] == len(right) > 30 and found["accuracy"] == pytest.approx(np.mean(right))
     assert {one["low"]: (one["items"], pytest.approx(one["accuracy"])) for one in found["distance"]} == {
-        low: (len(of), np.mean(of)) for low, of in by_hand.items()}
+        low: (len(of), np.mean(of)) for low, of in by_hand.items()
+    }
     assert 0 < found["accuracy"] < found["optimum"] < 1
 
 
 def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
     cfg = resolution.resolve(fields.override(small_config(objective="causal"), {"eval.context_range": True}))
-    asked = {part.name for part in evaluation_tasks.due(cfg) if part.question == "distance"}
+    asked = {part.name for part in evaluation_tasks.list_due_cases(cfg) if part.task == "context_range"}
     assert asked == {"gradient", "time", "recall"}
-    assert not context_range.can(cfg)
-    with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config"):
+    assert not context_range.get_unsupported_reason(cfg)
+    with pytest.raises(
+        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config"
+    ):
         resolution.resolve(fields.override(small_config(), {"eval.context_range": True}))
-    assert context_range.can(small_config()) == "config.model.context is both, not left"
-    masked = {"objective": "mlm", "model.context": "left"}
-    assert context_range.can(small_config(objective="mlm", model__context="left")).startswith("config.objective is mlm")
-    with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.o"):
+    assert context_range.get_unsupported_reason(small_config()) == "config.model.context is bidirectional, not causal"
+    masked = {"objective": "mlm", "model.context": "causal"}
+    reason = context_range.get_unsupported_reason(small_config(objective="mlm", model__context="causal"))
+    assert reason.startswith("config.objective is mlm")
+    with pytest.raises(
+        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.o"
+    ):
         resolution.resolve(fields.override(small_config(), masked | {"eval.context_range": True}))
-    beside = small_config("encoder_decoder", objective="causal", data__corpus="aligned", data__language__words=9)
-    with pytest.raises(errors.ConfigError, match=r"^config\.eval\.distance = True: nothing reads it, since config\.m"):
+    beside = small_config("encoder_decoder", objective="causal", data__corpus="parallel", data__language__max_words=9)
+    with pytest.raises(
+        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.m"
+    ):
         resolution.resolve(fields.override(beside, {"eval.context_range": True}))
 
 
@@ -108,11 +134,27 @@ def test_the_table_s_columns_are_the_answers():
     def asked(far, right, seconds):
         norms = [{"low": low, "high": None, "norm": norm} for low, norm in ((0, 2.0), (8, 0.5), (32, far))]
         names = [{"low": low, "accuracy": share, "optimum": 0.9} for low, share in ((0, 0.8), (2, right))]
-        return {"answers": {"distance": {"gradient": {"start": norms, "trained": norms}, "recall": {"distance": names},
-                                         "time": {"lengths": [{"seconds": 0.5}, {"seconds": seconds}]}}}}
+        times = {"lengths": [{"seconds": 0.5}, {"seconds": seconds}]}
+        return {
+            "evaluations": {
+                "context_range": {
+                    "gradient": {"start": norms, "trained": norms},
+                    "recall": {"distance": names},
+                    "time": times,
+                }
+            }
+        }
 
-    found = long_distance.distances([asked(0.1, 0.4, 2.0), asked(0.3, 0.2, 3.0)])
+    found = long_distance.measure_distances([asked(0.1, 0.4, 2.0), asked(0.3, 0.2, 3.0)])
     assert {name: value.mean for name, value in found.items()} == pytest.approx(
-        {"start_8": 0.25, "start_32": 0.1, "trained_8": 0.25, "trained_32": 0.1, "recall_0": 0.8, "recall_2": 0.3,
-         "time": 5.0})
-    assert not any(name.startswith("recall") for name in long_distance.distances([{"answers": {}}]))
+        {
+            "start_8": 0.25,
+            "start_32": 0.1,
+            "trained_8": 0.25,
+            "trained_32": 0.1,
+            "recall_0": 0.8,
+            "recall_2": 0.3,
+            "time": 5.0,
+        }
+    )
+    assert not any(name.startswith("recall") for name in long_distance.measure_distances([{"evaluations": {}}]))

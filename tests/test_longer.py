@@ -1,4 +1,5 @@
 """A run trained longer is, bit for bit, the longer run from scratch; a kill leaves the old run or the longer one."""
+
 import json
 import shutil
 import subprocess
@@ -12,8 +13,8 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.train.run import directory, extension, loop, shutdown, trained_run
-from mlm.train.step import optim
+from mlm.training.run import directory, extension, loop, shutdown, trained_run
+from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
 ROOT = Path(__file__).parents[1]
@@ -25,9 +26,17 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("longer")
 
     def cfg(name, schedule, **changes):
-        base = {"train__steps": SHORT, "train__batch_size": 8, "train__checkpoint_every": 3, "train__log_every": 4,
-                "eval__batch_size": 8, "optim__schedule": schedule, "optim__warmup_fraction": 0.3,
-                "model__dropout": 0.1, "model__num_layers": 1}
+        base = {
+            "train__steps": SHORT,
+            "train__batch_size": 8,
+            "train__checkpoint_every": 3,
+            "train__log_every": 4,
+            "eval__batch_size": 8,
+            "optim__schedule": schedule,
+            "optim__warmup_fraction": 0.3,
+            "model__dropout": 0.1,
+            "model__num_layers": 1,
+        }
         if schedule == "wsd":
             base |= {"optim__decay_fraction": 0.5, "optim__final_lr_fraction": 0.1}
         return drawn_config(folder / "cache", workdir=str(folder / name), **base | changes)
@@ -45,10 +54,15 @@ def made(tmp_path_factory):
 def ended(cfg) -> dict:
     """What a finished run is: its parameters, its optimiser's state and all it says that no clock does."""
     run = trained_run.load(cfg.workdir, {})
-    found = directory.reported(cfg.workdir)
-    return {"step": run.step, "params": jax.tree.map(np.asarray, run.state.params),
-            **{name: found[name] for name in ("fingerprint", "steps", "evaluation", "tokens", "predictions", "flops",
-                                              "held_out")}}
+    found = directory.read_finished_run(cfg.workdir)
+    return {
+        "step": run.step,
+        "params": jax.tree.map(np.asarray, run.state.params),
+        **{
+            name: found[name]
+            for name in ("fingerprint", "steps", "evaluation", "tokens", "predictions", "flops", "held_out")
+        },
+    }
 
 
 def assert_from_scratch(further):
@@ -59,8 +73,8 @@ def assert_from_scratch(further):
 
 def stopped_at(cfg, step):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == step)
-        with pytest.raises(shutdown.Stopped):
+        patch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == step)
+        with pytest.raises(shutdown.RunStopped):
             loop.train(cfg)
 
 
@@ -69,36 +83,36 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, sche
     cfg = made(f"{schedule}-more", schedule, train__steps=LONG)
     old, workdir = directory.read_result(cfg.workdir), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
-    directory.keep_judged(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "answers": {}})
-    further = loop.lengthen(cfg, pack.load(cfg))
-    assert further.optim.warmup_fraction == 2 / LONG and optim.warmup(further.optim, LONG) == 2
+    directory.write_evaluations(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
+    further = loop.extend_run(cfg, pack.load(cfg))
+    assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
     loop.train(further)
     assert directory.read_provenance(workdir)[-1]["step"] == start
     assert_from_scratch(further)
-    for name, content in (("held_out-8.npz", columns), ("result-8.json", None), ("judged-8.json", None)):
+    for name, content in (("held_out-8.npz", columns), ("result-8.json", None), ("evaluations-8.json", None)):
         assert (workdir / name).is_file() and content in (None, (workdir / name).read_bytes())
-    assert directory.files.read_sealed(workdir / "result-8.json") == old
+    assert directory.files.read_json_with_digest(workdir / "result-8.json") == old
     assert max(record["step"] for record in directory.read_history(workdir, directory.read_result(workdir))) == LONG
-    assert loop.lengthen(cfg, pack.load(cfg)) == further  # the same command once more
+    assert loop.extend_run(cfg, pack.load(cfg)) == further  # the same command once more
 
 
 def test_it_can_be_made_longer_before_its_end_and_twice(made):
     cfg = made.cfg("twice", "wsd")
     stopped_at(cfg, 4)
     longer_cfg = fields.override(cfg, {"train.steps": LONG})
-    further = loop.lengthen(longer_cfg, pack.load(cfg))
+    further = loop.extend_run(longer_cfg, pack.load(cfg))
     stopped_at(further, 6)  # a checkpoint of each is there
-    last = loop.lengthen(fields.override(cfg, {"train.steps": 16}), pack.load(cfg))
+    last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
     assert [start["step"] for start in directory.read_provenance(cfg.workdir)] == [0, 4, 6]
     assert_from_scratch(last)
 
 
-@pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "judged.json", "result.json", "checkpoint"])
+@pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
 def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
     cfg = made(f"killed-{where}", "wsd", train__steps=LONG)
-    directory.keep_judged(cfg.workdir, {"fingerprint": "", "step": SHORT, "answers": {}})
+    directory.write_evaluations(cfg.workdir, {"fingerprint": "", "step": SHORT, "evaluations": {}})
     packed, old = pack.load(cfg), directory.read_result(cfg.workdir)
 
     def killed(*_, **__):
@@ -108,39 +122,47 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
         if where == "before":
             patch.setattr(directory.files, "write_json", killed)
         elif where == "checkpoint":
-            patch.setattr(loop.checkpoint, "outgrown", killed)
+            patch.setattr(loop.checkpoint, "find_superseded", killed)
         elif where != "after":
-            rename = directory.files.set_aside
-            patch.setattr(directory.files, "set_aside",
-                          lambda path, mark: killed() if path.name == where else rename(path, mark))
-        further = loop.lengthen(cfg, packed)
+            rename = directory.files.rename_with_suffix
+            patch.setattr(
+                directory.files,
+                "rename_with_suffix",
+                lambda path, mark: killed() if path.name == where else rename(path, mark),
+            )
+        further = loop.extend_run(cfg, packed)
         killed() if where == "after" else loop.train(further, packed)
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
-        further = loop.lengthen(cfg, packed)
+        further = loop.extend_run(cfg, packed)
     loop.train(further, packed)  # without being asked to make it longer again
-    assert directory.files.read_sealed(Path(cfg.workdir, "result-8.json")) == old
-    assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "judged-8.json").is_file()
+    assert directory.files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
+    assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "evaluations-8.json").is_file()
     assert_from_scratch(further)
 
 
 def snapshot(workdir):
-    return {path: path.read_bytes() for path in sorted(Path(workdir).rglob("*"))
-            if path.is_file() and path.name != ".lock"}
+    return {
+        path: path.read_bytes() for path in sorted(Path(workdir).rglob("*")) if path.is_file() and path.name != ".lock"
+    }
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"train__steps": LONG, "seed": 3}, "another config: config.seed = 3, there 0; choose"),
-    ({"train__steps": LONG, "optim__warmup_fraction": 0.1}, "optim.warmup_fraction = 0.1, there 0.3"),
-    ({"train__steps": 5}, "config.train.steps = 5: expected at least 8"),
-], ids=["seed", "warm-up", "fewer"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train__steps": LONG, "seed": 3}, "another config: config.seed = 3, there 0; choose"),
+        ({"train__steps": LONG, "optim__warmup_fraction": 0.1}, "optim.warmup_fraction = 0.1, there 0.3"),
+        ({"train__steps": 5}, "config.train.steps = 5: expected at least 8"),
+    ],
+    ids=["seed", "warm-up", "fewer"],
+)
 def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes, said):
     cfg = made(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
-        loop.lengthen(cfg, pack.load(cfg))
-    assert snapshot(cfg.workdir) == before and not loop.can_lengthen(cfg, pack.load(cfg))
+        loop.extend_run(cfg, pack.load(cfg))
+    assert snapshot(cfg.workdir) == before and not loop.can_extend(cfg, pack.load(cfg))
 
 
 @pytest.mark.parametrize(
@@ -159,42 +181,48 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes,
 )
 def test_what_spreads_over_all_steps_is_refused(made, schedule, changes, said):
     cfg = made.cfg("spread", schedule, **changes)
-    saved = json.loads(json.dumps(fields.identity(cfg, {})))
-    with pytest.raises(errors.ConfigError, match=rf"{said} .*spreads over all steps.*: choose another config.workdir"):
+    saved = json.loads(json.dumps(fields.build_identity(cfg, {})))
+    with pytest.raises(
+        errors.ConfigError, match=rf"{said} .*depends on the number of all steps.*: choose another config.workdir"
+    ):
         extension.resolve(fields.override(cfg, {"train.steps": LONG}), {}, saved)
 
 
 def test_without_a_checkpoint_on_its_way_it_is_refused(made):
     cfg = made("decayed", "wsd", train__steps=LONG)
-    for step in directory.checkpoints(cfg.workdir).iterdir():
+    for step in directory.checkpoint_folder(cfg.workdir).iterdir():
         if step.name.isdigit() and int(step.name) <= 5:
             shutil.rmtree(step)
     before = snapshot(cfg.workdir)
-    with pytest.raises(errors.ConfigError, match=r"of its checkpoints, 8, 6, none is whole and of a step that"):
-        loop.lengthen(cfg, pack.load(cfg))
+    with pytest.raises(errors.ConfigError, match=r"of its checkpoints, 8, 6, none is intact and shared with"):
+        loop.extend_run(cfg, pack.load(cfg))
     assert snapshot(cfg.workdir) == before
 
 
 def test_no_run_is_made_where_there_is_none(made, tmp_path):
     cfg = fields.override(made.cfg("none", "constant"), {"workdir": str(tmp_path / "none")})
     with pytest.raises(errors.ConfigError, match="expected the directory of a run"):
-        loop.lengthen(cfg, pack.load(cfg))
+        loop.extend_run(cfg, pack.load(cfg))
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("schedule", optim.STABLE)
+@pytest.mark.parametrize("schedule", optim.EXTENDABLE_SCHEDULES)
 def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
     rng = np.random.default_rng(0)
     for _ in range(20):
         warmup, decay = rng.uniform(0, 0.5, 2)
         steps, more = (int(n) for n in np.sort(rng.choice(np.arange(1, 60), 2, replace=False)))
         short = config.Optim(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)
-        long = config.Optim(schedule=schedule, warmup_fraction=optim.warmup(short, steps) / more, decay_fraction=decay)
-        assert optim.warmup(short, steps) == optim.warmup(long, more)
-        shares = [np.array(jax.jit(jax.vmap(optim.schedule(one, n)))(np.arange(steps)))
-                  for one, n in ((short, steps), (long, more))]
-        same = optim.stable(short, steps)
-        assert same <= optim.stable(long, more)
+        long = config.Optim(
+            schedule=schedule, warmup_fraction=optim.count_warmup_steps(short, steps) / more, decay_fraction=decay
+        )
+        assert optim.count_warmup_steps(short, steps) == optim.count_warmup_steps(long, more)
+        shares = [
+            np.array(jax.jit(jax.vmap(optim.build_schedule(one, n)))(np.arange(steps)))
+            for one, n in ((short, steps), (long, more))
+        ]
+        same = optim.count_stable_steps(short, steps)
+        assert same <= optim.count_stable_steps(long, more)
         np.testing.assert_array_equal(shares[0][:same], shares[1][:same])
         if schedule == "wsd" and same < steps:
             assert shares[0][same] < shares[0][same - 1]
@@ -203,21 +231,25 @@ def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
 @pytest.mark.slow
 def test_the_command_offers_it_and_does_it(made):
     cfg = made("command", "constant", train__steps=LONG)
-    said = [f"--config.{name}={value}" for name, value in fields.flatten(cfg).items()
-            if value != fields.flatten(config.Config())[name]]
+    said = [
+        f"--config.{name}={value}"
+        for name, value in fields.flatten(cfg).items()
+        if value != fields.flatten(config.Config())[name]
+    ]
 
     def run(*more):
-        return subprocess.run([sys.executable, "-m", "mlm.cli.train", *said, *more], cwd=ROOT, capture_output=True,
-                              text=True, timeout=300)
+        return subprocess.run(
+            [sys.executable, "-m", "mlm", "train", *said, *more], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
 
     refused = run()
     assert refused.returncode == 2, refused.stderr
-    assert "config.train.steps = 12, there 8; choose another config.workdir, or give --longer" in refused.stderr
+    assert "config.train.steps = 12, there 8; choose another config.workdir, or give --extend_to" in refused.stderr
     assert refused.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in refused.stderr
-    several = run("--longer", "--distributed")
-    assert several.returncode == 2 and "--longer = True: expected a single process" in several.stderr
-    done = run("--longer")
+    several = run("--extend_to=12", "--distributed")
+    assert several.returncode == 2 and "--extend_to = 12: expected a single process" in several.stderr
+    done = run("--extend_to=12")
     assert done.returncode == 0 and "continuing from step 8" in done.stdout, done.stderr
     assert "12 steps, 2 of them warm-up" in done.stdout
     refused = run()
-    assert "warmup_fraction = 0.3, there 0.16" in refused.stderr and "give --longer" in refused.stderr
+    assert "warmup_fraction = 0.3, there 0.16" in refused.stderr and "give --extend_to" in refused.stderr

@@ -1,4 +1,5 @@
 """What is masked and predicted over the steps of a run: schedules, views and copies, traced values of one step."""
+
 import functools
 import math
 
@@ -10,8 +11,8 @@ from small import PLAIN, batch, drawn_config, small_config, small_program
 
 from mlm.base import config, fields, files
 from mlm.objectives import masking
-from mlm.train.run import loop
-from mlm.train.step import program, update
+from mlm.training.run import loop
+from mlm.training.step import program, update
 
 STEPS, ROWS = 4, 8
 
@@ -19,15 +20,22 @@ STEPS, ROWS = 4, 8
 @functools.cache
 def compiled(views):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
-    cfg = small_config(mask__max_rate=0.8 / views, mask__masks_per_example=views, train__steps=STEPS,
-                       train__batch_size=ROWS, optim__clip_norm=0.0, model__num_layers=1, **PLAIN)
+    cfg = small_config(
+        mask__max_rate=0.8 / views,
+        mask__masks_per_example=views,
+        train__steps=STEPS,
+        train__batch_size=ROWS,
+        optim__clip_norm=0.0,
+        model__num_layers=1,
+        **PLAIN,
+    )
     made, traces = small_program(cfg), []
 
     def train_step(state, batch, knobs):
         traces.append(knobs)
         return made.train_step(lambda tree: tree, state, batch, knobs)  # one device holds all rows
 
-    return cfg, made, jax.jit(train_step), made.initial(program.knobs(cfg)), traces
+    return cfg, made, jax.jit(train_step), made.init_state(program.make_train_hparams(cfg)), traces
 
 
 def sums(views=1, **changes):
@@ -37,15 +45,20 @@ def sums(views=1, **changes):
     found = []
     for number in range(STEPS):
         rows = batch(ROWS, pad=0)
-        rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, number, np.int32))
-        _, seen = train_step(state._replace(step=np.int32(number)), rows, program.knobs(cfg))
+        rows = rows._replace(split_index_B=rows.index_B, epoch_B=np.full(ROWS, number, np.int32))
+        _, seen = train_step(state._replace(step=np.int32(number)), rows, program.make_train_hparams(cfg))
         found.append(jax.tree.map(float, seen["sums"]))
     return found
 
 
-@pytest.mark.parametrize(("schedule", "rates"), [
-    ("constant", [0.8] * STEPS), ("linear", [0.8, 0.65, 0.5, 0.35]),
-    ("cosine", [0.5 + 0.3 * math.cos(math.pi * number / STEPS) for number in range(STEPS)])])
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.8] * STEPS),
+        ("linear", [0.8, 0.65, 0.5, 0.35]),
+        ("cosine", [0.5 + 0.3 * math.cos(math.pi * number / STEPS) for number in range(STEPS)]),
+    ],
+)
 def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule, rates):
     final = 0.0 if schedule == "constant" else 0.2
     found = sums(mask__schedule=schedule, mask__rate=0.8, mask__final_rate=final)
@@ -58,14 +71,15 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
     assert len(compiled(1)[-1]) == 1
 
 
-@pytest.mark.parametrize(("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6),
-                                                        (2, 0.3, 0.0)])
+@pytest.mark.parametrize(
+    ("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6), (2, 0.3, 0.0)]
+)
 def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
     for one in sums(views, mask__rate=rate, mask__predict_rate=predict):
         eligible = one.sums_B["eligible"]
         assert eligible == 13 * ROWS  # of the rows, once, however many views they have
         assert one.sums_B["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
-        share = masking.predicted(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
+        share = masking.estimate_predict_rate(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
         assert share == pytest.approx(predict or views * rate)
         assert one.weight_B["mlm"] / eligible == pytest.approx(share, abs=views / 13)
     assert len(compiled(views)[-1]) == 1
@@ -73,17 +87,21 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
 
 def test_a_step_of_two_views_is_one_update_from_both():
     cfg, made, train_step, state, _ = compiled(2)
-    knobs, rows = program.knobs(cfg), batch(ROWS, pad=0)
-    key_B = update.row_keys(knobs.seed, state.step, rows.index_B)
+    knobs, rows = program.make_train_hparams(cfg), batch(ROWS, pad=0)
+    key_B = update.make_example_keys(knobs.seed, state.step, rows.index_B)
 
     def loss(params):
-        both = [made.objective.loss(params, made.model, rows, key_B, knobs, train=True, view=view) for view in (0, 1)]
-        nats, weight = (sum(x.sum() for x in part) for part in zip(*((one.loss_B["mlm"], one.weight_B["mlm"])
-                                                                      for one in both), strict=True))
+        both = [
+            made.objective.loss(params, made.model, rows, key_B, knobs, train=True, mask_index=view) for view in (0, 1)
+        ]
+        nats, weight = (
+            sum(x.sum() for x in part)
+            for part in zip(*((one.loss_B["mlm"], one.weight_B["mlm"]) for one in both), strict=True)
+        )
         return nats / weight
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
-    after, seen = train_step(state, rows._replace(row_B=rows.index_B, epoch_B=0 * rows.index_B), knobs)
+    after, seen = train_step(state, rows._replace(split_index_B=rows.index_B, epoch_B=0 * rows.index_B), knobs)
     assert float(seen["loss"]) == pytest.approx(float(value), rel=1e-6)
     assert float(seen["gradient_norm"]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
     assert int(after.step) == 1
@@ -92,8 +110,10 @@ def test_a_step_of_two_views_is_one_update_from_both():
 @pytest.mark.parametrize("views", [1, 2])
 def test_static_masks_return_with_their_epoch(views):
     """The state is the same at each of these steps, and there is no dropout: what is lost tells the masks."""
-    lost = {copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__static_masks=copies)]
-            for copies in (0, 1, 2, STEPS)}
+    lost = {
+        copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__static_masks=copies)]
+        for copies in (0, 1, 2, STEPS)
+    }
     assert len(set(lost[1])) == 1
     assert lost[2][:2] == lost[2][2:] == lost[STEPS][:2] and lost[2][0] == lost[1][0]
     assert len(set(lost[2])) == 2 and len(set(lost[STEPS])) == len(set(lost[0])) == STEPS
@@ -101,21 +121,27 @@ def test_static_masks_return_with_their_epoch(views):
 
 
 def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():
-    knobs = program.knobs(small_config(mask__rate=0.3, mask__static_masks=10))
+    knobs = program.make_train_hparams(small_config(mask__rate=0.3, mask__static_masks=10))
     rows = batch(ROWS, pad=0)
-    rows = rows._replace(row_B=rows.index_B, epoch_B=np.full(ROWS, 3, np.int32))
+    rows = rows._replace(split_index_B=rows.index_B, epoch_B=np.full(ROWS, 3, np.int32))
     later = jax.tree.map(lambda x: x[::-1], rows)._replace(index_B=rows.index_B, epoch_B=rows.epoch_B + 10)
 
     @jax.jit
     def drawn(number, rows, knobs):
-        return masking.draw(update.row_keys(knobs.seed, number, rows.index_B), rows.text.ids_BxL, knobs, slots=5,
-                            cdf_V=np.ones(1), static_key_B=masking.static_keys(knobs, rows))
+        return masking.sample_masks(
+            update.make_example_keys(knobs.seed, number, rows.index_B),
+            rows.text.ids_BxL,
+            knobs,
+            num_slots=5,
+            cdf_V=np.ones(1),
+            static_key_B=masking.derive_static_keys(knobs, rows),
+        )
 
     (one, one_rest_B), (other, other_rest_B) = drawn(0, rows, knobs), drawn(7, later, knobs)
     np.testing.assert_array_equal(one.ids_BxL, other.ids_BxL[::-1])
     keys = [jax.random.key_data(rest_B) for rest_B in (one_rest_B, other_rest_B)]
     assert not (keys[0] == keys[1]).any()
-    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(objective=knobs.objective | {"copies": np.int32(0)}))
+    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(objective=knobs.objective | {"static_masks": np.int32(0)}))
     np.testing.assert_array_equal(jax.random.key_data(dynamic_rest_B), keys[0])
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
     seed, _ = drawn(0, rows, knobs._replace(seed=np.uint32(5)))
@@ -123,19 +149,32 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
 
 
 def test_a_constant_rate_is_not_touched_at_all():
-    knobs = program.knobs(small_config(mask__rate=0.3))
+    knobs = program.make_train_hparams(small_config(mask__rate=0.3))
     for done in np.linspace(0, 1, 7, dtype=np.float32):
-        assert masking.scheduled(knobs, done).objective["rate"] == knobs.objective["rate"]
+        assert masking.schedule_rate(knobs, done).objective["rate"] == knobs.objective["rate"]
 
 
 @pytest.mark.slow
 def test_the_log_says_the_rates_that_were(tmp_path):
-    cfg = drawn_config(tmp_path / "cache", model__num_layers=1, train__steps=12, train__batch_size=8,
-                       train__log_every=4, eval__batch_size=8, eval__max_examples=8, mask__rate=0.7,
-                       mask__schedule="linear", mask__final_rate=0.1, workdir=str(tmp_path / "run"))
+    cfg = drawn_config(
+        tmp_path / "cache",
+        model__num_layers=1,
+        train__steps=12,
+        train__batch_size=8,
+        train__log_every=4,
+        eval__batch_size=8,
+        eval__max_examples=8,
+        mask__rate=0.7,
+        mask__schedule="linear",
+        mask__final_rate=0.1,
+        workdir=str(tmp_path / "run"),
+    )
     result = loop.train(cfg)
     assert cfg.mask.max_rate == 0.7
-    records = [record["realised_rate"] for record in files.read_lines(tmp_path / "run" / "metrics.jsonl")
-               if "realised_rate" in record]
+    records = [
+        record["realised_rate"]
+        for record in files.read_records(tmp_path / "run" / "metrics.jsonl")
+        if "realised_rate" in record
+    ]
     np.testing.assert_allclose(records, [0.625, 0.425, 0.225], atol=0.02)
     assert result["realised_rate"] == pytest.approx(0.425, abs=0.02)

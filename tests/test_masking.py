@@ -1,4 +1,5 @@
 """Masking: how many tokens, which ones, and what they become."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,11 +25,23 @@ def rows(seed=0):
 
 
 def corrupt(ids, rate, mask_share=1.0, random_share=0.0, uniform=False, max_rate=None, **knobs):
-    slots = masking.slots(max_rate or rate, LENGTH)
+    slots = masking.count_slots(max_rate or rate, LENGTH)
     keys = jax.random.split(jax.random.key(0), len(ids))
-    return jax.tree.map(np.asarray, jax.jit(
-        lambda rate: masking.corrupt(keys, ids, rate=rate, mask_share=mask_share, random_share=random_share,
-                                     slots=slots, cdf_V=masking.cumulative(COUNTS, uniform), **knobs))(rate))
+    return jax.tree.map(
+        np.asarray,
+        jax.jit(
+            lambda rate: masking.corrupt_tokens(
+                keys,
+                ids,
+                rate=rate,
+                mask_token_prob=mask_share,
+                random_token_prob=random_share,
+                num_slots=slots,
+                cdf_V=masking.compute_random_token_cdf(COUNTS, uniform),
+                **knobs,
+            )
+        )(rate),
+    )
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.4, 0.8, 0.99])
@@ -38,7 +51,7 @@ def test_the_count_is_floor_of_rate_times_eligible_plus_uniform(rate):
     count, wanted = out.weights_BxK.sum(1), rate * (ids >= 5).sum(1)
     assert ((count == np.floor(wanted)) | (count == np.ceil(wanted))).all()
     assert abs((count - wanted).mean()) < 4 * 0.5 / ROWS**0.5
-    np.testing.assert_array_equal(out.eligible_B, (ids >= 5).sum(1))
+    np.testing.assert_array_equal(out.num_eligible_B, (ids >= 5).sum(1))
 
 
 def test_positions_are_drawn_without_replacement_from_ordinary_tokens():
@@ -92,19 +105,26 @@ def test_the_rate_is_traced_and_slots_fit_the_largest():
     @jax.jit
     def counts(rate):
         traces.append(rate)
-        return masking.corrupt(keys, ids, rate=rate, mask_share=1.0, random_share=0.0, slots=masking.slots(0.8, LENGTH),
-                               cdf_V=masking.cumulative(COUNTS, True)).weights_BxK.sum(1)
+        return masking.corrupt_tokens(
+            keys,
+            ids,
+            rate=rate,
+            mask_token_prob=1.0,
+            random_token_prob=0.0,
+            num_slots=masking.count_slots(0.8, LENGTH),
+            cdf_V=masking.compute_random_token_cdf(COUNTS, True),
+        ).weights_BxK.sum(1)
 
     for rate in (0.15, 0.5, 0.8):
         wanted = rate * (ids >= 5).sum(1)
         assert (np.abs(counts(np.float32(rate)) - wanted) < 1).all()
     assert len(traces) == 1
-    assert masking.slots(0.15, 128) == 20 and masking.slots(0.25, 128) == 32
+    assert masking.count_slots(0.15, 128) == 20 and masking.count_slots(0.25, 128) == 32
 
 
 def test_the_random_token_is_never_outside_the_vocabulary_however_large_the_counts():
     counts = 1e8 / np.arange(1, 30_523)
-    cdf = masking.cumulative(counts, uniform=False)
+    cdf = masking.compute_random_token_cdf(counts, uniform=False)
     assert cdf[-1] == 1 and (np.diff(cdf) >= 0).all()
     assert np.searchsorted(cdf, np.float32(1 - 2**-24), side="right") < len(counts)
 
@@ -119,9 +139,16 @@ def test_rows_without_ordinary_tokens_are_left_alone():
 def every_view(ids, rate, views, **knobs):
     """What `corrupt` gives for each view of the same rows."""
     keys = jax.random.split(jax.random.key(0), len(ids))
-    knobs = {"mask_share": 1.0, "random_share": 0.0, "slots": masking.slots(rate, LENGTH), "views": views,
-             "cdf_V": masking.cumulative(COUNTS, False)} | knobs
-    out = jax.jit(jax.vmap(lambda view: masking.corrupt(keys, ids, rate=rate, view=view, **knobs)))(np.arange(views))
+    knobs = {
+        "mask_token_prob": 1.0,
+        "random_token_prob": 0.0,
+        "num_slots": masking.count_slots(rate, LENGTH),
+        "num_masks": views,
+        "cdf_V": masking.compute_random_token_cdf(COUNTS, False),
+    } | knobs
+    out = jax.jit(jax.vmap(lambda view: masking.corrupt_tokens(keys, ids, rate=rate, mask_index=view, **knobs)))(
+        np.arange(views)
+    )
     return [jax.tree.map(lambda x, view=view: np.asarray(x[view]), out) for view in range(views)]
 
 
@@ -133,14 +160,14 @@ def within_one(count, wanted):
 
 def test_less_than_is_corrupted_can_be_predicted_and_it_is_a_random_part():
     ids = rows()
-    whole, part = corrupt(ids, 0.4), corrupt(ids, 0.4, predict=0.1)
+    whole, part = corrupt(ids, 0.4), corrupt(ids, 0.4, predict_rate=0.1)
     np.testing.assert_array_equal(part.ids_BxL, whole.ids_BxL)
     within_one(part.weights_BxK.sum(1), 0.1 * (ids >= 5).sum(1))
     assert (part.weights_BxK <= whole.weights_BxK).all()
-    np.testing.assert_array_equal(part.corrupted_B, whole.weights_BxK.sum(1))
+    np.testing.assert_array_equal(part.num_corrupted_B, whole.weights_BxK.sum(1))
     ids[:] = np.where(ids >= 5, ids, 7)
     ids[:, 0], ids[:, -1] = 2, 3
-    out = corrupt(ids, 0.4, predict=0.1)
+    out = corrupt(ids, 0.4, predict_rate=0.1)
     hits = np.bincount(out.positions_BxK[out.weights_BxK > 0], minlength=LENGTH)[1:-1]
     assert stats.chisquare(hits).pvalue > 1e-4
 
@@ -148,14 +175,14 @@ def test_less_than_is_corrupted_can_be_predicted_and_it_is_a_random_part():
 @pytest.mark.parametrize(("rate", "predict", "views"), [(0.2, 0.4, 2), (0.3, 0.4, 2), (1 / 3, 1.0, 3), (0.4, 0.4, 1)])
 def test_views_of_a_row_hide_disjoint_tokens_and_together_predict_more_than_each_corrupts(rate, predict, views):
     ids = rows()
-    found = every_view(ids, rate, views, predict=predict)
+    found = every_view(ids, rate, views, predict_rate=predict)
     hidden = np.array([out.ids_BxL == MASK for out in found])
     assert (hidden.sum(0) <= 1).all()
     eligible = (ids >= 5).sum(1)
     for out, hidden_BxL in zip(found, hidden, strict=True):
         within_one(hidden_BxL.sum(1), rate * eligible)
         within_one(out.weights_BxK.sum(1), predict / views * eligible)
-        np.testing.assert_array_equal(out.corrupted_B, hidden_BxL.sum(1))
+        np.testing.assert_array_equal(out.num_corrupted_B, hidden_BxL.sum(1))
         row_N, slot_N = np.nonzero(out.weights_BxK)
         assert hidden_BxL[row_N, out.positions_BxK[row_N, slot_N]].all()
         np.testing.assert_array_equal(out.targets_BxK[row_N, slot_N], ids[row_N, out.positions_BxK[row_N, slot_N]])
@@ -166,7 +193,7 @@ def test_views_of_a_row_hide_disjoint_tokens_and_together_predict_more_than_each
 
 def test_replacements_of_two_views_are_drawn_apart():
     ids = rows()
-    one, other = every_view(ids, 0.4, 2, mask_share=0.0, random_share=1.0)
+    one, other = every_view(ids, 0.4, 2, mask_token_prob=0.0, random_token_prob=1.0)
     both = (one.weights_BxK > 0) & (other.weights_BxK > 0)
     shown = [np.take_along_axis(out.ids_BxL, out.positions_BxK, 1)[both] for out in (one, other)]
     assert (shown[0] == shown[1]).mean() < 0.1

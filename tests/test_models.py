@@ -1,4 +1,5 @@
 """What holds for every member of every family: nothing leaks, and every path of computation gives the same numbers."""
+
 import dataclasses
 import functools
 
@@ -6,16 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, about, batch, build, small_config, with_text
+from small import FAMILY_CELLS, VOCAB, batch, build, make_dataset_info, small_config, with_text
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
 from mlm.models import MODELS, layers, lm, rnn
 from mlm.models.sizes import SIZES
-from mlm.train import resolution
-from mlm.train.step import program, update
+from mlm.training import resolution
+from mlm.training.step import program, update
 
-members = pytest.mark.parametrize(("family", "cell"), MEMBERS, ids=["-".join(filter(None, m)) for m in MEMBERS])
+members = pytest.mark.parametrize(
+    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
+)
 
 
 def logits(cfg, rows):
@@ -33,10 +36,10 @@ def replaced(rows, where_BxL, seed=9):
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__mask_rate=0.3)
     model, params, _ = build(cfg)
-    _, objective = program.parts(cfg, about(cfg))
-    knobs = program.frozen(cfg)
+    _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
+    knobs = program.make_eval_hparams(cfg)
     rows = batch()
-    keys = update.row_keys(np.uint32(0), 0, rows.index_B)
+    keys = update.make_example_keys(np.uint32(0), 0, rows.index_B)
 
     @jax.jit
     def seen(rows):
@@ -88,7 +91,7 @@ def test_every_token_sees_the_others_of_its_segment(family, cell):
 def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell):
     cfg, rows = small_config(family, cell), batch()
     together = logits(cfg, rows)
-    alone = [logits(cfg, jax.tree.map(lambda x, i=i: x[i:i + 1], rows)) for i in range(3)]
+    alone = [logits(cfg, jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(3)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)
 
 
@@ -96,7 +99,7 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell):
 def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
-    keys = update.row_keys(np.uint32(3), 7, rows.index_B)
+    keys = update.make_example_keys(np.uint32(3), 7, rows.index_B)
     encode = jax.jit(lambda rows, keys: model.encode(params, rows.text, key_B=keys)[0])
     together = encode(rows, keys)
     turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
@@ -134,9 +137,18 @@ def test_bag_knows_no_order_and_window_does():
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate):
     shape = (4, 250, 251)
-    words = np.array([[0, 0], [1, 0], [0, 1], [2**31, 0], [0, 2**31], *np.asarray(jax.random.key_data(
-        layers.fold(jax.random.split(jax.random.key(0), 3), 1)))], np.uint32)
-    draw = jax.jit(jax.vmap(lambda key: layers.kept(key, rate, shape)))
+    words = np.array(
+        [
+            [0, 0],
+            [1, 0],
+            [0, 1],
+            [2**31, 0],
+            [0, 2**31],
+            *np.asarray(jax.random.key_data(layers.fold_in(jax.random.split(jax.random.key(0), 3), 1))),
+        ],
+        np.uint32,
+    )
+    draw = jax.jit(jax.vmap(lambda key: layers.sample_keep_mask(key, rate, shape)))
     zeros = ~np.asarray(draw(jax.random.wrap_key_data(words))).reshape(len(words), -1)
     size = zeros.shape[1]
     assert np.abs(zeros.mean(1) - rate).max() < 4 * (rate * (1 - rate) / size) ** 0.5
@@ -149,10 +161,10 @@ def test_dropout_zeroes_its_share_and_no_two_draws_follow_each_other(rate):
 
 def test_dropout_s_hash_maps_no_two_numbers_to_one_and_each_bit_of_one_flips_half_of_the_other_s():
     number_N = np.arange(2**16, dtype=np.uint32)
-    mixed_N = np.asarray(layers.mixed(number_N))
+    mixed_N = np.asarray(layers.mix_bits(number_N))
     assert len(np.unique(mixed_N)) == len(number_N)
     for bit in range(32):
-        flipped_N = mixed_N ^ np.asarray(layers.mixed(number_N ^ np.uint32(1 << bit)))
+        flipped_N = mixed_N ^ np.asarray(layers.mix_bits(number_N ^ np.uint32(1 << bit)))
         share = [(flipped_N >> other & 1).mean() for other in range(32)]
         assert np.abs(np.array(share) - 0.5).max() < 0.02, bit
 
@@ -160,7 +172,7 @@ def test_dropout_s_hash_maps_no_two_numbers_to_one_and_each_bit_of_one_flips_hal
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", MODELS["rnn"].cells)
 def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
-    rng, spec, hidden = np.random.default_rng(0), rnn.STEPS[cell], 4
+    rng, spec, hidden = np.random.default_rng(0), rnn.CELLS[cell], 4
     kernel = rng.normal(size=(hidden, spec.gates * hidden)).astype(np.float32)
     bias = rng.normal(size=spec.gates * hidden).astype(np.float32)
     inputs = rng.normal(size=(2, 9, spec.gates * hidden)).astype(np.float32)
@@ -169,14 +181,14 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
     read_LxB = segments.T[::turn]
     same_LxB = np.pad(read_LxB[1:] == read_LxB[:-1], ((1, 0), (0, 0)))
     for unroll in (1, 4):
-        got = rnn.recur(spec, kernel, bias, jnp.asarray(inputs.swapaxes(0, 1)[::turn]), same_LxB, unroll)
+        got = rnn.scan_cell(spec, kernel, bias, jnp.asarray(inputs.swapaxes(0, 1)[::turn]), same_LxB, unroll)
         got = got[::turn].swapaxes(0, 1)
         for row in range(2):
             for segment in np.unique(segments[row]):
                 places = np.flatnonzero(segments[row] == segment)
                 carry = (jnp.zeros((1, hidden)),) * spec.carries
                 for place in places[::-1] if reverse else places:
-                    carry = spec.step(inputs[row:row + 1, place], carry[0] @ kernel + bias, carry)
+                    carry = spec.step(inputs[row : row + 1, place], carry[0] @ kernel + bias, carry)
                     np.testing.assert_allclose(got[row, place], carry[0][0], rtol=1e-5, atol=1e-6)
 
 
@@ -184,9 +196,12 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
 def test_gates_start_with_the_timescales_asked_for(cell):
     cfg, longest = small_config("rnn", cell, model__chrono_init=100, model__rnn_dim=64), 100
     params = MODELS["rnn"].build(cfg.model, VOCAB).init(jax.random.key(0))
-    (bias,) = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-               if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)]
-    spec, decays = rnn.STEPS[cell], []
+    (bias,) = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)
+    ]
+    spec, decays = rnn.CELLS[cell], []
     for layer in range(cfg.model.num_layers):
         after = spec.step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)
         decays.append(1 - np.asarray(after[-1][0]))  # of a unit's content, where nothing new comes
@@ -221,14 +236,17 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
 def counts(vocab_size, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = resolution.resolve(fields.override(config.Config(), changes))
-    return lm.count(jax.eval_shape(MODELS[cfg.model.family].build(cfg.model, vocab_size).init, jax.random.key(0)))
+    return lm.count_parameters(
+        jax.eval_shape(MODELS[cfg.model.family].build(cfg.model, vocab_size).init, jax.random.key(0))
+    )
 
 
 def test_bert_base_and_xlm_r_large_have_their_published_size():
     # BertForMaskedLM, bert-base-uncased: 109,514,298. XLM-RoBERTa large (514 positions, one segment type): 560,142,482.
     bert = counts(30_522, model__size="base", model__norm_placement="post")
-    xlm_r = counts(250_002, model__size="large", model__norm_placement="post", model__max_positions=514,
-                   model__type_vocab_size=1)
+    xlm_r = counts(
+        250_002, model__size="large", model__norm_placement="post", model__max_positions=514, model__type_vocab_size=1
+    )
     assert bert["parameters"] == 109_514_298
     assert xlm_r["parameters"] == 560_142_482
 

@@ -1,4 +1,5 @@
 """The recurrence that the machine's compiler makes has the values and gradients of the plain formula."""
+
 import functools
 
 import jax
@@ -12,27 +13,29 @@ from mlm.models import MODELS, native, rnn
 from mlm.models.native import library
 
 CELLS = ("elman", "gru", "lstm")
-compiler = pytest.mark.skipif(not library.target(), reason="no C++ compiler makes mlm/models/native here")
+compiler = pytest.mark.skipif(not library.get_ffi_target(), reason="no C++ compiler makes mlm/models/native here")
 
 
 def given(cell, hidden=37, rows=11, length=9, directions=2, dtype="float32"):
     """Kernels, biases and inputs of each direction, and where states go on: rows of several segments. No size fits the
     tiles that products are made in."""
-    rng, width = np.random.default_rng(0), rnn.STEPS[cell].gates * hidden
-    draw = lambda *shape: tuple(  # noqa: E731
-        jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(directions))
+    rng, width = np.random.default_rng(0), rnn.CELLS[cell].gates * hidden
+    draw = lambda *shape: tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(directions))
     kernels = tuple((kernel / hidden**0.5).astype(dtype) for kernel in draw(hidden, width))
     same = tuple(jnp.asarray(rng.uniform(size=(length, rows)) < 0.8) for _ in range(directions))
     return (kernels, draw(width), draw(length, rows, width)), same
 
 
 def plainly(cell, kernels, biases, inputs, same):
-    return tuple(rnn.recur(rnn.STEPS[cell], kernel, bias, x, s, 1)
-                 for kernel, bias, x, s in zip(kernels, biases, inputs, same, strict=True))
+    return tuple(
+        rnn.scan_cell(rnn.CELLS[cell], kernel, bias, x, s, 1)
+        for kernel, bias, x, s in zip(kernels, biases, inputs, same, strict=True)
+    )
 
 
 def gradient(recur, same):
     """Of a loss that weighs every unit of every state otherwise."""
+
     def loss(kernels, biases, inputs):
         h = recur(kernels, biases, inputs, same)
         weight = jnp.cos(jnp.arange(h[0].size, dtype=jnp.float32)).reshape(h[0].shape)
@@ -47,7 +50,8 @@ def gradient(recur, same):
 def test_as_the_plain_formula(cell, directions):
     arguments, same = given(cell, directions=directions)
     ((_, h), found), ((_, plain_h), plain) = (
-        gradient(functools.partial(recur, cell), same)(*arguments) for recur in (native.recur, plainly))
+        gradient(functools.partial(recur, cell), same)(*arguments) for recur in (native.scan_cell, plainly)
+    )
     near(h, plain_h, 1e-5)
     near(found, plain, 1e-5)
 
@@ -57,37 +61,45 @@ def test_as_the_plain_formula(cell, directions):
 def test_in_bfloat16_operands_are_rounded_and_sums_are_not(cell):
     """As float32 products of the rounded operands: of two tokens, as a longer row's roundings part."""
     arguments, same = given(cell, length=2, dtype="bfloat16")
-    (_, h), found = gradient(functools.partial(native.recur, cell), same)(*arguments)
+    (_, h), found = gradient(functools.partial(native.scan_cell, cell), same)(*arguments)
 
     def rounded(x):
         return jax.lax.reduce_precision(x, 8, 7)
 
     (kernels, biases, inputs) = arguments
-    zeros = [jnp.zeros((11, 37))] * rnn.STEPS[cell].carries
+    zeros = [jnp.zeros((11, 37))] * rnn.CELLS[cell].carries
     for kernel, bias, x, s, h_LxBxH in zip(kernels, biases, inputs, same, h, strict=True):
         kernel_HxG = kernel.astype(jnp.float32)
-        first = rnn.STEPS[cell].step(x[0], bias, tuple(zeros))
+        first = rnn.CELLS[cell].step(x[0], bias, tuple(zeros))
         kept = tuple(jnp.where(s[1][:, None], c, 0) for c in first)
-        second = rnn.STEPS[cell].step(x[1], rounded(kept[0]) @ kernel_HxG + bias, kept)
+        second = rnn.CELLS[cell].step(x[1], rounded(kept[0]) @ kernel_HxG + bias, kept)
         near(h_LxBxH, jnp.stack([first[0], second[0]]), 1e-5)
     assert [d.dtype for d in found[0]] == [jnp.bfloat16] * 2
-    near(found, gradient(functools.partial(plainly, cell), same)(
-        tuple(kernel.astype(jnp.float32) for kernel in kernels), biases, inputs)[1], 0.03)
+    near(
+        found,
+        gradient(functools.partial(plainly, cell), same)(
+            tuple(kernel.astype(jnp.float32) for kernel in kernels), biases, inputs
+        )[1],
+        0.03,
+    )
 
 
 @compiler
 def test_members_of_a_population_each_have_their_own():
     arguments, same = given("gru", directions=1)
     several = jax.tree.map(lambda x: jnp.stack([x, 2 * x, -x]), arguments)
-    both = [jax.vmap(gradient(functools.partial(recur, "gru"), same))(*several) for recur in (native.recur, plainly)]
+    both = [
+        jax.vmap(gradient(functools.partial(recur, "gru"), same))(*several) for recur in (native.scan_cell, plainly)
+    ]
     near(both[0], both[1], 1e-5)
 
 
 @compiler
 def test_states_that_are_not_numbers_stay_so():
     (kernels, biases, inputs), same = given("lstm")
-    h = native.recur("lstm", kernels, biases, (inputs[0].at[3, 2, 5].set(jnp.nan), inputs[1]),
-                     tuple(jnp.ones_like(s) for s in same))
+    h = native.scan_cell(
+        "lstm", kernels, biases, (inputs[0].at[3, 2, 5].set(jnp.nan), inputs[1]), tuple(jnp.ones_like(s) for s in same)
+    )
     lost = np.isnan(h[0])
     assert lost[3, 2, 5] and lost[4:, 2].all() and lost.sum() == 1 + lost[4:, 2].size and not np.isnan(h[1]).any()
 
@@ -95,7 +107,7 @@ def test_states_that_are_not_numbers_stay_so():
 @compiler
 def test_large_inputs_saturate():
     (kernels, biases, inputs), same = given("elman")
-    h = native.recur("elman", kernels, biases, tuple(1e30 * x for x in inputs), same)
+    h = native.scan_cell("elman", kernels, biases, tuple(1e30 * x for x in inputs), same)
     np.testing.assert_allclose(np.abs(h), 1, atol=1e-6)
 
 
@@ -116,7 +128,7 @@ def test_a_library_that_cannot_be_loaded_is_made_again(tmp_path):
     path = tmp_path / "deep" / "broken.so"
     path.parent.mkdir()
     path.write_bytes(b"no library")
-    assert library.loaded(path) and [file.name for file in path.parent.iterdir()] == ["broken.so"]
+    assert library.load_function(path) and [file.name for file in path.parent.iterdir()] == ["broken.so"]
 
 
 @pytest.mark.parametrize("lacks", ["compiler", "success", "place"])
@@ -125,9 +137,11 @@ def test_where_it_cannot_be_made_models_do_without(lacks, monkeypatch, tmp_path)
     if lacks == "place":
         (tmp_path / "here").write_text("a file")
     else:
-        monkeypatch.setattr(library, "COMMAND", {"compiler": ("no-such-compiler",), "success": ("false",)}[lacks])
-    library.target.cache_clear()
+        monkeypatch.setattr(
+            library, "COMPILER_COMMAND", {"compiler": ("no-such-compiler",), "success": ("false",)}[lacks]
+        )
+    library.get_ffi_target.cache_clear()
     try:
-        assert library.target() is None and not is_called()
+        assert library.get_ffi_target() is None and not is_called()
     finally:
-        library.target.cache_clear()
+        library.get_ffi_target.cache_clear()

@@ -1,4 +1,5 @@
 """Kneser-Ney models: against the formulas as they stand in the paper, against KenLM, and beside a run's loss."""
+
 import itertools
 import random
 from collections import Counter, defaultdict
@@ -8,11 +9,11 @@ import pytest
 from small import drawn_config, small_config
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import measure
+from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
-from mlm.train import resolution
-from mlm.train.step import program, references
+from mlm.training import resolution
+from mlm.training.step import program, references
 
 V = 9
 WORDS = [w for w in range(V) if w not in (PAD, CLS, MASK)]
@@ -38,8 +39,12 @@ def text(seed=0, rows=60, length=18):
 
 
 def segments(rows):
-    return [ids_L[segments_L == s].tolist() for ids_L, segments_L in zip(rows["ids"], rows["segments"], strict=True)
-            for s in (1, 2) if (segments_L == s).any()]
+    return [
+        ids_L[segments_L == s].tolist()
+        for ids_L, segments_L in zip(rows["ids"], rows["segments"], strict=True)
+        for s in (1, 2)
+        if (segments_L == s).any()
+    ]
 
 
 def slow(rows, order):
@@ -48,7 +53,7 @@ def slow(rows, order):
     for ids in segments(rows):
         for n, end in itertools.product(range(1, order + 1), range(1, len(ids))):
             if end + 1 >= n:
-                gram = tuple(ids[end + 1 - n:end + 1])
+                gram = tuple(ids[end + 1 - n : end + 1])
                 count[n][gram] += 1
                 before[gram].add(ids[end - n] if end >= n else "start")
     for n in range(1, order):
@@ -80,41 +85,56 @@ def slow(rows, order):
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_every_probability_is_that_of_the_paper_s_equations(order):
     train, held_out = text(), text(seed=1, rows=20)
-    model = ngram.smoothed(ngram.count(train, V, 5), order)
-    nats_N, count_N = ngram.nats(model, held_out, 15)
+    model = ngram.smooth_counts(ngram.count_ngrams(train, V, 5), order)
+    nats_N, count_N = ngram.compute_nats(model, held_out, 15)
     probability = slow(train, order)
     for row, (ids_L, segments_L) in enumerate(zip(held_out["ids"][:15], held_out["segments"], strict=False)):
         there = segments({"ids": ids_L[None], "segments": segments_L[None]})
-        nats = [-np.log(probability(ids[i], tuple(ids[max(0, i + 1 - order):i]))) for ids in there
-                for i in range(1, len(ids))]
+        nats = [
+            -np.log(probability(ids[i], tuple(ids[max(0, i + 1 - order) : i])))
+            for ids in there
+            for i in range(1, len(ids))
+        ]
         assert nats_N[row] == pytest.approx(sum(nats), rel=1e-12) and count_N[row] == len(nats)
-    used = {round(float(less), 6) for n, grams in enumerate(ngram.count(train, V, 5), 1)
-            for less in ngram.discounts(grams.count_G if n == 5 else grams.before_G)}
+    used = {
+        round(float(less), 6)
+        for n, grams in enumerate(ngram.count_ngrams(train, V, 5), 1)
+        for less in ngram.estimate_discounts(grams.count_G if n == 5 else grams.before_G)
+    }
     assert len(used) > 6  # not all of them those of too small a text
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_probabilities_sum_to_one_behind_every_context(order):
-    model = ngram.smoothed(ngram.count(text(), V, order), order)
+    model = ngram.smooth_counts(ngram.count_ngrams(text(), V, order), order)
     for length in range(1, order + 1):
-        contexts_CxK = np.array([(first, *rest) for first in [*WORDS, CLS]
-                                 for rest in itertools.product(WORDS, repeat=length - 1)])
-        ids_CxWxK = np.concatenate([np.repeat(contexts_CxK[:, None], len(WORDS), 1), np.broadcast_to(
-            np.array(WORDS)[:, None], (len(contexts_CxK), len(WORDS), 1))], -1)
+        contexts_CxK = np.array(
+            [(first, *rest) for first in [*WORDS, CLS] for rest in itertools.product(WORDS, repeat=length - 1)]
+        )
+        ids_CxWxK = np.concatenate(
+            [
+                np.repeat(contexts_CxK[:, None], len(WORDS), 1),
+                np.broadcast_to(np.array(WORDS)[:, None], (len(contexts_CxK), len(WORDS), 1)),
+            ],
+            -1,
+        )
         place_T = np.tile(np.arange(length + 1), len(contexts_CxK) * len(WORDS))
-        prob_CxW = ngram.probabilities(model, ids_CxWxK.ravel(), place_T)[length::length + 1].reshape(-1, len(WORDS))
+        prob_CxW = ngram.compute_probabilities(model, ids_CxWxK.ravel(), place_T)[length :: length + 1].reshape(
+            -1, len(WORDS)
+        )
         np.testing.assert_allclose(prob_CxW.sum(1), 1, atol=1e-12)
         assert prob_CxW.min() > 0
 
 
 def test_counts_do_not_depend_on_how_many_rows_are_read_at_a_time(monkeypatch):
-    whole = ngram.count(text(), V, 4)
-    monkeypatch.setattr(ngram, "BLOCK", 40)
-    for one, other in zip(whole, ngram.count(text(), V, 4), strict=True):
+    whole = ngram.count_ngrams(text(), V, 4)
+    monkeypatch.setattr(ngram, "BLOCK_TOKENS", 40)
+    for one, other in zip(whole, ngram.count_ngrams(text(), V, 4), strict=True):
         for a_G, b_G in zip(one, other, strict=True):
             np.testing.assert_array_equal(a_G, b_G)
     assert (np.diff(whole[3].key_G) > 0).all() and whole[3].count_G.sum() == sum(
-        max(0, len(ids) - 3) for ids in segments(text()))
+        max(0, len(ids) - 3) for ids in segments(text())
+    )
 
 
 def sentences():
@@ -135,7 +155,7 @@ def of_words(lines):
     known = {word: i for i, word in enumerate(sorted({word for line in sentences()[0] for word in line}), 5)}
     ids_NxL = np.zeros((len(lines), max(map(len, lines)) + 2), np.uint16)
     for ids_L, line in zip(ids_NxL, lines, strict=True):
-        ids_L[:len(line) + 2] = [CLS, *(known.get(word, UNK) for word in line), SEP]
+        ids_L[: len(line) + 2] = [CLS, *(known.get(word, UNK) for word in line), SEP]
     return {"ids": ids_NxL, "segments": (ids_NxL > 0).astype(np.uint16)}, len(known) + 5
 
 
@@ -143,30 +163,34 @@ def of_words(lines):
 def test_sentences_have_kenlm_s_probabilities(order):
     """To the digits above. [CLS] stands for <s>, [SEP] for </s>."""
     (train, vocab_size), (held_out, _) = map(of_words, sentences())
-    model = ngram.smoothed(ngram.count(train, vocab_size, 5), order)
-    np.testing.assert_allclose(ngram.nats(model, held_out, 12)[0], KENLM[order], atol=6e-5)
+    model = ngram.smooth_counts(ngram.count_ngrams(train, vocab_size, 5), order)
+    np.testing.assert_allclose(ngram.compute_nats(model, held_out, 12)[0], KENLM[order], atol=6e-5)
 
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
-    return drawn_config(tmp_path_factory.mktemp("cache"), objective="causal", eval__ngram_order=3,
-                        eval__max_examples=50)
+    return drawn_config(
+        tmp_path_factory.mktemp("cache"), objective="causal", eval__ngram_order=3, eval__max_examples=50
+    )
 
 
 def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg):
     packed = pack.load(cfg)
-    made = program.build(cfg, packed.about)
-    found = references.measure(cfg, made, packed)
-    asked_N = references.asked(cfg, made, packed).sum(1)
+    made = program.build_program(cfg, packed.about)
+    found = references.compute_references(cfg, made, packed)
+    asked_N = references.compute_eval_mask(cfg, made, packed).sum(1)
     loss = made.objective.scores[0]
-    columns = found.add({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N})
-    assert [(score.name, score.beside, score.reference) for score in found.scores if "ngram" in score.name] == [
-        ("ngram2_loss", "loss", "Kneser-Ney, order 2"), ("ngram2_perplexity", "perplexity", "Kneser-Ney, order 2"),
-        ("ngram3_loss", "loss", "Kneser-Ney, order 3"), ("ngram3_perplexity", "perplexity", "Kneser-Ney, order 3")]
+    columns = found.add_columns({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N})
+    assert [(score.name, score.reference_for, score.reference) for score in found.scores if "ngram" in score.name] == [
+        ("ngram2_loss", "loss", "Kneser-Ney, order 2"),
+        ("ngram2_perplexity", "perplexity", "Kneser-Ney, order 2"),
+        ("ngram3_loss", "loss", "Kneser-Ney, order 3"),
+        ("ngram3_perplexity", "perplexity", "Kneser-Ney, order 3"),
+    ]
     floor, two, three = (columns[f"{name}_nats"].sum() for name in ("floor", "ngram2", "ngram3"))
     assert floor < min(two, three) < max(two, three) < asked_N.sum() * np.log(packed.about.vocab_size)
     with pytest.raises(ValueError, match="other tokens"):
-        found.add({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N - 1})
+        found.add_columns({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N - 1})
 
 
 def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
@@ -174,16 +198,25 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     texts = [f"{a}{b} {b}{a} {a}." for a in ("ping", "pong", "kling") for b in ("song", "king", "ling", "thing")]
     (tmp_path / "a.txt").write_text("\n".join(texts * 9))
     (tmp_path / "b.txt").write_text("\n".join(" ".join(reversed(text[:-1].split())) + "." for text in texts[:5]))
-    cfg = small_config(objective="causal", eval__ngram_order=2, data__corpus="text", data__path=f"{tmp_path}/a.txt",
-                       data__validation_path=f"{tmp_path}/b.txt", data__document_boundary="line",
-                       tokenizer__vocab_size=264, tokenizer__kind="bpe", pack__mode="doc_sentences", pack__seq_len=32,
-                       data__cache=str(tmp_path / "cache"))
+    cfg = small_config(
+        objective="causal",
+        eval__ngram_order=2,
+        data__corpus="text",
+        data__path=f"{tmp_path}/a.txt",
+        data__validation_path=f"{tmp_path}/b.txt",
+        data__document_boundary="line",
+        tokenizer__vocab_size=264,
+        tokenizer__kind="bpe",
+        pack__mode="doc_sentences",
+        pack__seq_len=32,
+        data__cache=str(tmp_path / "cache"),
+    )
     packed = pack.load(cfg)
-    made = program.build(cfg, packed.about)
-    found, (nats, weight) = references.measure(cfg, made, packed), made.objective.scores[0].columns
-    asked_N = references.asked(cfg, made, packed).sum(1)
-    columns = found.add({nats: 2.0 * asked_N, weight: asked_N, "unigram_nats": 3.0 * asked_N})
-    by_word = {score.name: measure(score, columns)[0] for score in found.scores if score.unit == "nats per word"}
+    made = program.build_program(cfg, packed.about)
+    found, (nats, weight) = references.compute_references(cfg, made, packed), made.objective.scores[0].columns
+    asked_N = references.compute_eval_mask(cfg, made, packed).sum(1)
+    columns = found.add_columns({nats: 2.0 * asked_N, weight: asked_N, "unigram_nats": 3.0 * asked_N})
+    by_word = {score.name: compute_score(score, columns)[0] for score in found.scores if score.unit == "nats per word"}
     assert columns["words"].tolist() == [4] * 5  # three words, the full stop with the last, and the end
     assert (asked_N > 8).all()
     assert by_word["word_loss"] == pytest.approx(2 * asked_N.sum() / 20)
@@ -191,9 +224,12 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     assert by_word["ngram2_word_loss"] == pytest.approx(columns["ngram2_nats"].sum() / 20)
 
 
-@pytest.mark.parametrize(("objective", "order", "words"), [
-    ("mlm", 5, "nothing reads it"), ("causal", 1, "0, or an order from 2"), ("causal", 10, "an order from 2 to 9")])
+@pytest.mark.parametrize(
+    ("objective", "order", "words"),
+    [("mlm", 5, "nothing reads it"), ("causal", 1, "0, or an order from 2"), ("causal", 10, "an order from 2 to 9")],
+)
 def test_what_cannot_be_asked_is_refused(objective, order, words):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.eval\.ngrams = .*{words}"):
-        resolution.check(resolution.resolve(fields.override(config.Config(), {"objective": objective,
-                                                                              "eval.ngram_order": order})))
+    with pytest.raises(errors.ConfigError, match=rf"^config\.eval\.ngram_order = .*{words}"):
+        resolution.check(
+            resolution.resolve(fields.override(config.Config(), {"objective": objective, "eval.ngram_order": order}))
+        )

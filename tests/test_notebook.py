@@ -1,4 +1,5 @@
 """The notebook runs from its first cell to its last, on a run that is trained in seconds, and says what Python says."""
+
 import json
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from small import drawn_config
 
 import mlm
-from mlm.train.run import loop
+from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "experiments" / "use.ipynb"
@@ -23,16 +24,23 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     nbformat = pytest.importorskip("nbformat")
-    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), train__steps=3, train__batch_size=8,
-                       eval__batch_size=8, eval__max_examples=8)
+    cfg = drawn_config(
+        tmp_path / "cache",
+        workdir=str(tmp_path / "run"),
+        train__steps=3,
+        train__batch_size=8,
+        eval__batch_size=8,
+        eval__max_examples=8,
+    )
     loop.train(cfg)
     monkeypatch.setenv("MLM_RUN", cfg.workdir)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources={
-        "metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+    ).execute()
     said = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "('transformer', '', '2 layers of 16', 'mlm')" in said[0][0]["data"]["text/plain"]
-    expected = mlm.open(cfg.workdir).fill("the [MASK] calls the old box .", top=3)[0]
+    expected = mlm.load(cfg.workdir).fill_mask("the [MASK] calls the old box .", top_k=3)[0]
     assert said[1][0]["text"] == "".join(f"{one.probability:.3f}  {one.text}\n" for one in expected)
     assert all(len(outputs) > 0 for outputs in said) and "image/png" in said[-1][-1]["data"]

@@ -2,6 +2,7 @@
 
 The cheap contracts cross all objectives with all members, whole runs all objectives with one member of each family.
 """
+
 import functools
 import json
 import os
@@ -14,16 +15,16 @@ import numpy as np
 import pytest
 from small import (
     ABOVE_STATES,
+    FAMILY_CELLS,
     LABELLED,
-    MEMBERS,
     ON_LANGUAGE,
     ONE_EACH,
     PLAIN,
     SOURCED,
     VOCAB,
-    about,
     batch,
     drawn_config,
+    make_dataset_info,
     params_of,
     small_config,
     state_of,
@@ -37,19 +38,31 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.train import resolution
-from mlm.train.run import directory, loop, shutdown
-from mlm.train.step import evaluation, program, update
+from mlm.training import resolution
+from mlm.training.run import directory, loop, shutdown
+from mlm.training.step import evaluation, program, update
 
 ROWS = 8
 OF_TOKENS = [objective for objective in OBJECTIVES if objective not in (*LABELLED, *SOURCED)]
-CROSS = [(objective, *member) for objective in OF_TOKENS if objective != "replaced"
-         for member in (ONE_EACH if objective in ABOVE_STATES else MEMBERS)] + [("replaced", *ONE_EACH[0])]
-cross = pytest.mark.parametrize(("objective", "family", "cell"), CROSS,
-                                ids=["-".join(filter(None, case)) for case in CROSS])
-runs = pytest.mark.parametrize(("objective", "family", "cell"), [
-    (objective, *member) for objective in ON_LANGUAGE if objective not in ABOVE_STATES
-    for member in (ONE_EACH if objective == "mlm" else ONE_EACH[:1])])
+CROSS = [
+    (objective, *member)
+    for objective in OF_TOKENS
+    if objective != "replaced_token_detection"
+    for member in (ONE_EACH if objective in ABOVE_STATES else FAMILY_CELLS)
+]
+CROSS.append(("replaced_token_detection", *ONE_EACH[0]))
+cross = pytest.mark.parametrize(
+    ("objective", "family", "cell"), CROSS, ids=["-".join(filter(None, case)) for case in CROSS]
+)
+runs = pytest.mark.parametrize(
+    ("objective", "family", "cell"),
+    [
+        (objective, *member)
+        for objective in ON_LANGUAGE
+        if objective not in ABOVE_STATES
+        for member in (ONE_EACH if objective == "mlm" else ONE_EACH[:1])
+    ],
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,15 +87,15 @@ class Judged:
             finetune__pooling="mean",
             **PLAIN,
         )  # the first token is every row's
-        self.made = program.build(self.cfg, about(self.cfg), jax.devices()[:1])
-        self.words = self.made.objective.words
-        self.params = params_of(self.made.initial.eval_shape(program.knobs(self.cfg)).params, 0.15)
-        self.knobs = program.frozen(self.cfg)
+        self.made = program.build_program(self.cfg, make_dataset_info(self.cfg), jax.devices()[:1])
+        self.predicts_tokens = self.made.objective.predicts_tokens
+        self.params = params_of(self.made.init_state.eval_shape(program.make_train_hparams(self.cfg)).params, 0.15)
+        self.knobs = program.make_eval_hparams(self.cfg)
         self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
         self.nats, self.weight = next(s for s in self.made.objective.scores if s.name == "loss").columns
 
     def __call__(self, rows, params=None):
-        return jax.device_get(evaluation.named(self.step(params or self.params, rows, self.knobs)))
+        return jax.device_get(evaluation.name_sums(self.step(params or self.params, rows, self.knobs)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -113,9 +126,11 @@ def test_losses_are_sums_over_each_row_alone(objective, family, cell):
         np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
         assert not value_B[-1].any() and len(value_B) == ROWS, name
     assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() >= ROWS - 1
-    asked_BxL = np.asarray(of.made.objective.asked(rows.text, update.eval_keys(of.knobs, rows.index_B), of.knobs))
+    asked_BxL = np.asarray(
+        of.made.objective.eval_mask(rows.text, update.make_eval_keys(of.knobs, rows.index_B), of.knobs)
+    )
     counted_B = found.get("diffusion_masked", found[of.weight])  # whose weight is that of all tokens
-    np.testing.assert_array_equal(asked_BxL.sum(1), counted_B if of.words else 0)
+    np.testing.assert_array_equal(asked_BxL.sum(1), counted_B if of.predicts_tokens else 0)
 
 
 @cross
@@ -128,7 +143,9 @@ def test_weights_depend_on_no_parameter(objective, family, cell):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-@pytest.mark.parametrize(("objective", "family", "cell"), [case for case in CROSS if case[0] != "replaced"])
+@pytest.mark.parametrize(
+    ("objective", "family", "cell"), [case for case in CROSS if case[0] != "replaced_token_detection"]
+)
 def test_nothing_leaks(objective, family, cell):
     """What a model says of an asked token is a distribution: over all tokens that might stand there it sums to one.
 
@@ -141,10 +158,10 @@ def test_nothing_leaks(objective, family, cell):
     there_BxL = (places_L < length_B[:, None]).astype(np.int32)
     text = types.Tokens(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (64, 1)), 0 * ids_BxL)
     index_B = np.arange(64, dtype=np.int32)
-    asked_BxL = np.asarray(of.made.objective.asked(text, update.eval_keys(of.knobs, index_B), of.knobs))
+    asked_BxL = np.asarray(of.made.objective.eval_mask(text, update.make_eval_keys(of.knobs, index_B), of.knobs))
     row = np.flatnonzero(asked_BxL.sum(1) == 1)[-1]
     tokens_T = np.arange(NUM_SPECIAL, VOCAB, dtype=np.int32)
-    rows = jax.tree.map(lambda x: np.repeat(x[row:row + 1], len(tokens_T), 0), text)
+    rows = jax.tree.map(lambda x: np.repeat(x[row : row + 1], len(tokens_T), 0), text)
     rows.ids_BxL[:, asked_BxL[row].argmax()] = tokens_T
     never = jnp.where(jnp.arange(VOCAB) < NUM_SPECIAL, -1e9, 0)  # special tokens, which cannot be tried, are ruled out
     params = of.params | {"model": of.params["model"] | {"bias": of.params["model"]["bias"] + never}}
@@ -155,15 +172,16 @@ def test_nothing_leaks(objective, family, cell):
 @pytest.mark.parametrize("objective", OF_TOKENS)
 def test_scores_are_of_columns_that_there_are(objective, member=ONE_EACH[0]):
     of, rows = judged(objective, *member), labelled()
-    found, scores = of.made.objective.tally(of(rows), *split(rows)), of.made.objective.scores
-    result = evaluation.summary(found, scores)
+    found, scores = of.made.objective.host_metrics(of(rows), *split(rows)), of.made.objective.scores
+    result = evaluation.summarize(found, scores)
     assert scores[0].better and scores[0].chart and scores[0].columns[-1].endswith("_weight")
     assert result["predictions"] == found[scores[0].columns[-1]].sum()
     assert all(np.isfinite(result[score.name]) and result[f"{score.name}_se"] >= 0 for score in scores)
-    assert {*of.made.objective.counts} <= found.keys()
-    assert all(set(score.columns) <= found.keys() for score in of.made.objective.training)
+    assert {*of.made.objective.totals} <= found.keys()
+    assert all(set(score.columns) <= found.keys() for score in of.made.objective.train_scores)
     assert [estimates.Score(**saved) for saved in json.loads(json.dumps([s._asdict() for s in scores]))] == [
-        score._replace(columns=list(score.columns)) for score in scores]
+        score._replace(columns=list(score.columns)) for score in scores
+    ]
 
 
 @pytest.mark.parametrize("objective", LABELLED)
@@ -184,8 +202,8 @@ def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_it_cannot_use_is_refused(objective):
-    sees = OBJECTIVES[objective].sees
-    for way in {"both", "left", "apart", "row"} - {*sees}:
+    sees = OBJECTIVES[objective].contexts
+    for way in {"bidirectional", "causal", "two_stack", "mixed"} - {*sees}:
         cfg = small_config(objective=objective, model__context=way, data__corpus="docstrings")
         with pytest.raises(errors.ConfigError, match=rf"config.model.context = '{way}': expected {sees[0]}"):
             resolution.check(cfg)
@@ -193,14 +211,23 @@ def test_what_it_cannot_use_is_refused(objective):
 
 
 def short(cache, workdir, objective, family, cell, **changes):
-    return drawn_config(cache, family, cell, objective=objective, workdir=str(workdir), **{"model__num_layers": 1,
-                                                                                           "train__steps": 6,
-                                                                                           "train__batch_size": 8,
-                                                                                           "train__log_every": 1,
-                                                                                           "eval__batch_size": 16,
-                                                                                           "data__language__train_documents": 60,
-                                                                                           "data__language__validation_documents": 16} |
-                        changes)
+    return drawn_config(
+        cache,
+        family,
+        cell,
+        objective=objective,
+        workdir=str(workdir),
+        **{
+            "model__num_layers": 1,
+            "train__steps": 6,
+            "train__batch_size": 8,
+            "train__log_every": 1,
+            "eval__batch_size": 16,
+            "data__language__train_documents": 60,
+            "data__language__validation_documents": 16,
+        }
+        | changes,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -214,40 +241,51 @@ class Killed(BaseException):
 
 @pytest.mark.slow
 @runs
-def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(cache, tmp_path, monkeypatch, objective,
-                                                                         family, cell):
+def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
+    cache, tmp_path, monkeypatch, objective, family, cell
+):
     """Ended after step 3, a step behind its newest checkpoint, then asked to stop at step 4, which it saves."""
-    whole, parted = (short(cache, tmp_path / name, objective, family, cell, train__checkpoint_every=2)
-                     for name in ("whole", "parted"))
+    whole, parted = (
+        short(cache, tmp_path / name, objective, family, cell, train__checkpoint_every=2)
+        for name in ("whole", "parted")
+    )
     expected = loop.train(whole)
 
     def at(step, end):
-        now = shutdown.Asked.now
+        now = shutdown.ShutdownRequest.now
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
     def kill():
         raise Killed
 
-    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), shutdown.Stopped, 4)):
+    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), shutdown.RunStopped, 4)):
         with monkeypatch.context() as patch, pytest.raises(seen):
-            patch.setattr(shutdown.Asked, "now", at(step, end))
+            patch.setattr(shutdown.ShutdownRequest, "is_requested", at(step, end))
             loop.train(parted)
     found = loop.train(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):
         assert found[name] == expected[name], name
-    one, other = ({record["step"]: record["loss"] for record in directory.reported(cfg.workdir)["history"]
-                   if "loss" in record} for cfg in (whole, parted))
+    one, other = (
+        {
+            record["step"]: record["loss"]
+            for record in directory.read_finished_run(cfg.workdir)["history"]
+            if "loss" in record
+        }
+        for cfg in (whole, parted)
+    )
     assert one == other and list(one) == [1, 2, 3, 4, 5, 6]
 
-    evaluation_tasks.finish(whole)
-    assert evaluation_tasks.missing(whole) == []
-    experiment = SimpleNamespace(__doc__="What?", table=lambda results: summary.table(
-        results, [Column("run", "run")], lambda seeds: {"run": objective}))
-    page = sweep.write(tmp_path, experiment, [directory.reported(whole.workdir)], 1).read_text()
+    evaluation_tasks.finish_evaluations(whole)
+    assert evaluation_tasks.list_missing_cases(whole) == []
+    experiment = SimpleNamespace(
+        __doc__="What?",
+        table=lambda results: summary.build_table(results, [Column("run", "run")], lambda seeds: {"run": objective}),
+    )
+    page = sweep.write_report(tmp_path, experiment, [directory.read_finished_run(whole.workdir)], 1).read_text()
     table = (tmp_path / "table.md").read_text()
-    for words in (objective, "exact optimum", "unigram", "above the floor"):
+    for words in (objective, "Bayes optimum", "unigram", "above the floor"):
         assert words in table and words in page
-    assert expected["evaluation"]["gap"] > 0
+    assert expected["evaluation"]["excess_loss"] > 0
 
 
 @pytest.mark.slow
@@ -256,11 +294,16 @@ def test_two_devices_give_the_numbers_of_one(cache, objective):
     cfg = short(cache, "none", objective, *ONE_EACH[0], model__dropout=0.2)
     seen = []
     for devices in (1, 2):
-        made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-        state = made.run.put_state(state_of(made.initial.eval_shape(knobs)))
+        made, knobs = (
+            program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
+            program.make_train_hparams(cfg),
+        )
+        state = made.strategy.put_state(state_of(made.init_state.eval_shape(knobs)))
         losses = []
         for number in range(4):
-            state, metrics = made.run.train_step(state, made.run.put_batch(batch(8, 32, number, labels=False)), knobs)
-            losses.append(float(made.run.get_metrics(metrics)["loss"]))
+            state, metrics = made.strategy.train_step(
+                state, made.strategy.put_batch(batch(8, 32, number, labels=False)), knobs
+            )
+            losses.append(float(made.strategy.get_metrics(metrics)["loss"]))
         seen.append(losses)
     np.testing.assert_allclose(*seen, rtol=1e-5)

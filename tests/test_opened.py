@@ -1,4 +1,6 @@
 """A trained model, opened and used: what it fills in, embeds, finds likely and predicts is what its run would say."""
+
+import dataclasses
 import json
 import random
 import subprocess
@@ -9,23 +11,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
 from small import environment, small_config
 
 import mlm
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.cli import use
+from mlm.cli import entry, use
 from mlm.data.rows import loader
 from mlm.evaluation import predictions
 from mlm.inference import batching, masked_queries
-from mlm.train import finetuning_recipe
-from mlm.train.run import initialization, loop, trained_run
-from mlm.train.step import evaluation
+from mlm.training import finetuning_recipe
+from mlm.training.run import initialization, loop, trained_run
+from mlm.training.step import evaluation
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
-MEMBERS = {"unigram": ("transformer", "", 30), "wordpiece": ("rnn", "lstm", 60), "words": ("feedforward", "bag", 17),
-           "bpe": ("feedforward", "bag", 290)}
+MEMBERS = {
+    "unigram": ("transformer", "", 30),
+    "wordpiece": ("rnn", "lstm", 60),
+    "words": ("feedforward", "bag", 17),
+    "bpe": ("feedforward", "bag", 290),
+}
 
 
 def sentence(draw) -> str:
@@ -39,9 +44,12 @@ def texts(tmp_path_factory):
     for name, count in (("train", 64), ("dev", 24)):
         lines = [(sentence(draw), sentence(draw)) for _ in range(count)]
         (folder / f"{name}.tsv").write_text("a\tb\tlabel\n" + "".join(f"{a}\t{b}\t{a < b}\n" for a, b in lines))
-        (folder / f"{name}.conll").write_text("".join(
-            "".join(f"{word} {'B-C' if word.startswith(('r', 'g', 'b')) else 'O'}\n" for word in a.split()) + "\n"
-            for a, _ in lines))
+        (folder / f"{name}.conll").write_text(
+            "".join(
+                "".join(f"{word} {'B-C' if word.startswith(('r', 'g', 'b')) else 'O'}\n" for word in a.split()) + "\n"
+                for a, _ in lines
+            )
+        )
     return folder
 
 
@@ -50,10 +58,21 @@ def runs(texts):
     """A run of each kind of vocabulary and family, by the kind."""
     made = {}
     for kind, (family, cell, size) in MEMBERS.items():
-        cfg = small_config(family, cell, data__path=str(texts / "texts.txt"), data__document_boundary="line",
-                           data__cache=str(texts / "cache"), tokenizer__kind=kind, tokenizer__vocab_size=size,
-                           workdir=str(texts / kind), train__steps=2, train__batch_size=8, eval__batch_size=8,
-                           eval__max_examples=8, pack__seq_len=24)
+        cfg = small_config(
+            family,
+            cell,
+            data__path=str(texts / "texts.txt"),
+            data__document_boundary="line",
+            data__cache=str(texts / "cache"),
+            tokenizer__kind=kind,
+            tokenizer__vocab_size=size,
+            workdir=str(texts / kind),
+            train__steps=2,
+            train__batch_size=8,
+            eval__batch_size=8,
+            eval__max_examples=8,
+            pack__seq_len=24,
+        )
         loop.train(cfg)
         made[kind] = cfg
     return made
@@ -61,7 +80,7 @@ def runs(texts):
 
 @pytest.fixture(scope="module")
 def models(runs):
-    return {kind: mlm.open(cfg.workdir) for kind, cfg in runs.items()}
+    return {kind: mlm.load(cfg.workdir) for kind, cfg in runs.items()}
 
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +91,7 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
     begun = Path(runs["words"].workdir, "checkpoints", "9.orbax-checkpoint-tmp")
     begun.mkdir()
     try:
-        mlm.open(runs["words"].workdir)
+        mlm.load(runs["words"].workdir)
         assert begun.exists()
     finally:
         begun.rmdir()
@@ -81,44 +100,46 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
 def test_a_start_is_known_before_processes_join(runs, monkeypatch):
     wanted = trained_run.load(runs["words"].workdir, {}).digest
     monkeypatch.setattr("orbax.checkpoint.CheckpointManager", None)  # it asks for devices, and then none can join
-    assert initialization.of_run(runs["words"].workdir)["init.run_sha256"] == wanted
+    assert initialization.read_run_fields(runs["words"].workdir)["init.run_sha256"] == wanted
 
 
 @KINDS
 def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
     words = models[kind].tokenizer
-    whole = batching.encode(words, "the apple is red .", hidden=True)
+    whole = batching.encode_text(words, "the apple is red .", allow_mask=True)
     assert whole == [CLS, *words.encode("the apple is red ."), SEP]
     for word in ("the", "apple", "is", "red"):
-        row = batching.encode(words, "the apple is red .".replace(word, "[MASK]"), hidden=True)
+        row = batching.encode_text(words, "the apple is red .".replace(word, "[MASK]"), allow_mask=True)
         before, _, after = "the apple is red .".partition(word)
         assert row == [CLS, *words.encode(before.rstrip()), MASK, *words.encode(after), SEP]
-        assert UNK not in row and batching.encode(words, f"{word} [MASK]").count(MASK) == 0
-    assert batching.encode(words, "the [MASK] [MASK] .", hidden=True).count(MASK) == 2
+        assert UNK not in row and batching.encode_text(words, f"{word} [MASK]").count(MASK) == 0
+    assert batching.encode_text(words, "the [MASK] [MASK] .", allow_mask=True).count(MASK) == 2
 
 
 def test_part_of_a_word_may_be_hidden(models):
     words = models["wordpiece"].tokenizer
-    row = batching.encode(words, "the [MASK][MASK]. red", hidden=True)
+    row = batching.encode_text(words, "the [MASK][MASK]. red", allow_mask=True)
     assert row == [CLS, *words.encode("the"), MASK, MASK, *words.encode(". red"), SEP]
 
 
 @KINDS
 def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
     model, texts = models[kind], ["the [MASK] is red .", "[MASK]", "the apple is [MASK] the [MASK] tree ."]
-    found = model.fill(texts, top=4)
+    found = model.fill_mask(texts, top_k=4)
     assert [len(one) for one in found] == [1, 1, 2]
-    for one, alone in zip(found[2], model.fill(texts[2], top=4), strict=True):
+    for one, alone in zip(found[2], model.fill_mask(texts[2], top_k=4), strict=True):
         assert [filling.text for filling in one] == [filling.text for filling in alone]
     for text, masks in zip(texts, found, strict=True):
         logits_TxV = model.logits(text)
         share_TxV = np.asarray(jax.nn.softmax(logits_TxV))
-        places = [i for i, token in enumerate(batching.encode(model.tokenizer, text, hidden=True)) if token == MASK]
+        places = [
+            i for i, token in enumerate(batching.encode_text(model.tokenizer, text, allow_mask=True)) if token == MASK
+        ]
         for place, fillings in zip(places, masks, strict=True):
             best = np.argsort(-share_TxV[place])[:4]
             assert [one.token for one in fillings] == [model.tokenizer.pieces[i] for i in best]
             np.testing.assert_allclose([one.probability for one in fillings], share_TxV[place, best], rtol=1e-4)
-    first = model.fill("the apple is [MASK].", top=model.tokenizer.vocab_size)[0]
+    first = model.fill_mask("the apple is [MASK].", top_k=model.tokenizer.vocab_size)[0]
     said = {one.token: one.text for one in first}
     assert said["red" if kind in ("wordpiece", "words") else "\u2581red"] == "the apple is red."
     assert sum(one.probability for one in first) == pytest.approx(1, abs=1e-5)
@@ -128,82 +149,107 @@ def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
 def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(models, kind):
     model, draw = models[kind], random.Random(1)
     texts = [sentence(draw) for _ in range(11)]
-    layers = model.cfg.model.num_layers
+    layers = model.config.model.num_layers
     for layer in (0, 1, -1):
-        states = model.embed(texts, layer=layer, pool=None)
+        states = model.encode(texts, layer=layer, pooling=None)
         for pool, read in (("mean", lambda h_TxD: h_TxD.mean(0)), ("first", lambda h_TxD: h_TxD[0])):
-            np.testing.assert_allclose(model.embed(texts, layer, pool), [*map(read, states)], atol=1e-5)
-    np.testing.assert_allclose(model.embed(texts[3]), model.embed(texts)[3], atol=1e-5)
-    np.testing.assert_array_equal(model.embed(texts[3], layers), model.embed(texts[3], -1))
+            np.testing.assert_allclose(model.encode(texts, layer, pool), [*map(read, states)], atol=1e-5)
+    np.testing.assert_allclose(model.encode(texts[3]), model.encode(texts)[3], atol=1e-5)
+    np.testing.assert_array_equal(model.encode(texts[3], layers), model.encode(texts[3], -1))
     assert [len(one) for one in states] == [min(24, len(model.tokenizer.encode(text)) + 2) for text in texts]
-    others = model.embed([], layer=-1)
+    others = model.encode([], layer=-1)
     assert others.shape == (0, states[0].shape[1])
-    near = model.similar(texts[:2], texts, top=3)
-    assert [one[0][0] for one in near] == [0, 1] and near[0][0][1] == pytest.approx(1, abs=1e-5)
+    near = model.similar(texts[:2], texts, top_k=3)
+    assert [one[0].index for one in near] == [0, 1] and near[0][0].cosine == pytest.approx(1, abs=1e-5)
 
 
 def test_attention_is_what_makes_each_state_of_those_before_it(models):
     """By hand: from the states below and a layer's own matrices."""
     model, text = models["unigram"], "the apple is red ."
-    tokens, weights_KxHxTxT = model.attention(text)
-    made = model.cfg.model
-    assert tokens[0] == "[CLS]" and weights_KxHxTxT.shape == (made.layers, made.heads, len(tokens), len(tokens))
+    attention = model.attentions(text)
+    tokens, weights_KxHxTxT = attention.tokens, attention.weights_KxHxTxT
+    made = model.config.model
+    assert tokens[0] == "[CLS]" and weights_KxHxTxT.shape == (made.num_layers, made.num_heads, len(tokens), len(tokens))
     np.testing.assert_allclose(weights_KxHxTxT.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(model.attention(["red", text])[1][1], weights_KxHxTxT, atol=1e-6)
+    np.testing.assert_allclose(model.attentions(["red", text])[1].weights_KxHxTxT, weights_KxHxTxT, atol=1e-6)
     layer = jax.tree.map(lambda x: np.asarray(x[0]), model.params["model"]["body"]["stack"]["layers"]["layer"])
-    h_TxD = model.embed(text, layer=0, pool=None)
+    h_TxD = model.encode(text, layer=0, pooling=None)
     norm, dense = layer["attention_norm"], layer["attention"]["qkv"]
     h_TxD = (h_TxD - h_TxD.mean(-1, keepdims=True)) / np.sqrt(h_TxD.var(-1, keepdims=True) + made.norm_eps)
     qkv_Tx3xHxd = ((h_TxD * norm["scale"] + norm["bias"]) @ dense["kernel"] + dense["bias"]).reshape(
-        len(tokens), 3, made.heads, -1)
+        len(tokens), 3, made.num_heads, -1
+    )
     scores_HxTxT = np.einsum("qhd,khd->hqk", *(qkv_Tx3xHxd[:, i] for i in (0, 1))) / np.sqrt(qkv_Tx3xHxd.shape[-1])
     np.testing.assert_allclose(weights_KxHxTxT[0], jax.nn.softmax(scores_HxTxT), atol=1e-5)
 
 
 def test_few_shapes_are_compiled_and_every_text_is_in_one():
     lengths = random.Random(2).choices(range(2, 128), k=500)
-    made = list(batching.batched([[1] * length for length in lengths], 128, 8))
+    made = list(batching.iterate_batches([[1] * length for length in lengths], 128, 8))
     assert sorted(np.concatenate([mine for mine, _ in made])) == list(range(500))
-    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(loader.lengths(128))
+    assert len({ids_BxL.shape for _, ids_BxL in made}) <= 1 + len(loader.list_bucket_lengths(128))
     there, rows = sum(lengths), sum(ids_BxL.size for _, ids_BxL in made)
     assert rows < 1.5 * there + 128 * 8  # little of it is padding
     for whole, count in ((False, 4), (True, 40)):
-        assert [ids_BxL.shape for _, ids_BxL in batching.batched([[1] * 20] * 3, 128, 8, whole=whole)] == [(count, 24)]
+        assert [
+            ids_BxL.shape for _, ids_BxL in batching.iterate_batches([[1] * 20] * 3, 128, 8, full_batches=whole)
+        ] == [(count, 24)]
     for mine, ids_BxL in made:
-        np.testing.assert_array_equal((ids_BxL[:len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
+        np.testing.assert_array_equal((ids_BxL[: len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
 
 
 def test_scores_hide_each_token_alone(models):
     model, text = models["wordpiece"], "the apple is red ."
-    ids = batching.encode(model.tokenizer, text)
+    ids = batching.encode_text(model.tokenizer, text)
     plain = 0.0
     for place in range(1, len(ids) - 1):
-        row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1:]]])
+        row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1 :]]])
         logits_V = model.model.logits(
-            model.params["model"], model.model.encode(model.params["model"], masked_queries.text(row))[0]
+            model.params["model"], model.model.encode(model.params["model"], masked_queries.make_tokens(row))[0]
         )[0, place]
         plain += float(jax.nn.log_softmax(logits_V)[ids[place]])
-    assert model.score(text) == pytest.approx(plain, rel=1e-4)
-    assert model.score([text, "the sky ."]).shape == (2,)
+    assert model.pseudo_log_likelihood(text) == pytest.approx(plain, rel=1e-4)
+    assert model.pseudo_log_likelihood([text, "the sky ."]).shape == (2,)
 
 
-@pytest.mark.parametrize("objective", ["classify", "tag"])
+@pytest.mark.parametrize("objective", ["classification", "tagging"])
 def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
-    labelled = {"train": "train.tsv", "dev": "dev.tsv", "format": "tsv", "text": "a", "second": "b", "label": "label"}
-    if objective == "tag":
-        labelled = {"train": "train.conll", "dev": "dev.conll", "format": "conll", "text": "0", "label": "1",
-                    "scheme": "bio"}
+    labelled = {
+        "train": "train.tsv",
+        "dev": "dev.tsv",
+        "format": "tsv",
+        "text_column": "a",
+        "text_pair_column": "b",
+        "label_column": "label",
+    }
+    if objective == "tagging":
+        labelled = {
+            "train": "train.conll",
+            "dev": "dev.conll",
+            "format": "conll",
+            "text_column": "0",
+            "label_column": "1",
+            "scheme": "bio",
+        }
     run = runs["unigram"].workdir
-    given = {"data.task": "own", "data.task_path": str(texts), "objective": objective, "train.steps": 3,
-             "train.batch_size": 8, "eval.batch_size": 8, "data.cache": str(texts / "cache"), "pack.seq_len": 24,
-             "workdir": str(texts / objective)} | {f"data.labelled.{name}": value for name, value in labelled.items()}
+    given = {
+        "data.task": "own",
+        "data.task_path": str(texts),
+        "objective": objective,
+        "train.steps": 3,
+        "train.batch_size": 8,
+        "eval.batch_size": 8,
+        "data.cache": str(texts / "cache"),
+        "pack.seq_len": 24,
+        "workdir": str(texts / objective),
+    } | {f"data.labelled.{name}": value for name, value in labelled.items()}
     cfg, packed = finetuning_recipe.resolve(config.Config(), run, given)
     loop.train(cfg, packed)
-    model = mlm.open(cfg.workdir)
+    model = mlm.load(cfg.workdir)
     run = trained_run.load(cfg.workdir, {})
-    columns = evaluation.judge(run.cfg, run.program, run.state, packed)
-    told = list(predictions.lines(run.cfg, packed, "validation", columns))
-    if objective == "classify":
+    columns = evaluation.evaluate_split(run.cfg, run.program, run.state, packed)
+    told = list(predictions.iterate_records(run.cfg, packed, "validation", columns))
+    if objective == "classification":
         lines = (texts / "dev.tsv").read_text().splitlines()[1:]
         found = model.predict([line.split("\t")[:2] for line in lines])
         assert model.predict(tuple(lines[0].split("\t")[:2])) == pytest.approx(found[0])
@@ -218,20 +264,32 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
         assert [word.label for word in one] == [word.label for word in model.predict(given)[0]]
     assert [one.label for one in found] == [one["predicted"] for one in told]
     np.testing.assert_allclose(np.log([one.probability for one in found]), [one["score"] for one in told], atol=1e-4)
-    with pytest.raises(errors.ConfigError, match=r"^fill = '.*': expected a run that was trained to tell"):
-        model.fill("the [MASK]")
+    with pytest.raises(errors.ConfigError, match=r"^fill_mask = '.*': expected a run that was trained to predict"):
+        model.fill_mask("the [MASK]")
 
 
 BAD = {
-    "no mask": (lambda model: model.fill("the apple"), r"^text = 'the apple': expected a text with \[MASK\] in it"),
-    "no text": (lambda model: model.embed([3]), "^text = 3: expected a text"),
-    "a layer too many": (lambda model: model.embed("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
-    "no pool": (lambda model: model.embed("a", pool="max"), "^pool = 'max': expected mean, first or None"),
-    "more than there are": (lambda model: model.fill("[MASK]", top=10**6), "^top = 1000000: expected 1 <= value"),
-    "a mask too far": (lambda model: model.fill("the " * 40 + "[MASK]"), r"expected its \[MASK\] among the first 22"),
+    "no mask": (
+        lambda model: model.fill_mask("the apple"),
+        r"^text = 'the apple': expected a text with \[MASK\] in it",
+    ),
+    "no text": (lambda model: model.encode([3]), "^text = 3: expected a text"),
+    "a layer too many": (lambda model: model.encode("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
+    "no pool": (lambda model: model.encode("a", pooling="max"), "^pooling = 'max': expected mean, first or None"),
+    "more than there are": (
+        lambda model: model.fill_mask("[MASK]", top_k=10**6),
+        "^top_k = 1000000: expected 1 <= value",
+    ),
+    "a mask too far": (
+        lambda model: model.fill_mask("the " * 40 + "[MASK]"),
+        r"expected its \[MASK\] among the first 22",
+    ),
     "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
-    "no attention": (lambda model: model.attention("a"), "^attention = 'lstm': expected a Transformer"),
-    "no metric": (lambda model: model.score("a", "pl"), "^metric = 'pl': expected one of .*; did you mean 'pll'"),
+    "no attention": (lambda model: model.attentions("a"), "^attentions = 'lstm': expected a Transformer"),
+    "no metric": (
+        lambda model: model.pseudo_log_likelihood("a", "pl"),
+        "^metric = 'pl': expected one of .*; did you mean 'pll'",
+    ),
 }
 
 
@@ -245,41 +303,48 @@ def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
 
 def test_there_is_a_line_for_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(errors.ConfigError, match=r"^run '.*': expected the directory of a run"):
-        mlm.open(tmp_path)
+        mlm.load(tmp_path)
 
 
 def command(*arguments, given=""):
-    return subprocess.run([sys.executable, "-m", "mlm.cli.use", *arguments], input=given, cwd=ROOT, capture_output=True,
-                          text=True, check=False, env=environment())
+    return subprocess.run(
+        [sys.executable, "-m", "mlm", *arguments],
+        input=given,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
 
 
 @pytest.mark.slow
 def test_the_command_prints_what_python_gives(models, runs, tmp_path):
     run, model = runs["wordpiece"].workdir, models["wordpiece"]
-    done = command("fill", run, "--json", "--top=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
+    done = command("fill", run, "--json", "--top_k=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
     assert done.returncode == 0, done.stderr
     given = ["the [MASK] is red .", "[MASK] the [MASK]"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"asked": text, "mask": mask, "rank": rank + 1, **one._asdict()} for text, masks in
-        zip(given, model.fill(given, top=2), strict=True) for mask, best in enumerate(masks)
-        for rank, one in enumerate(best)]
+        {"prompt": text, "mask": mask, "rank": rank + 1, **dataclasses.asdict(one)}
+        for text, masks in zip(given, model.fill_mask(given, top_k=2), strict=True)
+        for mask, best in enumerate(masks)
+        for rank, one in enumerate(best)
+    ]
     (tmp_path / "texts.txt").write_text("the apple .\nthe sky is red .\n")
-    done = command("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pool=first")
+    done = command("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pooling=first")
     assert done.returncode == 0 and "vectors.npy" in done.stdout, done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), model.embed(
-        ["the apple .", "the sky is red ."], pool="first"))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "vectors.npy"), model.encode(["the apple .", "the sky is red ."], pooling="first")
+    )
 
 
-def test_bad_arguments_of_the_command_are_refused_before_work(tmp_path, runs, monkeypatch):
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+def test_bad_arguments_of_the_command_are_refused_before_work(tmp_path, runs):
     (tmp_path / "a.npy").mkdir()
     for out in (tmp_path / "none" / "a.npy", tmp_path / "a.npy"):
-        monkeypatch.setattr(flags.FLAGS["out"], "value", str(out))
         with pytest.raises(errors.ConfigError, match=r"--out = .*a.npy.: expected a file in a folder that is there"):
-            use.main(["use", "embed", runs["words"].workdir, "a"])
+            use.main(["embed", runs["words"].workdir, "a", f"--out={out}"])
     with pytest.raises(errors.ConfigError, match="text = '': expected a text"):
-        use.main(["use", "predict", runs["words"].workdir, ""])
+        use.main(["predict", runs["words"].workdir, ""])
 
 
 @pytest.mark.slow
@@ -287,11 +352,12 @@ def test_the_command_refuses_in_one_line(runs):
     run = runs["wordpiece"].workdir
     done = command("fill", run)
     assert done.returncode == 2 and done.stderr.startswith("error: standard input = 0: expected a text"), done.stderr
-    for arguments, said in ((("fil", run, "a"), "did you mean 'fill'"), (("fill",), "expected what to do"),
-                            (("embed", run, "a"), "--out = '': expected"),
-                            (("similar", run, "a"), "--file = '': expected the file of texts to search")):
-        if not flags.FLAGS.is_parsed():
-            flags.FLAGS.mark_as_parsed()
+    for arguments, said in (
+        (("fil", run, "a"), "did you mean mlm fill"),
+        (("fill",), "the following arguments are required: MODEL"),
+        (("embed", run, "a"), "--out = '': expected"),
+        (("similar", run, "a"), "--file = '': expected the file of texts to search"),
+    ):
         with pytest.raises(errors.ConfigError, match=said) as refused:
-            use.main(["use", *arguments])
+            entry.run_command(list(arguments))
         assert "\n" not in str(refused.value)

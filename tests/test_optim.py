@@ -1,4 +1,5 @@
 """Schedules, the decay mask and the knobs of the optimiser."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +8,17 @@ import pytest
 from small import build, small_config
 
 from mlm.base import config
-from mlm.train.step import optim, program
+from mlm.training.step import optim, program
 
 
 def shares(**fields):
-    shape = optim.schedule(config.Optim(**fields), 100)
+    shape = optim.build_schedule(config.Optim(**fields), 100)
     return np.array([float(shape(step)) for step in range(101)])
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "constant"])
 def test_schedules_rise_to_the_peak_and_end_where_they_should(schedule):
-    share = shares(schedule=schedule, warmup_fraction=0.1, decay_fraction=0.2, final_fraction=0.05)
+    share = shares(schedule=schedule, warmup_fraction=0.1, decay_fraction=0.2, final_lr_fraction=0.05)
     np.testing.assert_allclose(share[:10], (np.arange(10) + 1) / 10, rtol=1e-5)
     assert share.max() == pytest.approx(1)
     assert (np.diff(share[10:]) <= 1e-6).all()
@@ -40,27 +41,41 @@ def test_the_inverse_square_root_is_that_of_the_updates_number():
 def test_weights_decay_and_biases_and_norms_do_not(family):
     cell = {"rnn": "gru"}.get(family, "")
     _, params, _ = build(small_config(family, cell))
-    decayed = {jax.tree_util.keystr(path): value for path, value in
-               jax.tree_util.tree_leaves_with_path(optim.decays(params))}
+    decayed = {
+        jax.tree_util.keystr(path): value
+        for path, value in jax.tree_util.tree_leaves_with_path(optim.make_decay_mask(params))
+    }
     assert all(value == ("kernel" in name or "embedding" in name) for name, value in decayed.items()), decayed
 
 
 def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
     cfg = small_config(optim__clip_norm=0.5, optim__weight_decay=0.1, optim__learning_rate=3e-3)
-    knobs = program.knobs(cfg)
+    knobs = program.make_train_hparams(cfg)
     params = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
     gradient = {"kernel": jnp.array([1.0, -2.0, 3.0, 0.1]), "bias": jnp.array([0.2, 0.0, -1.0])}
-    reference = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(
-        lambda step: 3e-3 * optim.schedule(cfg.optim, 1000)(step), 0.9, 0.98, 1e-6, weight_decay=0.1,
-        mask={"kernel": True, "bias": False}))
+    reference = optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.adamw(
+            lambda step: 3e-3 * optim.build_schedule(cfg.optim, 1000)(step),
+            0.9,
+            0.98,
+            1e-6,
+            weight_decay=0.1,
+            mask={"kernel": True, "bias": False},
+        ),
+    )
 
     @jax.jit
     def ours(knobs, params, state):
-        updates, state = optim.build(cfg.optim, 1000, knobs).update(gradient, state, params)
+        updates, state = optim.build_adamw(cfg.optim, 1000, knobs).update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    state, state_reference, mine, theirs = optim.build(cfg.optim, 1000, knobs).init(params), reference.init(params), \
-        params, params
+    state, state_reference, mine, theirs = (
+        optim.build_adamw(cfg.optim, 1000, knobs).init(params),
+        reference.init(params),
+        params,
+        params,
+    )
     for _ in range(3):
         mine, state = ours(knobs, mine, state)
         updates, state_reference = reference.update(gradient, state_reference, theirs)

@@ -1,4 +1,5 @@
 """Packed rows: what a row may hold in each mode, and that they are made once and whole."""
+
 import dataclasses
 import json
 import os
@@ -10,7 +11,7 @@ import pytest
 
 from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import columns, fetch, pack, packing, pairs
+from mlm.data.rows import bucket_cache, columns, pack, packing, segment_pairs
 from mlm.data.text import corpus
 
 LENGTH = 16
@@ -40,7 +41,7 @@ def folder(tmp_path_factory):
 def size(folder):
     """Entries for every word of the training split."""
     data = config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2)
-    return special.NUM_SPECIAL + len({w for text in corpus.documents(data, "train") for w in text.split()})
+    return special.NUM_SPECIAL + len({w for text in corpus.read_documents(data, "train") for w in text.split()})
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def knobs(folder, size, tmp_path):
     return config.Config(
         data=config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache=str(tmp_path / "cache")),
         tokenizer=config.Tokenizer(kind="words", vocab_size=size),
-        pack=config.Pack(mode="full_sentences", seq_len=LENGTH))
+        pack=config.Pack(mode="full_sentences", seq_len=LENGTH),
+    )
 
 
 def with_pack(knobs, **changes):
@@ -57,7 +59,9 @@ def with_pack(knobs, **changes):
 
 def documents_of(knobs, words):
     """Sentences of ids of each training document."""
-    return [[words.encode(s) for s in corpus.sentences(text)] for text in corpus.documents(knobs.data, "train")]
+    return [
+        [words.encode(s) for s in corpus.split_sentences(text)] for text in corpus.read_documents(knobs.data, "train")
+    ]
 
 
 def real(row):
@@ -70,13 +74,14 @@ def test_no_token_of_the_corpus_is_lost(knobs, mode):
     whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
     assert real(rows.train["ids"].ravel()) == whole and len(whole) > 2000
     assert rows.tokenizer.decode(real(rows.train["ids"].ravel())).split() == [
-        word for text in corpus.documents(knobs.data, "train") for word in text.split()]
+        word for text in corpus.read_documents(knobs.data, "train") for word in text.split()
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolate", [True, False])
 def test_padding_segments_and_positions_agree(knobs, mode, isolate):
-    rows = pack.load(with_pack(knobs, mode=mode, isolate=isolate))
+    rows = pack.load(with_pack(knobs, mode=mode, isolate_documents=isolate))
     assert rows.train["ids"].dtype == np.uint16
     for ids, segments, positions in zip(*(rows.train[name] for name in ("ids", "segments", "positions")), strict=True):
         used = int((ids != PAD).sum())
@@ -132,38 +137,38 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), special.NUM_SPECIAL)}
     document = {i: w.partition("w")[0] for w, i in number.items()}
     documents = [[[number[w] for w in s.split()] for s in t] for t in words]
-    rows = list(pairs.rows(iter(documents), LENGTH))
+    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
     assert 0.44 < np.mean([row.label for row in rows]) < 0.56
     for row in rows:
         assert len(row.ids) <= LENGTH
         assert row.ids[0] == CLS
         assert [i for i, x in enumerate(row.ids) if x == SEP] == [row.second - 1, len(row.ids) - 1]
-        a, b = row.ids[1:row.second - 1], row.ids[row.second:-1]
+        a, b = row.ids[1 : row.second - 1], row.ids[row.second : -1]
         assert a and b and np.all(np.diff(a) == 1) and np.all(np.diff(b) == 1)
         assert len({document[i] for i in a}) == len({document[i] for i in b}) == 1
         assert (document[a[0]] == document[b[0]]) == row.label
         assert not row.label or b[0] > a[-1]
     assert np.mean([len(row.ids) for row in rows]) > 0.8 * LENGTH
-    assert [r.ids for r in pairs.rows(iter(documents), LENGTH)] == [r.ids for r in rows]
+    assert [r.ids for r in segment_pairs.sample_segment_pairs(iter(documents), LENGTH)] == [r.ids for r in rows]
 
 
 def test_pairs_leave_out_little_of_the_text():
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
-    rows = list(pairs.rows(iter(documents), LENGTH))
-    seen = {i for row in rows for i in (row.ids if row.label else row.ids[:row.second])}
+    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
+    seen = {i for row in rows for i in (row.ids if row.label else row.ids[: row.second])}
     assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
 
 
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
-    monkeypatch.setattr(pairs, "WINDOW", 500)
+    monkeypatch.setattr(segment_pairs, "WINDOW_TOKENS", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
-    rows = list(pairs.rows(iter(documents), LENGTH))
+    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
     away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
     assert min(away) > 0 and max(away) < 40
 
 
 def test_a_lone_document_still_gives_pairs():
-    rows = list(pairs.rows(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
+    rows = list(segment_pairs.sample_segment_pairs(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
     assert {row.label for row in rows} == {0, 1}
 
 
@@ -171,10 +176,10 @@ def test_sentence_kinds_mark_the_second_segment(knobs):
     rows = pack.load(with_pack(knobs, mode="segment_pair"))
     for ids, types in zip(rows.train["ids"], rows.train["types"], strict=True):
         first, last = np.flatnonzero(ids == SEP)
-        assert not types[:first + 1].any() and types[first + 1:last + 1].all() and not types[last + 1:].any()
-    assert set(rows.train["next"].tolist()) == {0, 1} and rows.about.labels == ("next_B",)
+        assert not types[: first + 1].any() and types[first + 1 : last + 1].all() and not types[last + 1 :].any()
+    assert set(rows.train["next"].tolist()) == {0, 1} and rows.about.label_names == ("next_B",)
     plain = pack.load(knobs)
-    assert plain.train.keys() == {"ids", "segments", "positions"} and plain.about.labels == ()
+    assert plain.train.keys() == {"ids", "segments", "positions"} and plain.about.label_names == ()
 
 
 def test_unigram_counts_are_those_of_the_training_rows(knobs):
@@ -182,7 +187,7 @@ def test_unigram_counts_are_those_of_the_training_rows(knobs):
     train, validation = packed.train, packed.validation
     counts_V = np.bincount(train["ids"].ravel(), minlength=packed.about.vocab_size)
     counts_V[PAD] = 0
-    assert np.array_equal(np.frombuffer(packed.about.unigram, np.int64), counts_V)
+    assert np.array_equal(np.frombuffer(packed.about.unigram_counts, np.int64), counts_V)
     assert len(validation["ids"]) and not set(map(bytes, train["ids"])) & set(map(bytes, validation["ids"]))
 
 
@@ -198,25 +203,29 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         file.writelines(f"w{i}{' ' if i % 50 else chr(10)}" for i in range(count))
     (tmp_path / "b.txt").write_text("w1 w2")
-    rows = pack.load(config.Config(
-        data=config.Data(corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt",
-                         cache=str(tmp_path)),
-        tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
-        pack=config.Pack(mode="full_sentences", seq_len=64)))
+    rows = pack.load(
+        config.Config(
+            data=config.Data(
+                corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt", cache=str(tmp_path)
+            ),
+            tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
+            pack=config.Pack(mode="full_sentences", seq_len=64),
+        )
+    )
     assert rows.train["ids"].dtype == np.uint32 and rows.train["ids"].max() == count + 4
     assert sorted(real(rows.train["ids"].ravel())) == list(range(5, count + 5))
 
 
 def test_sentences_lose_white_space_only():
     text = "One . Two! Three?  Four\nfive\n\n 日本語。中国語。 3.14 e.g."
-    found = list(corpus.sentences(text))
+    found = list(corpus.split_sentences(text))
     assert found == ["One .", "Two!", "Three?", "Four", "five", "日本語。", "中国語。", "3.14 e.g."]
     assert "".join("".join(found).split()) == "".join(text.split())
 
 
 def test_rows_are_made_once_and_for_each_choice(knobs, monkeypatch):
     first = pack.load(knobs)
-    monkeypatch.setattr(columns, "Writer", None)  # a second making would fail
+    monkeypatch.setattr(columns, "SplitWriter", None)  # a second making would fail
     assert np.array_equal(pack.load(knobs).train["ids"], first.train["ids"])
     with pytest.raises(TypeError):
         pack.load(with_pack(knobs, length=LENGTH + 1))
@@ -232,8 +241,10 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
     assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
 
 
-@pytest.mark.parametrize("noun, name", [("rows", "train.ids.bin"), ("rows", "unigram.bin"), ("rows", "manifest.json"),
-                                        ("tokenizer", "words.txt")])
+@pytest.mark.parametrize(
+    "noun, name",
+    [("rows", "train.ids.bin"), ("rows", "unigram.bin"), ("rows", "manifest.json"), ("tokenizer", "words.txt")],
+)
 @pytest.mark.parametrize("change", ["flip", "cut", "remove"])
 def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, change):
     before = pack.load(knobs)
@@ -243,7 +254,7 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
     half = len(whole) // 2
     path.unlink()  # the rows already mapped stay as they were
     if change != "remove":
-        path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1:] if change == "flip" else b""))
+        path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1 :] if change == "flip" else b""))
     after = pack.load(knobs)
     assert np.array_equal(after.train["ids"], copy) and after.about == before.about
     assert path.read_bytes() == whole
@@ -252,14 +263,18 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
 
 def test_a_changed_count_is_noticed(knobs, caplog):
     count = len(pack.load(knobs).train["ids"])
-    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / fetch.MANIFEST
+    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / bucket_cache.MANIFEST
     path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
-    assert len(pack.load(knobs).train["ids"]) == count and "manifest.json is damaged: it is not" in caplog.text
+    assert (
+        len(pack.load(knobs).train["ids"]) == count
+        and "manifest.json is damaged: its digest does not match" in caplog.text
+    )
 
 
 def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
     def fail(*_, **__):
         raise KeyboardInterrupt
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(np, "bincount", fail)  # called after the first block of rows
         pack.load(knobs)

@@ -1,4 +1,5 @@
 """Figures and the page hold the sweep's numbers, can be told apart, and say where they come from."""
+
 import copy
 import csv
 import html
@@ -16,7 +17,7 @@ from experiments import architectures
 from mlm.base import estimates
 from mlm.objectives import mlm
 from mlm.report import charts, figures, series
-from mlm.report.pages import origin, recipe, sheet
+from mlm.report.pages import docstring, run_provenance, table_blocks
 from mlm.report.pages import sweep as page
 
 
@@ -28,11 +29,11 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(sweep):
-    return page.write(*sweep[:1], pages.EXPERIMENT, sweep[1], 8)
+    return page.write_report(*sweep[:1], pages.EXPERIMENT, sweep[1], 8)
 
 
 def all_charts(sweep):
-    return {chart.name: chart for chart in charts.of(sweep[1], *pages.with_paper(sweep[1]))}
+    return {chart.name: chart for chart in charts.build_charts(sweep[1], *pages.with_paper(sweep[1]))}
 
 
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
@@ -42,24 +43,32 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     assert (line.name, line.x) == ("lstm-tiny", [2, 4])
     assert line.y[1] == pytest.approx((np.mean(ends), *ends)) and line.y[0].mean == pytest.approx(np.mean(ends) + 2)
     (floor,) = chart.references
-    assert floor.name == "exact optimum" and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
+    assert floor.name == "Bayes optimum" and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
     assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
 
 
 def test_curves_have_their_places_on_all_axes_and_files_say_the_same(sweep, tmp_path):
-    chart = all_charts(sweep)["gap-by-step"]
-    at = {axis.along: axis.x[1] for axis in chart.axes}  # means of seeds 0 and 1
+    chart = all_charts(sweep)["excess_loss-by-step"]
+    at = {axis.name: axis.x[1] for axis in chart.axes}  # means of seeds 0 and 1
     assert at == {"step": [2, 4], "tokens": [2048.25, 4096.5], "seconds": [4.25, 8.5], "flops": [0.5e9, 1e9]}
-    cost, training = (all_charts(sweep)[name] for name in ("gap-by-cost", "training"))
+    cost, training = (all_charts(sweep)[name] for name in ("excess_loss-by-cost", "training"))
     assert [one.x for one in cost.charts] == ["training tokens", "seconds of training", "training FLOPs"]
     assert cost.charts[2].series[1].x == at["flops"] and cost.charts[2].series[1].y == chart.series[1].y
-    figures.draw(tmp_path, training)
+    figures.draw_chart(tmp_path, training)
     with (tmp_path / "training.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["series"] == "gru-tiny"]
-    assert [(float(row["step"]), float(row["flops"]), float(row["training_gradient_norm"]),
-             float(row["training_learning_rate"])) for row in rows] == [(2, 0.5e9, 1, 5e-6), (4, 1e9, 1, 2.5e-6)]
-    assert [one.value for one in training.charts] == [f"training_{name}" for name in (
-        "loss", "gradient_norm", "learning_rate", "tokens_per_second")]
+    assert [
+        (
+            float(row["step"]),
+            float(row["flops"]),
+            float(row["training_gradient_norm"]),
+            float(row["training_learning_rate"]),
+        )
+        for row in rows
+    ] == [(2, 0.5e9, 1, 5e-6), (4, 1e9, 1, 2.5e-6)]
+    assert [one.y_name for one in training.charts] == [
+        f"training_{name}" for name in ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
+    ]
 
 
 def test_an_axis_that_some_runs_know_nothing_of_is_left_out(sweep):
@@ -67,9 +76,9 @@ def test_an_axis_that_some_runs_know_nothing_of_is_left_out(sweep):
     results[0]["flops"] = None
     del results[1]["history"][0]["timed_seconds"]
     results[2]["history"][0]["tokens_per_second"] = None  # of a record without a timed step
-    found = {chart.name: chart for chart in charts.of(results, [], [])}
-    assert [axis.along for axis in found["gap-by-step"].axes] == ["step", "tokens"]
-    assert [axis.along for axis in found["training"].charts[0].axes] == ["step", "tokens"]
+    found = {chart.name: chart for chart in charts.build_charts(results, [], [])}
+    assert [axis.name for axis in found["excess_loss-by-step"].axes] == ["step", "tokens"]
+    assert [axis.name for axis in found["training"].charts[0].axes] == ["step", "tokens"]
     assert found["training"].charts[3].series[1].x == [4]
 
 
@@ -77,28 +86,30 @@ def test_a_share_s_bars_are_whole_within_the_axes(sweep):
     widest = estimates.Estimate(0.4, 0.0, 1.0)
     chart = all_charts(sweep)["accuracy-by-rate"]
     chart = chart._replace(series=[line._replace(y=[widest] * 2) for line in chart.series])
-    figure, _ = figures.lines(chart)
+    figure, _ = figures.draw_lines(chart)
     low, high = figure.axes[0].get_ylim()
     assert low < 0 and high > 1
-    shown = charts.Intervals("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True)
-    (row,) = page.interval_plot(shown)["rows"]
+    shown = charts.IntervalChart("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True)
+    (row,) = page.layout_intervals(shown)["rows"]
     assert (row["low"], row["high"]) == (0, 100)
-    figure, _ = figures.intervals(shown)
+    figure, _ = figures.draw_intervals(shown)
     low, high = figure.axes[0].get_xlim()
     assert low < 0 and high > 1
 
 
 def test_a_long_name_of_a_row_is_whole_within_its_figure():
     name = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
-    shown = charts.Intervals("loss", "loss", ".3f", [(name, estimates.Estimate(0.4, 0.3, 0.5), None)] * 4, share=False)
-    figure, _ = figures.intervals(shown)
+    shown = charts.IntervalChart(
+        "loss", "loss", ".3f", [(name, estimates.Estimate(0.4, 0.3, 0.5), None)] * 4, share=False
+    )
+    figure, _ = figures.draw_intervals(shown)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
     assert min(box.x0 for box in boxes) >= 0
     assert min(above.y0 - below.y1 for above, below in itertools.pairwise(boxes)) > 0
     assert axes.get_window_extent().width > figure.bbox.width / 3
-    figures.intervals(shown._replace(rows=[("", shown.rows[0][1], None)]))  # nor does one without a name
+    figures.draw_intervals(shown._replace(rows=[("", shown.rows[0][1], None)]))  # nor does one without a name
 
 
 def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):
@@ -112,63 +123,76 @@ def plain(text):
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()).replace(" .", ".").replace(" ,", ",")
 
 
-@pytest.mark.parametrize(("name", "other", "said"), [
-    ("commit", start(commit="fedcba9876543210"), "commit: 0123456 (5 runs); fedcba9 (1 run: gru)"),
-    ("changed files", start(changed_files=" M mlm/a.py\n?? b <i>.py"),
-     "changed files: none (5 runs); mlm/a.py, b <i>.py (1 run: gru)"),
-    ("device", start(device="NVIDIA H200", devices=8, processes=2),
-     "device: cpu (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)"),
-    ("jax", start(versions={"jax": "0.11.1", "flax": "0.12.8"}), "jax: 0.10.2 (5 runs); 0.11.1 (1 run: gru)"),
-    ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
-], ids=["commit", "changed files", "device", "jax", "nothing is known"])
+@pytest.mark.parametrize(
+    ("name", "other", "said"),
+    [
+        ("commit", start(commit="fedcba9876543210"), "commit: 0123456 (5 runs); fedcba9 (1 run: gru)"),
+        (
+            "changed files",
+            start(changed_files=" M mlm/a.py\n?? b <i>.py"),
+            "changed files: none (5 runs); mlm/a.py, b <i>.py (1 run: gru)",
+        ),
+        (
+            "device",
+            start(device="NVIDIA H200", devices=8, processes=2),
+            "device: cpu (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)",
+        ),
+        ("jax", start(versions={"jax": "0.11.1", "flax": "0.12.8"}), "jax: 0.10.2 (5 runs); 0.11.1 (1 run: gru)"),
+        ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
+    ],
+    ids=["commit", "changed files", "device", "jax", "nothing is known"],
+)
 def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, other, said):
     results = copy.deepcopy(sweep[1])
     results[3]["provenance"] = [other] if other else []
     text = pages.html(results)
     before, _, after = plain(text).partition("Is it better?")
     assert said in before and f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
-    (row,) = re.findall(r'<th scope=row data-key="gru-tiny-seed1-0123ab">.*?</tr>',
-                        text.partition("<span>What each run took")[2], re.DOTALL)
+    (row,) = re.findall(
+        r'<th scope=row data-key="gru-tiny-seed1-0123ab">.*?</tr>',
+        text.partition("<span>Costs, provenance and times of each run")[2],
+        re.DOTALL,
+    )
     assert row.count('"config odd"') == (6 if other is None else 1)
 
 
 def test_a_continued_run_is_by_all_whose_steps_it_kept():
     lost, first, second = (start(step=step, commit=letter * 40) for step, letter in ((0, "a"), (0, "b"), (3, "c")))
-    assert origin.origin([lost, first, second])["commit"] == "bbbbbbb, then ccccccc"
-    assert origin.origin([lost, first])["commit"] == "bbbbbbb"
-    assert origin.origin([start(commit=None, changed_files=None)])["commit"] == origin.UNKNOWN
+    assert run_provenance.describe_run([lost, first, second])["commit"] == "bbbbbbb, then ccccccc"
+    assert run_provenance.describe_run([lost, first])["commit"] == "bbbbbbb"
+    assert run_provenance.describe_run([start(commit=None, changed_files=None)])["commit"] == run_provenance.UNKNOWN
 
 
 def test_wide_tables_are_cut_into_blocks_that_hold_every_column_once():
-    heads = [sheet.Cell(f"column {i}", None, "number" if i else "") for i in range(60)]
-    rows = [[sheet.Cell(f"{j}.{i}", str(i)) for i in range(60)] for j in range(3)]
-    blocks = sheet.blocks(heads, rows)
+    heads = [table_blocks.TableCell(f"column {i}", None, "number" if i else "") for i in range(60)]
+    rows = [[table_blocks.TableCell(f"{j}.{i}", str(i)) for i in range(60)] for j in range(3)]
+    blocks = table_blocks.split_table(heads, rows)
     assert len(blocks) > 2 and all(block.heads[0] == heads[0] for block in blocks)
     assert [head for block in blocks for head in block.heads[1:]] == heads[1:]
     assert [cell for block in blocks for cell in block.rows[2][1:]] == rows[2][1:]
-    assert len(sheet.blocks(heads[:8], [row[:8] for row in rows])) == 1
+    assert len(table_blocks.split_table(heads[:8], [row[:8] for row in rows])) == 1
 
 
 @pytest.mark.parametrize("name", ["architectures", "masking_rate", "dynamic_masking"])
 def test_the_recipe_loses_no_word_and_keeps_the_columns_of_a_table(name):
     text = importlib.import_module(f"experiments.{name}").__doc__.partition("\n\n")[2].strip()
-    entries = recipe.entries(text)
+    entries = docstring.parse_entries(text)
     assert " ".join(" ".join([term, *(piece.text for piece in said)]) for term, said in entries).split() == text.split()
     for _, said in entries:
         for piece in said:
-            assert piece.fixed == ("  " in piece.text)
-    assert recipe.entries("Free text,\nof two lines.") == []
+            assert piece.preformatted == ("  " in piece.text)
+    assert docstring.parse_entries("Free text,\nof two lines.") == []
 
 
 def test_points_carry_what_their_seeds_can_say(sweep):
     results = sweep[1]
-    lines, floor = series.by_rate(results, "loss")
-    assert lines[1].y[0] == estimates.estimate([at_rate(result, "0.15")["loss"] for result in results[2:4]])
+    lines, floor = series.build_rate_series(results, "loss")
+    assert lines[1].y[0] == estimates.estimate_mean([at_rate(result, "0.15")["loss"] for result in results[2:4]])
     assert [value.mean for value in floor.y] == [at_rate(results[0], rate)["floor"] for rate in ("0.15", "0.5")]
     assert lines[0].x == [15, 50]
-    assert series.by_rate(results[:1], "loss")[0][0].y[0] == (at_rate(results[0], "0.15")["loss"], None, None)
-    probe = charts.probe(results, "agreement")
-    told = series.probes(results[0])["agreement"]["distance"]
+    assert series.build_rate_series(results[:1], "loss")[0][0].y[0] == (at_rate(results[0], "0.15")["loss"], None, None)
+    probe = charts.build_probe_chart(results, "agreement")
+    told = series.probe_results(results[0])["agreement"]["distance"]
     assert [value.mean for value in probe.references[0].y] == [one["optimum"] for one in told]
     assert probe.series[0].y[0] == pytest.approx((0.91, 0.9, 0.92))  # the lowest and highest seed
     assert probe.series[0].x == ["0", "1\N{EN DASH}3", "≥4"]
@@ -176,22 +200,24 @@ def test_points_carry_what_their_seeds_can_say(sweep):
 
 def test_a_figure_is_written_in_three_forms_and_again_the_same(sweep, tmp_path):
     found = all_charts(sweep)
-    some = [found[name] for name in ("loss-by-step", "recall-by-distance", "gap-matrix", "accuracy-intervals")]
+    some = [found[name] for name in ("loss-by-step", "recall-by-distance", "excess_loss-matrix", "accuracy-intervals")]
     for chart, folder in itertools.product(some, ("a", "b")):
-        figures.draw(tmp_path / folder, chart)
+        figures.draw_chart(tmp_path / folder, chart)
     files = sorted((tmp_path / "a").iterdir())
     assert len(files) == 3 * len(some)
     for file in files:
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
-    with (tmp_path / "a" / "gap-matrix.csv").open() as file:
-        cells = {(row["group"], float(row["rate"])): float(row["gap"]) for row in csv.DictReader(file)}
-    assert cells["gru-tiny", 50] == pytest.approx(np.mean([at_rate(result, "0.5")["gap"] for result in sweep[1][2:4]]))
+    with (tmp_path / "a" / "excess_loss-matrix.csv").open() as file:
+        cells = {(row["group"], float(row["rate"])): float(row["excess_loss"]) for row in csv.DictReader(file)}
+    assert cells["gru-tiny", 50] == pytest.approx(
+        np.mean([at_rate(result, "0.5")["excess_loss"] for result in sweep[1][2:4]])
+    )
 
 
 def test_the_legend_of_twelve_series_covers_nothing():
     value = estimates.Estimate(1.0, 0.5, 1.5)
     lines = [series.Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
-    figure, _ = figures.lines(charts.Lines("loss", "step", "", "step", LOSS, lines, []))
+    figure, _ = figures.draw_lines(charts.LineChart("loss", "step", "", "step", LOSS, lines, []))
     figure.draw_without_rendering()
     (axes,), (legend,) = figure.axes, figure.legends
     box = legend.get_window_extent()
@@ -204,29 +230,29 @@ def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
     text = written.read_text()
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//|@import|url\((?!#)", text)
     assert "&lt;b&gt;order&lt;/b&gt;" in text and "<script>alert" not in text
-    assert "6 of 8 points are in" in re.sub(r"<[^>]*>", "", text)
+    assert "6 of 8 points are finished" in re.sub(r"<[^>]*>", "", text)
     for link in re.findall(r'href="([^"#:]+)"', text):
         assert (written.parent / link).exists(), link
 
 
 def test_data_cannot_end_the_script_that_holds_it():
-    held = page.embedded({"a": "</script><!-- & -->"})
+    held = page.embed_json({"a": "</script><!-- & -->"})
     assert not set("<>&") & set(held) and json.loads(held) == {"a": "</script><!-- & -->"}
 
 
 def test_a_sweep_without_results_has_a_page_too(tmp_path):
-    text = page.write(tmp_path, architectures, [], 12).read_text()
+    text = page.write_report(tmp_path, architectures, [], 12).read_text()
     assert "0 of 12" in text and "<table" not in text
 
 
 def test_a_text_corpus_has_neither_floor_nor_probes(sweep):
     results = copy.deepcopy(sweep[1])
     for result in results:
-        result |= {"answers": {}, "history": [], "scores": result["scores"][:len(mlm.SCORES)]}
-        for name in ("floor", "floor_se", "gap", "gap_se", "window_floor"):
+        result |= {"evaluations": {}, "history": [], "scores": result["scores"][: len(mlm.SCORES)]}
+        for name in ("floor", "floor_se", "excess_loss", "excess_loss_se", "window_floor"):
             del result["evaluation"][name]
     rows, columns = architectures.table(results)
-    found = [chart.name for chart in charts.of(results, rows, columns)]
+    found = [chart.name for chart in charts.build_charts(results, rows, columns)]
     assert found == ["loss-intervals", "accuracy-intervals"]
 
 
@@ -235,6 +261,6 @@ def test_where_higher_is_better_the_highest_of_a_column_stands_out(sweep):
     for place, result in enumerate(results):
         result["scores"] = [score._asdict() for score in SCORES if score.name == "accuracy"]
         at_rate(result, "0.5")["accuracy"] = 0.3 + place // 2 / 10
-    (chart,) = charts.heat(results)
-    assert [row[1] for row in chart.from_best()] == pytest.approx([0.2, 0.1, 0.0])
-    assert chart.behind == "below the highest of"
+    (chart,) = charts.build_heat_maps(results)
+    assert [row[1] for row in chart.distances()] == pytest.approx([0.2, 0.1, 0.0])
+    assert chart.distance_words == "below the highest of"

@@ -1,4 +1,5 @@
 """Two real processes of one run that differ, or of which one dies: both end, each with one line that says why."""
+
 import os
 import re
 import shutil
@@ -15,10 +16,23 @@ from mlm.launch import local_processes
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-SMALL = {"data.path": "PLACE/text/*.txt", "data.validation_fraction": 0.3, "data.cache": "PLACE/cache",
-         "tokenizer.kind": "words", "tokenizer.vocab_size": 13, "pack.seq_len": 16, "model.num_layers": 1,
-         "model.width": 8, "model.mlp_dim": 8, "model.num_heads": 2, "train.batch_size": 8, "train.steps": 1_000_000,
-         "train.log_every": 1, "eval.batch_size": 8, "workdir": "PLACE/run"}
+SMALL = {
+    "data.path": "PLACE/text/*.txt",
+    "data.validation_fraction": 0.3,
+    "data.cache": "PLACE/cache",
+    "tokenizer.kind": "words",
+    "tokenizer.vocab_size": 13,
+    "pack.seq_len": 16,
+    "model.num_layers": 1,
+    "model.width": 8,
+    "model.mlp_dim": 8,
+    "model.num_heads": 2,
+    "train.batch_size": 8,
+    "train.steps": 1_000_000,
+    "train.log_every": 1,
+    "eval.batch_size": 8,
+    "workdir": "PLACE/run",
+}
 FASTER = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 SECONDS = 30  # after which the other has ended
 
@@ -31,20 +45,30 @@ class Pair:
             (place / name).mkdir(exist_ok=True)
             for number in range(20):
                 (place / name / f"{number}.txt").write_text(f"{name[:1]} {'b c ' * number}d e f g a.\n" * 9)
-        port = local_processes.free_port()
+        port = local_processes.find_free_port()
         self.place = place
         fields = [f"--config.{name}={str(value).replace('PLACE', str(place))}" for name, value in SMALL.items()]
-        both = [sys.executable, "-m", "mlm.cli.train", *fields, f"--coordinator=localhost:{port}", "--processes=2"]
+        both = [sys.executable, "-m", "mlm", "train", *fields, f"--coordinator=localhost:{port}", "--processes=2"]
         self.processes = []
         for number, more, variables, folder in ((0, (), {}, ROOT), (1, other, environment or {}, root)):
             words = [*both, f"--process={number}", *(word.replace("PLACE", str(place)) for word in more)]
-            self.processes.append(subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                                   text=True, env=os.environ | FASTER | variables))
+            self.processes.append(
+                subprocess.Popen(
+                    words,
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | FASTER | variables,
+                )
+            )
 
     def trains(self):
         """Waits until steps are made."""
-        while not (self.place / "run" / "metrics.jsonl").exists() or not (
-                self.place / "run" / "metrics.jsonl").stat().st_size:
+        while (
+            not (self.place / "run" / "metrics.jsonl").exists()
+            or not (self.place / "run" / "metrics.jsonl").stat().st_size
+        ):
             assert all(process.poll() is None for process in self.processes), self.ends()
             time.sleep(0.1)
 
@@ -55,16 +79,19 @@ class Pair:
 
 
 def test_another_learning_rate(tmp_path):
-    said = "error: the processes of this run differ: config.optim.learning_rate is 0.001 on process 0 and 0.1 on " \
-           "process 1"
+    said = (
+        "error: the processes of this run differ: config.optim.learning_rate is 0.001 on process 0 and 0.1 on process 1"
+    )
     assert Pair(tmp_path, ["--config.optim.learning_rate=0.1"]).ends() == [(2, [said])] * 2
 
 
 def test_other_documents(tmp_path):
     ends = Pair(tmp_path, ["--config.data.path=PLACE/other/*.txt"]).ends()
     assert ends[0] == ends[1] and ends[0][0] == 2
-    assert re.fullmatch(r"error: the processes of this run differ: corpus is \w+ on process 0 and \w+ on process 1.*",
-                        "\n".join(ends[0][1]))
+    assert re.fullmatch(
+        r"error: the processes of this run differ: corpus is \w+ on process 0 and \w+ on process 1.*",
+        "\n".join(ends[0][1]),
+    )
 
 
 def test_other_code(tmp_path):
@@ -73,21 +100,30 @@ def test_other_code(tmp_path):
         file.write("# one line more\n")
     ends = Pair(tmp_path, root=tmp_path / "copy").ends()
     assert ends[0] == ends[1] and ends[0][0] == 2
-    assert re.fullmatch(r"error: [\w ]*differ: the code of mlm \(SHA-256\) is \w+ on process 0 and \w+ on process 1",
-                        "\n".join(ends[0][1]))
+    assert re.fullmatch(
+        r"error: [\w ]*differ: the code of mlm \(SHA-256\) is \w+ on process 0 and \w+ on process 1",
+        "\n".join(ends[0][1]),
+    )
 
 
 def test_another_number_of_devices(tmp_path):
     flags = f"{FASTER['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     ends = Pair(tmp_path, environment={"XLA_FLAGS": flags}).ends()
-    assert ends == [(2, ["error: the processes of this run differ: the number of devices is 1 on process 0 and 2 on "
-                         "process 1"])] * 2
+    assert (
+        ends
+        == [
+            (2, ["error: the processes of this run differ: the number of devices is 1 on process 0 and 2 on process 1"])
+        ]
+        * 2
+    )
 
 
 def test_a_wrong_field_before_they_meet(tmp_path):
     said = "config.mask.raet: no such field; did you mean config.mask.rate?"
     assert Pair(tmp_path, ["--config.mask.raet=0.4"]).ends() == [
-        (2, [f"error: process 1 of this run ended: {said}"]), (2, [f"error: {said}"])]
+        (2, [f"error: process 1 of this run ended: {said}"]),
+        (2, [f"error: {said}"]),
+    ]
 
 
 def test_texts_that_one_lacks(tmp_path):
@@ -106,5 +142,8 @@ def test_one_is_killed_as_they_train(tmp_path, number):
     assert time.monotonic() - killed < SECONDS
     code, lines = ends[1 - number]
     assert ends[number] == (-signal.SIGKILL, []) and code == 1
-    assert re.fullmatch(rf"error: (process {number}|another process) of this run ended; start all again, they continue",
-                        "\n".join(lines))
+    assert re.fullmatch(
+        rf"error: (process {number}|another process) of this run ended; restart all processes to "
+        "continue",
+        "\n".join(lines),
+    )

@@ -1,4 +1,5 @@
 """A plan counts what the papers count by hand, knows the memory of the real step, and its remedies are remedies."""
+
 import contextlib
 import functools
 import math
@@ -16,17 +17,18 @@ from mlm.base import config, fields
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.objectives import masking
-from mlm.train import resolution
-from mlm.train.step import cost, program
+from mlm.training import resolution
+from mlm.training.step import cost, program
 
 pytestmark = pytest.mark.slow
+
 
 def member(**changes):
     return small_config(**{"tokenizer__vocab_size": 500, "data__path": "text.txt", "train__batch_size": 64} | changes)
 
 
 def point(cfg, kind="H200", number=1, exact=False) -> dict:
-    return plan.point("a", cfg, plan.Plan(accelerators.KINDS[kind], number, 0.5, exact))
+    return plan.plan_point("a", cfg, plan.PlanOptions(accelerators.ACCELERATORS[kind], number, 0.5, exact))
 
 
 def allocated() -> int:
@@ -35,13 +37,22 @@ def allocated() -> int:
 
 @pytest.mark.parametrize("rate", [0.15, 0.8])
 def test_flops_of_base_are_six_n_d_and_attention(rate):
-    cfg = resolution.resolve(fields.override(config.Config(), {
-        "model.size": "base", "mask.rate": rate, "data.path": "text.txt", "tokenizer.vocab_size": 30_522,
-        "train.steps": 1000, "train.batch_size": 16}))
+    cfg = resolution.resolve(
+        fields.override(
+            config.Config(),
+            {
+                "model.size": "base",
+                "mask.rate": rate,
+                "data.path": "text.txt",
+                "tokenizer.vocab_size": 30_522,
+                "train.steps": 1000,
+                "train.batch_size": 16,
+            },
+        )
+    )
     row = point(cfg)
-    tokens, predictions = 1000 * 16 * 128, 1000 * 16 * masking.slots(rate, 128)
-    by_hand = (6 * 12 * 12 * 768**2 * tokens + 12 * 12 * 128 * 768 * tokens
-               + 6 * (768 + 30_522) * 768 * predictions)
+    tokens, predictions = 1000 * 16 * 128, 1000 * 16 * masking.count_slots(rate, 128)
+    by_hand = 6 * 12 * 12 * 768**2 * tokens + 12 * 12 * 128 * 768 * tokens + 6 * (768 + 30_522) * 768 * predictions
     assert row["tokens"] == tokens and row["parameters"] == pytest.approx(110e6, rel=0.01)
     assert row["flops"] == pytest.approx(by_hand, rel=0.05)
     assert row["hours"] == pytest.approx(row["flops"] / (0.5 * 989e12) / 3600)
@@ -50,12 +61,12 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
 def test_flops_are_counted_where_a_plugin_counts_none(monkeypatch):
     """As GPUs' and TPUs' plugins do, which JAX asks by this function; what is lowered for the CPU is counted."""
     cfg = small_config(pack__seq_len=16)
-    expected = cost.per_step(cfg, 50)
+    expected = cost.count_step_flops(cfg, 50)
     monkeypatch.setattr(xla_bridge, "using_pjrt_c_api", lambda backend=None: jax.config.jax_default_device is None)
-    cost._lowered.cache_clear()
+    cost._count_lowered_flops.cache_clear()
     jax.clear_caches()
     assert jax.jit(lambda x: x + 1).lower(1.0).cost_analysis() is None
-    assert cost.per_step(cfg, 50) == expected > 0
+    assert cost.count_step_flops(cfg, 50) == expected > 0
 
 
 def test_more_devices_take_less_time_and_memory_each():
@@ -65,35 +76,55 @@ def test_more_devices_take_less_time_and_memory_each():
     state = 3 * 4 * rows[0]["parameters"]  # parameters and both moments, float32
     assert state < 1e9 * rows[1]["memory"] < 1e9 * rows[0]["memory"]
     assert point(cfg, "v5e-8", 1)["memory"] < rows[1]["memory"]
-    assert "does not divide by 3 devices" in point(cfg, "A100", 3)["fits"]
+    assert "is not divisible by 3 devices" in point(cfg, "A100", 3)["fits"]
     assert allocated() - before < rows[0]["parameters"]
 
 
-@pytest.mark.parametrize("member_of", [
-    {}, {"train__grad_accum_steps": 4}, {"mask__rate": 0.8}, {"family": "feedforward", "cell": "bag"},
-    {"family": "rnn", "cell": "lstm"}], ids=["transformer", "parts", "rate", "bag", "lstm"])
+@pytest.mark.parametrize(
+    "member_of",
+    [
+        {},
+        {"train__grad_accum_steps": 4},
+        {"mask__rate": 0.8},
+        {"family": "feedforward", "cell": "bag"},
+        {"family": "rnn", "cell": "lstm"},
+    ],
+    ids=["transformer", "parts", "rate", "bag", "lstm"],
+)
 def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
     """Of a step whose rows take more than its state, and whose vocabulary is large."""
-    cfg = small_config(**{"tokenizer__vocab_size": 8000, "data__path": "text.txt", "train__batch_size": 64,
-                          "pack__seq_len": 128, "model__max_positions": 128, "model__width": 64, "model__mlp_dim": 256,
-                          "model__num_layers": 4} | member_of)
+    cfg = small_config(
+        **{
+            "tokenizer__vocab_size": 8000,
+            "data__path": "text.txt",
+            "train__batch_size": 64,
+            "pack__seq_len": 128,
+            "model__max_positions": 128,
+            "model__width": 64,
+            "model__mlp_dim": 256,
+            "model__num_layers": 4,
+        }
+        | member_of
+    )
     ours, theirs = point(cfg)["memory"], point(cfg, exact=True)["memory"]
-    assert theirs / plan.ERROR <= ours <= theirs * plan.ERROR
+    assert theirs / plan.ESTIMATE_ERROR <= ours <= theirs * plan.ESTIMATE_ERROR
 
 
 def test_near_the_edge_only_the_compiler_tells(monkeypatch):
-    needs = 1e9 * point(member())["memory"] / plan.USABLE
+    needs = 1e9 * point(member())["memory"] / plan.USABLE_MEMORY
     for share, fits in ((1.3, "yes"), (1.1, "perhaps: --exact compiles it to know"), (0.9, "perhaps")):
-        monkeypatch.setitem(accelerators.KINDS, "near", accelerators.Kind(1e12, share * needs, 1, ""))
+        monkeypatch.setitem(accelerators.ACCELERATORS, "near", accelerators.Accelerator(1e12, share * needs, 1, ""))
         assert point(member(), "near")["fits"].startswith(fits)
         assert point(member(), "near", exact=True)["fits"].split(":")[0] in ("yes", "no")
 
 
 def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_other(monkeypatch):
-    monkeypatch.setattr(cost, "memory", None)
+    monkeypatch.setattr(cost, "measure_step_memory", None)
     points = {"a": member(seed=1), "bad": member(), "b": member(train__steps=7)}
-    monkeypatch.setattr(plan, "vocab_size", lambda cfg: plan.errors.require(cfg != points["bad"], "x", 1, "2") or 500)
-    lines = plan.lines(points, plan.Plan(accelerators.KINDS["H200"]))
+    monkeypatch.setattr(
+        plan, "find_vocab_size", lambda cfg: plan.errors.require(cfg != points["bad"], "x", 1, "2") or 500
+    )
+    lines = plan.format_plan(points, plan.PlanOptions(accelerators.ACCELERATORS["H200"]))
     assert next(lines).split()[1] == "point" and set(next(lines)) == set("|-")
     said = list(lines)
     assert [line.split()[1] for line in said] == ["a", "bad", "b", "3"]
@@ -104,7 +135,9 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
     point = functools.partial(globals()["point"], exact=exact)
     whole = 1e9 * point(member(), "H200", 1)["memory"]
-    monkeypatch.setitem(accelerators.KINDS, "small", accelerators.Kind(1e12, 0.4 * whole / plan.USABLE, 1, ""))
+    monkeypatch.setitem(
+        accelerators.ACCELERATORS, "small", accelerators.Accelerator(1e12, 0.4 * whole / plan.USABLE_MEMORY, 1, "")
+    )
     said = point(member(), "small", 1)["fits"]
     told = re.match(r"no: train.grad_accum_steps = (\d+) would .*, or --devices=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
@@ -113,82 +146,91 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
     assert point(member(), "small", devices)["fits"] == "yes"
     if exact:
         return  # the rest is told by the same lines, a minute of compiling later
-    monkeypatch.setitem(accelerators.KINDS, "tiny", accelerators.Kind(1e12, 1e4, 1, ""))
+    monkeypatch.setitem(accelerators.ACCELERATORS, "tiny", accelerators.Accelerator(1e12, 1e4, 1, ""))
     for devices in (1, 64):  # 64: a row each from the first
-        assert "nor with one row at a time" in point(member(), "tiny", devices)["fits"]
-    monkeypatch.setitem(accelerators.KINDS, "four", accelerators.Kind(1e12, 0.15 * whole / plan.USABLE, 4, ""))
+        assert "nor with one example at a time" in point(member(), "tiny", devices)["fits"]
+    monkeypatch.setitem(
+        accelerators.ACCELERATORS, "four", accelerators.Accelerator(1e12, 0.15 * whole / plan.USABLE_MEMORY, 4, "")
+    )
     devices = int(re.search(r"--devices=(\d+)$", point(member(), "four", 1)["fits"])[1])
     assert point(member(), "four", devices)["fits"] == "yes"
 
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
     compiled = []
-    monkeypatch.setattr(cost, "memory", lambda cfg, entries: compiled.append(cfg) or 1)
-    points = {str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
-              for seed in range(3)}
-    rows = list(plan.rows(points, plan.Plan(accelerators.KINDS["H200"], exact=True)))
-    assert len(set(compiled)) == 2 and program.blank(compiled[0]) == compiled[0]  # with and without model.remat
+    monkeypatch.setattr(cost, "measure_step_memory", lambda cfg, entries: compiled.append(cfg) or 1)
+    points = {
+        str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed) for seed in range(3)
+    }
+    rows = list(plan.plan_points(points, plan.PlanOptions(accelerators.ACCELERATORS["H200"], exact=True)))
+    assert (
+        len(set(compiled)) == 2 and program.canonicalize_config(compiled[0]) == compiled[0]
+    )  # with and without model.remat
     assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
 
 
 def test_this_machine_is_measured_by_steps_of_each_program_and_of_large_batches_by_some_rows(monkeypatch):
     """In this process: what is measured is what another would."""
-    measured, real = [], local_timing.subprocess_worker.Process
+    measured, real = [], local_timing.subprocess_worker.SubprocessWorker
 
     class Process:
-        def ask(self, function, item, seconds=None):
-            if function is local_timing.machine:
-                return local_timing.Machine("a machine", 2, 1e9, {"float32": 1e9})
+        def call(self, function, item, timeout=None):
+            if function is local_timing.measure_machine:
+                return local_timing.MachineSpeed("a machine", 2, 1e9, {"float32": 1e9})
             measured.append(item)
             return 0.25
 
-    monkeypatch.setattr(local_timing.subprocess_worker, "Process", Process)
-    found = local_timing.Here({"float32"}, 0.5)
+    monkeypatch.setattr(local_timing.subprocess_worker, "SubprocessWorker", Process)
+    found = local_timing.LocalMachine({"float32"}, 0.5)
     small, large = member(train__batch_size=8), member(train__batch_size=4096, train__grad_accum_steps=2)
     entries = 500
-    assert found.step(small, entries, 1e8) == (0.25, "0.25 s")  # it would take 0.1 s
+    assert found.measure_step(small, entries, 1e8) == (0.25, "0.25 s")  # it would take 0.1 s
     again = fields.override(small, {"seed": 5, "train.steps": 77, "workdir": "elsewhere"})
-    assert found.step(again, entries, 1e8) == (0.25, "0.25 s") and len(measured) == 1
-    assert found.step(large, entries, 1e11) == (64, "64 s, by 16 of 4096 rows")  # else 250 s
-    monkeypatch.setattr(local_timing.subprocess_worker, "Process", real)
-    monkeypatch.setattr(local_timing, "PROGRAM", 0)
-    found.process = real()
+    assert found.measure_step(again, entries, 1e8) == (0.25, "0.25 s") and len(measured) == 1
+    assert found.measure_step(large, entries, 1e11) == (64, "64 s, from 16 of 4096 examples")  # else 250 s
+    monkeypatch.setattr(local_timing.subprocess_worker, "SubprocessWorker", real)
+    monkeypatch.setattr(local_timing, "PROGRAM_TIMEOUT", 0)
+    found.worker = real()
     with contextlib.closing(found):
-        assert found.step(member(model__num_layers=3), entries, 1e8)[1] == "0.1 s by its FLOPs: it took longer than 0 s"
-    assert local_timing.step_seconds((program.blank(member(train__batch_size=8)), entries, 4)) > 0
-    assert local_timing.peak("float32") > 1e8
+        assert (
+            found.measure_step(member(model__num_layers=3), entries, 1e8)[1]
+            == "0.1 s from its FLOPs: it took longer than 0 s"
+        )
+    assert local_timing.time_step((program.canonicalize_config(member(train__batch_size=8)), entries, 4)) > 0
+    assert local_timing.measure_peak_flops("float32") > 1e8
 
 
 def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():
-    answers = subprocess_worker.each(math.sqrt, [4, 9, -1])
+    answers = subprocess_worker.map_in_subprocess(math.sqrt, [4, 9, -1])
     assert [next(answers), next(answers)] == [2, 3]
-    with pytest.raises(subprocess_worker.Ended, match="ValueError"):
+    with pytest.raises(subprocess_worker.WorkerEnded, match="ValueError"):
         next(answers)
-    answers = subprocess_worker.each(time.sleep, [0, 600])
+    answers = subprocess_worker.map_in_subprocess(time.sleep, [0, 600])
     next(answers)
-    child, = multiprocessing.active_children()
+    (child,) = multiprocessing.active_children()
     answers.close()
     assert not child.is_alive() and multiprocessing.active_children() == []
     with (
-        contextlib.closing(subprocess_worker.Process()) as process,
-        pytest.raises(subprocess_worker.Ended, match="longer than 1 s"),
+        contextlib.closing(subprocess_worker.SubprocessWorker()) as process,
+        pytest.raises(subprocess_worker.WorkerEnded, match="longer than 1 s"),
     ):
-        process.ask(time.sleep, 600, seconds=1)
-    with pytest.raises(subprocess_worker.Ended, match="was ended by SIGKILL"):
-        list(subprocess_worker.each(signal.raise_signal, [signal.SIGKILL]))
+        process.call(time.sleep, 600, timeout=1)
+    with pytest.raises(subprocess_worker.WorkerEnded, match="was ended by SIGKILL"):
+        list(subprocess_worker.map_in_subprocess(signal.raise_signal, [signal.SIGKILL]))
 
 
 def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(monkeypatch):
     cfg = member(model__num_layers=8, model__width=64, model__mlp_dim=256)
     row = point(cfg, "H200", 4)
-    assert row["both"] < min(row["split"], row["remat"]) <= max(row["split"], row["remat"]) < row["whole"]
-    assert row["memory"] == row["whole"] and "split" not in point(cfg, "H200", 1)
-    room = 1.01 * plan.ERROR * 1e9 * row["both"] / plan.USABLE
-    monkeypatch.setitem(accelerators.KINDS, "between", accelerators.Kind(1e12, room, 1, ""))
+    one_of_both = row["memory_fsdp"], row["memory_remat"]
+    assert row["memory_fsdp_remat"] < min(one_of_both) <= max(one_of_both) < row["memory_plain"]
+    assert row["memory"] == row["memory_plain"] and "memory_fsdp" not in point(cfg, "H200", 1)
+    room = 1.01 * plan.ESTIMATE_ERROR * 1e9 * row["memory_fsdp_remat"] / plan.USABLE_MEMORY
+    monkeypatch.setitem(accelerators.ACCELERATORS, "between", accelerators.Accelerator(1e12, room, 1, ""))
     alone = point(cfg, "between", 4)
-    assert re.match(r"no: parallel\.mode=sharded and model\.remat would \([\d.]+ GB\)", alone["fits"])
-    both = point(fields.override(cfg, {"parallel.mode": "sharded", "model.remat": True}), "between", 4)
-    assert both["fits"] == "yes" and both["memory"] == row["both"] and both["hours"] > alone["hours"]
+    assert re.match(r"no: parallel\.mode=fsdp and model\.remat would \([\d.]+ GB\)", alone["fits"])
+    both = point(fields.override(cfg, {"parallel.mode": "fsdp", "model.remat": True}), "between", 4)
+    assert both["fits"] == "yes" and both["memory"] == row["memory_fsdp_remat"] and both["hours"] > alone["hours"]
 
 
 def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monkeypatch):
@@ -198,22 +240,26 @@ def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monke
         def __init__(self, platform):
             assert platform == "cpu"
 
-        def ask(self, function, item):
+        def call(self, function, item):
             asked.append((function, item))
-            if function is plan.compiled:
+            if function is plan.compile_step:
                 cfg, entries = item
                 assert cfg.train.batch_size == 64 and entries == 500
-                size = 2e9 if cfg.parallel.mode == "sharded" else 5e9
-                return cost.Compiled(size / (1 + cfg.model.remat), {"all-gather": 3 * 10**8, "all-to-all": 0})
+                size = 2e9 if cfg.parallel.mode == "fsdp" else 5e9
+                return cost.StepCost(size / (1 + cfg.model.remat), {"all-gather": 3 * 10**8, "all-to-all": 0})
 
         def close(self):
             asked.append("closed")
 
-    monkeypatch.setattr(plan.subprocess_worker, "Process", Process)
-    lines = list(plan.lines({"a": member(parallel__mode="sharded"), "b": member(parallel__mode="sharded", seed=3)},
-                            plan.Plan(accelerators.KINDS["v5e-8"], 2, exact=True)))
-    assert asked[0] == (plan.simulate, 16) and asked[-1] == "closed" and len(asked) == 2 + 4
+    monkeypatch.setattr(plan.subprocess_worker, "SubprocessWorker", Process)
+    lines = list(
+        plan.format_plan(
+            {"a": member(parallel__mode="fsdp"), "b": member(parallel__mode="fsdp", seed=3)},
+            plan.PlanOptions(accelerators.ACCELERATORS["v5e-8"], 2, exact=True),
+        )
+    )
+    assert asked[0] == (plan.set_device_count, 16) and asked[-1] == "closed" and len(asked) == 2 + 4
     assert re.search(r"\| +5\.0 \| +2\.5 \| +2\.0 \| +1\.0 \|.*\| all-gather 0\.3 +\| yes", lines[2])
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-    plan.simulate(16)
+    plan.set_device_count(16)
     assert plan.os.environ["XLA_FLAGS"].split()[-1] == "--xla_force_host_platform_device_count=16"

@@ -1,4 +1,5 @@
 """Runs trained side by side are what they are alone: in numbers and directories, when stopped and when one diverges."""
+
 import json
 import os
 import random
@@ -10,7 +11,7 @@ from small import small_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.train.run import directory, log, loop, shutdown, vmapped_runs
+from mlm.training.run import directory, log, loop, shutdown, vmapped_runs
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +29,23 @@ def folder(tmp_path_factory):
 
 def member(folder, way, name, **changes):
     changes = {field.replace("__", "."): value for field, value in changes.items()}
-    cfg = small_config(data__corpus="text", data__path=str(folder / "text.txt"), data__document_boundary="blank_line",
-                       data__cache=str(folder / "cache"), tokenizer__kind="words", tokenizer__vocab_size=12,
-                       model__num_layers=1, mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8,
-                       train__log_every=1, train__checkpoint_every=10, train__eval_every=20, eval__batch_size=20,
-                       eval__max_examples=20)
+    cfg = small_config(
+        data__corpus="text",
+        data__path=str(folder / "text.txt"),
+        data__document_boundary="blank_line",
+        data__cache=str(folder / "cache"),
+        tokenizer__kind="words",
+        tokenizer__vocab_size=12,
+        model__num_layers=1,
+        mask__max_rate=0.4,
+        train__steps=STEPS,
+        train__batch_size=8,
+        train__log_every=1,
+        train__checkpoint_every=10,
+        train__eval_every=20,
+        eval__batch_size=20,
+        eval__max_examples=20,
+    )
     return fields.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
 
 
@@ -44,8 +57,10 @@ def alone(folder):
 
 
 def assert_same(ours: Path, theirs: Path):
-    one, other = ({record["step"]: record for record in files.read_lines(path / "metrics.jsonl") if "loss" in record}
-                  for path in (ours, theirs))
+    one, other = (
+        {record["step"]: record for record in files.read_records(path / "metrics.jsonl") if "loss" in record}
+        for path in (ours, theirs)
+    )
     assert list(one) == list(other) == list(range(1, STEPS + 1))
     for step in one:
         assert one[step]["loss"] == pytest.approx(other[step]["loss"], rel=1e-5)
@@ -68,22 +83,24 @@ def test_each_member_is_its_single_run(folder, alone):
 
 def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
-    asked = shutdown.Asked.now
+    asked = shutdown.ShutdownRequest.is_requested
 
     def at(step):
         def now(self, checkpoints, number):
             if number == step:
                 os.kill(os.getpid(), signal.SIGTERM)
             return asked(self, checkpoints, number)
-        monkeypatch.setattr(shutdown.Asked, "now", now)
+
+        monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in ((17, lambda: vmapped_runs.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
         at(step)
-        with pytest.raises(shutdown.Stopped):
+        with pytest.raises(shutdown.RunStopped):
             way()
-    saved = {name: max(int(path.name) for path in (folder / "stopped" / name / "checkpoints").iterdir())
-             for name in MEMBERS}
+    saved = {
+        name: max(int(path.name) for path in (folder / "stopped" / name / "checkpoints").iterdir()) for name in MEMBERS
+    }
     assert saved == {"a": 17, "b": 24, "c": 17}
     monkeypatch.undo()
     vmapped_runs.train(list(configs.values()))
@@ -93,20 +110,20 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
-    monkeypatch.setattr(shutdown.Asked, "now", lambda self, checkpoints, number: number == 20)
-    with pytest.raises(shutdown.Stopped):
+    monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == 20)
+    with pytest.raises(shutdown.RunStopped):
         loop.train(ahead)
     monkeypatch.undo()
-    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], log.Diverged)
+    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], log.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
 def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed", "c")
-    with directory.claim(elsewhere):
+    with directory.acquire_run(elsewhere):
         outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
-    assert isinstance(outcomes.pop(bad.workdir), log.Diverged)
+    assert isinstance(outcomes.pop(bad.workdir), log.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
     assert_same(folder / "mixed" / "a", alone / "a")
     assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()
@@ -121,7 +138,7 @@ def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):
     """A directory that belongs to another config fails all that are trained side by side, and then itself alone."""
     good, spoilt = (member(folder, "spoilt", name, train__steps=3) for name in "ab")
     Path(spoilt.workdir).mkdir(parents=True)
-    files.write_sealed(Path(spoilt.workdir, "config.json"), fields.identity(good, {}))
-    said = worker.work([good, spoilt])
+    files.write_json_with_digest(Path(spoilt.workdir, "config.json"), fields.build_identity(good, {}))
+    said = worker.train_points([good, spoilt])
     assert said[good.workdir] == "" and Path(good.workdir, "result.json").exists()
     assert said[spoilt.workdir].startswith("ConfigError") and "seed = 1, there 0" in said[spoilt.workdir]

@@ -1,10 +1,11 @@
 """The tables of probing.py and features.py, from what runs gave: by hand."""
+
 import pytest
 from test_downstream_table import answers, tuned
 from test_experiments import result
 
 from experiments import features, probing
-from mlm.base.estimates import Range, Score
+from mlm.base.estimates import Score, SeedRange
 from mlm.evaluation import finetuned_tasks
 from mlm.report import table
 
@@ -16,21 +17,21 @@ def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths
     """A run of as many layers as probes, the embeddings' beside, each of several seeds."""
     run = result(name, seed, 3.0)
     run["config"] |= {"model.cell": "lstm", "model.size": size, "model.num_layers": len(score_KxS) - 1}
-    tasks = run["summary"]["tasks"] = {}
+    tasks = run["summary"]["finetuned_tasks"] = {}
     for depth, score_S in list(enumerate(score_KxS))[:depths]:
         each = []
         for probe, value in enumerate(score_S):
             one = tuned(1e-3, probe, value, F1, task) | {"variant": f"{probing.PROBE} finetune.max_layer={depth}"}
             one["evaluation"]["gravity"] = gravity_S[probe]
             each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
-        tasks |= finetuned_tasks.summary(answers(*each, name=f"{task}-{depth}"))
+        tasks |= finetuned_tasks.summarize(answers(*each, name=f"{task}-{depth}"))
     return run
 
 
 def test_the_layers_of_one_run_are_over_its_probes_and_of_several_over_runs():
     one = probed("lstm", 0, [(0.5, 0.5), (0.8, 0.5), (0.8, 0.8)], (0.5, 1.5))
     made, columns = probing.table([one])
-    assert made[0]["tag_expected"] == Range(1.5, 1.0, 2.0) and made[0]["tag_gravity"] == Range(1.0, 0.5, 1.5)
+    assert made[0]["tag_expected"] == SeedRange(1.5, 1.0, 2.0) and made[0]["tag_gravity"] == SeedRange(1.0, 0.5, 1.5)
     assert [made[0][f"task_tag_{depth}"].mean for depth in range(3)] == pytest.approx([50, 65, 80])
     titles = [column.title for column in columns]
     assert "tag, layers 0 to 2: micro-F1 (%)" in titles and "tag: expected layer" in titles
@@ -53,8 +54,8 @@ def test_runs_may_have_other_numbers_of_probes_and_all_of_them_diverge():
     three = probed("lstm", 0, [(0.5, 0.5), (0.6, 0.6), (0.8, 0.8)], (0.5, 0.5))
     one = probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (1.5,))
     assert probing.table([three, one])[0][0]["tag_gravity"].mean == 1.0
-    deepest = one["summary"]["tasks"]["tag-2"]
-    deepest["further"] = {}
+    deepest = one["summary"]["finetuned_tasks"]["tag-2"]
+    deepest["other_scores"] = {}
     assert "tag_gravity" not in probing.table([one])[0][0]
 
 
@@ -68,16 +69,29 @@ def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():
 def test_features_have_a_row_each_in_the_order_of_the_paper_s_table():
     (point,) = features.sweep("quick").values()
     run = result("transformer", 0, 3.0)
-    run["config"] |= {"model.cell": "", "model.family": "transformer", "model.size": "base",
-                      "downstream.variants": point["downstream.variants"]}
-    tasks = run["summary"]["tasks"] = {}
+    run["config"] |= {
+        "model.cell": "",
+        "model.family": "transformer",
+        "model.size": "base",
+        "downstream.variants": point["downstream.variants"],
+    }
+    tasks = run["summary"]["finetuned_tasks"] = {}
     for number, variant in enumerate(point["downstream.variants"].split(",")):
         one = tuned(1e-3, 0, 0.5 + number / 20, F1, "conll2003") | {"variant": variant}
-        tasks |= finetuned_tasks.summary(answers(one, name=f"conll2003-{number}"))
+        tasks |= finetuned_tasks.summarize(answers(one, name=f"conll2003-{number}"))
     made, columns = features.table([run])
-    own = [(row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"]) for row in made
-           if row.get("features")]
-    assert own == [("none: all is trained", 50, 96.4), ("embeddings", 55, 91.0), ("second-to-last layer", 60, 95.6),
-                   ("last layer", 65, 94.9), ("weighted sum of last four", 70, 95.9),
-                   ("last four side by side", 75, 96.1), ("weighted sum of all layers", 80, 95.5)]
-    assert "paper's CoNLL-2003, F1" in table.markdown(made, columns)
+    own = [
+        (row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"])
+        for row in made
+        if row.get("features")
+    ]
+    assert own == [
+        ("none: all is trained", 50, 96.4),
+        ("embeddings", 55, 91.0),
+        ("second-to-last layer", 60, 95.6),
+        ("last layer", 65, 94.9),
+        ("weighted sum of last four", 70, 95.9),
+        ("last four side by side", 75, 96.1),
+        ("weighted sum of all layers", 80, 95.5),
+    ]
+    assert "paper's CoNLL-2003, F1" in table.to_markdown(made, columns)

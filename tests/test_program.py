@@ -1,30 +1,44 @@
 """Runs that differ in traced values alone share one compiled program, and end as they would without sharing."""
+
 import contextlib
 import json
 
 import jax
 import pytest
-from small import VOCAB, about, drawn_config
+from small import VOCAB, drawn_config, make_dataset_info
 
 from mlm.base import fields
 from mlm.data.rows import pack
 from mlm.objectives import masking
-from mlm.train.run import loop
-from mlm.train.step import cost, program, references
+from mlm.training.run import loop
+from mlm.training.step import cost, program, references
 
 pytestmark = pytest.mark.slow
 
-OTHER = {"seed": 3, "mask__rate": 0.4, "mask__mask_token_prob": 0.5, "optim__learning_rate": 3e-3,
-         "optim__weight_decay": 0.1}
+OTHER = {
+    "seed": 3,
+    "mask__rate": 0.4,
+    "mask__mask_token_prob": 0.5,
+    "optim__learning_rate": 3e-3,
+    "optim__weight_decay": 0.1,
+}
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
-    return drawn_config(folder / "cache", model__num_layers=1, train__steps=8, train__batch_size=8, train__log_every=1,
-                        eval__batch_size=20, data__language__validation_documents=20, mask__max_rate=0.5,
-                        workdir=str(folder))
+    return drawn_config(
+        folder / "cache",
+        model__num_layers=1,
+        train__steps=8,
+        train__batch_size=8,
+        train__log_every=1,
+        eval__batch_size=20,
+        data__language__validation_documents=20,
+        mask__max_rate=0.5,
+        workdir=str(folder),
+    )
 
 
 def member(cfg, name, **changes):
@@ -36,7 +50,8 @@ def member(cfg, name, **changes):
 def compilations():
     found = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda name, seconds, **about: found.append(about) if name == COMPILED else None)
+        lambda name, seconds, **about: found.append(about) if name == COMPILED else None
+    )
     try:
         yield found
     finally:
@@ -48,7 +63,7 @@ def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
     with compilations() as compiled:
         after = loop.train(member(cfg, "after", **OTHER))
         assert compiled == []
-        program._build.cache_clear()
+        program._build_cached.cache_clear()
         alone = loop.train(member(cfg, "alone", **OTHER))
         assert compiled
     for name in ("evaluation", "tokens", "predictions", "flops"):
@@ -60,9 +75,9 @@ def test_what_is_asked_of_held_out_rows_is_one_program(cfg):
     """Its operations one by one would each be compiled at every start: seconds of it."""
     few = fields.override(cfg, {"eval.max_examples": 7})  # as many as no other run here has
     packed = pack.load(few)
-    made = program.build(few, packed.about)
+    made = program.build_program(few, packed.about)
     with compilations() as compiled:
-        asked_NxL = references.asked(few, made, packed)
+        asked_NxL = references.compute_eval_mask(few, made, packed)
     assert len(asked_NxL) == 7 and len(compiled) == 1
 
 
@@ -77,18 +92,19 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
 def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
     """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
     one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))
-    assert program.build(one, about(cfg)) is program.build(other, about(cfg))
-    assert program.blank(one) != program.blank(other)  # one batch would not serve both
-    counted = cost.per_step(one, VOCAB)
-    before = cost._lowered.cache_info().misses
-    assert cost.per_step(other, VOCAB) == counted and cost._lowered.cache_info().misses == before
+    assert program.build_program(one, make_dataset_info(cfg)) is program.build_program(other, make_dataset_info(cfg))
+    assert program.canonicalize_config(one) != program.canonicalize_config(other)  # one batch would not serve both
+    counted = cost.count_step_flops(one, VOCAB)
+    before = cost._count_lowered_flops.cache_info().misses
+    assert cost.count_step_flops(other, VOCAB) == counted and cost._count_lowered_flops.cache_info().misses == before
 
 
 def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):
     """A field that a knob carries or no compiled function reads is blanked; any other tells programs apart."""
-    shared = {*program.TRACED, *program.OUTSIDE, *masking.TRACED}
+    shared = {*program.TRACED_FIELDS, *program.UNCOMPILED_FIELDS, *masking.TRACED_FIELDS}
     for name, value in fields.flatten(cfg).items():
         change = {bool: lambda x: not x, str: lambda x: f"{x}!", tuple: lambda x: (*x, 0.5)}.get(
-            type(value), lambda x: x + 1)
+            type(value), lambda x: x + 1
+        )
         other = fields.override(cfg, {name: "nsp" if name == "objective" else change(value)})
-        assert (program.blank(other) == program.blank(cfg)) == (name in shared), name
+        assert (program.canonicalize_config(other) == program.canonicalize_config(cfg)) == (name in shared), name

@@ -1,21 +1,20 @@
-"""Tasks by cloze: the same numbers as one hidden token at a time, patterns and words that cannot be, a few examples."""
+"""Tasks as prompts: the same numbers as one masked token at a time, bad patterns and verbalizers, few-shot examples."""
+
 import types as plain
 
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 from small import build, small_config
 
 from mlm.base import errors, types
-from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds, words
 from mlm.evaluation import evaluation_tasks, few_shot, prompts
 from mlm.evaluation.prompts import PROMPTS, Prompt
 from mlm.inference import masked_queries
 from mlm.report import evaluation_columns, evaluation_tables
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
 
 SAID = ["was", "It", ".", ",", "?", "This", "is", "great", "terrible", "Yes", "No", *(f"w{n}" for n in range(34))]
 
@@ -24,12 +23,13 @@ SAID = ["was", "It", ".", ",", "?", "This", "is", "great", "terrible", "Yes", "N
 def run(tmp_path_factory):
     """A small model that was never trained, and a vocabulary of words."""
     folder = tmp_path_factory.mktemp("words")
-    cfg = small_config(eval__batch_size=8, model__num_layers=1, model__dropout=0.0, model__attention_dropout=0.0,
-                       workdir=str(folder))
+    cfg = small_config(
+        eval__batch_size=8, model__num_layers=1, model__dropout=0.0, model__attention_dropout=0.0, workdir=str(folder)
+    )
     model, params, _ = build(cfg)
-    made = plain.SimpleNamespace(model=model, run=parallel.one_device(lambda *arguments: None))
-    tokenizer = words.restore("\n".join([*SPECIAL, *SAID]).encode())
-    return Trained(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
+    made = plain.SimpleNamespace(model=model, strategy=parallel.build_single_device(lambda *arguments: None))
+    tokenizer = words.restore("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
+    return TrainedRun(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 
 @pytest.fixture
@@ -37,34 +37,40 @@ def folder(tmp_path):
     """A task in the files of sst2: a text with w0 has the label 1, one with w1 has 0."""
     draws = np.random.default_rng(0)
     for name, count in (("train", 120), ("dev", 37)):
-        lines = [f"{'w0 w0' if number else 'w1 w1'} {draws.choice(SAID[15:])}\t{number}\n"
-                 for number in draws.integers(0, 2, count)]
+        lines = [
+            f"{'w0 w0' if number else 'w1 w1'} {draws.choice(SAID[15:])}\t{number}\n"
+            for number in draws.integers(0, 2, count)
+        ]
         (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(lines))
     return str(tmp_path)
 
 
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
-    task = prompts.read("sst2", folder)
-    part = prompts.zero_shot(task)
-    found = evaluation_tasks.EVALUATION_TASKS["zero_shot"].ask(run, part, lambda: None)
-    score, right, predicted = masked_queries.scorer(run.program.model, run.program.run, run.state), 0, []
+    task = prompts.read_task("sst2", folder)
+    part = prompts.make_zero_shot_case(task)
+    found = evaluation_tasks.EVALUATION_TASKS["zero_shot"].evaluate(run, part, lambda: None)
+    score, right, predicted = masked_queries.make_scorer(run.program.model, run.program.strategy, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
-        rows = [[CLS, *ids, *run.tokenizer.encode(word), *run.tokenizer.encode("."), SEP]
-                for word in ("terrible", "great")]
+        rows = [
+            [CLS, *ids, *run.tokenizer.encode(word), *run.tokenizer.encode("."), SEP] for word in ("terrible", "great")
+        ]
         ids_BxL = np.array([row + [PAD] * (16 - len(row)) for row in rows * 4], np.int32)
         place_B = np.full(8, len(ids) + 1, np.int32)
-        log_prob_B = score(masked_queries.Cloze(ids_BxL, place_B, place_B + 1))
+        log_prob_B = score(masked_queries.MaskedQueries(ids_BxL, place_B, place_B + 1))
         predicted.append(int(log_prob_B[1] > log_prob_B[0]))
         right += predicted[-1] == label
-    assert found["accuracy"] == right / 37 and found["examples"] == 37 and found["cut"] == 0
+    assert found["accuracy"] == right / 37 and found["examples"] == 37 and found["truncated"] == 0
     assert found["accuracy_se"] == pytest.approx(np.sqrt(right / 37 * (1 - right / 37) / 36))
     assert found["predicted"] == pytest.approx({"0": 1 - np.mean(predicted), "1": np.mean(predicted)})
     most = int(np.mean([number for *_, number in task.train]) > 0.5)
     assert found["majority"] == np.mean([number == most for *_, number in task.dev])
-    asked, _ = prompts.rows(run.tokenizer, part.asked["pattern"], task.dev[:8], 16)
-    answer = run.program.run.per_row(prompts.by_label, run.program.model,
-                                     prompts.entries(run.tokenizer, task.prompt.verbalisers).tobytes())
+    asked, _ = prompts.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
+    answer = run.program.strategy.jit_per_example(
+        prompts.compute_label_log_probs,
+        run.program.model,
+        prompts.encode_verbalizers(run.tokenizer, task.prompt.verbalizers).tobytes(),
+    )
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
 
@@ -73,92 +79,117 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
     size_N = draws.integers(3, length, 50)
     ids_NxL = np.where(np.arange(length) < size_N[:, None], draws.integers(5, 40, (50, length)), PAD).astype(np.int32)
     place_N = (draws.integers(1, size_N - 1)).astype(np.int32)
-    answer = run.program.run.per_row(prompts.by_label, run.program.model, np.array([6, 9], np.int32).tobytes())
+    answer = run.program.strategy.jit_per_example(
+        prompts.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
+    )
     shapes, told = [], []
 
     def ask(asked):
         shapes.append(asked.ids_BxL.shape)
-        return answer(run.state, run.program.run.put_batch(asked), None)
+        return answer(run.state, run.program.strategy.put_batch(asked), None)
 
-    asked = masked_queries.Cloze(ids_NxL, place_N, place_N + 1)
-    found_NxC = prompts.answered(ask, asked, 8, lambda: told.append(1))
+    asked = masked_queries.MaskedQueries(ids_NxL, place_N, place_N + 1)
+    found_NxC = prompts.score_queries(ask, asked, 8, lambda: told.append(1))
     assert len(told) == len(shapes) and all(rows % 8 == 0 for rows, _ in shapes)
     assert sum(rows * columns for rows, columns in shapes) < 0.8 * 56 * length
-    alone_NxC = np.concatenate([ask(masked_queries.Cloze(*(np.repeat(x[n : n + 1], 8,
-                                                                     0) for x in asked)))[:1] for n in range(50)])
+    alone_NxC = np.concatenate(
+        [ask(masked_queries.MaskedQueries(*(np.repeat(x[n : n + 1], 8, 0) for x in asked)))[:1] for n in range(50)]
+    )
     np.testing.assert_allclose(found_NxC, alone_NxC, atol=1e-5)
 
 
 def test_texts_are_cut_and_the_hidden_place_stays(run):
     long, short = " ".join(f"w{n}" for n in range(20)), "w1 w2"
     for pattern, texts, cut, kept in (
-            ("{text} It was [MASK] .", [long], 1, 10), ("{text} It was [MASK] .", [short], 0, 2),
-            ("[MASK] , {text}", [long], 1, 12), ("{text} ? [MASK] , {second}", [long, short], 1, 11),
-            ("{text} ? [MASK] , {second}", [short, long], 1, 11), ("{text} ? [MASK] , {second}", [long, long], 1, 11)):
-        rows, count = prompts.rows(run.tokenizer, pattern, [[*texts, 0]], 16)
+        ("{text} It was [MASK] .", [long], 1, 10),
+        ("{text} It was [MASK] .", [short], 0, 2),
+        ("[MASK] , {text}", [long], 1, 12),
+        ("{text} ? [MASK] , {second}", [long, short], 1, 11),
+        ("{text} ? [MASK] , {second}", [short, long], 1, 11),
+        ("{text} ? [MASK] , {second}", [long, long], 1, 11),
+    ):
+        rows, count = prompts.build_queries(run.tokenizer, pattern, [[*texts, 0]], 16)
         (ids_L,), (place,), (end,) = rows
         assert count == cut and ids_L[place] == MASK and end == place + 1 and (ids_L == MASK).sum() == 1
         said = [run.tokenizer.pieces[i] for i in ids_L if i not in (CLS, SEP, PAD, MASK)]
         fixed = [word for word in pattern.split() if word[0] not in "{["]
         assert [word for word in said if word in fixed] == fixed and len(said) - len(fixed) == kept
         assert ids_L[0] == CLS and ids_L[ids_L != PAD][-1] == SEP
-    with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected one that leaves room for texts in"):
-        prompts.rows(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
+    with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected a pattern that leaves room for texts"):
+        prompts.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
 
 
 def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
-    pieces = kinds.train(small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
-                         iter(["good great abc", "good gr at"] * 9))
-    assert prompts.entries(run.tokenizer, {"0": "terrible", "1": "great"}).tolist() == [
-        run.tokenizer.pieces.index("terrible"), run.tokenizer.pieces.index("great")]
+    pieces = kinds.train(
+        small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
+        iter(["good great abc", "good gr at"] * 9),
+    )
+    assert prompts.encode_verbalizers(run.tokenizer, {"0": "terrible", "1": "great"}).tolist() == [
+        run.tokenizer.pieces.index("terrible"),
+        run.tokenizer.pieces.index("great"),
+    ]
     split = pieces.encode("gooda")
     for tokenizer, said, message in (
-            (run.tokenizer, {"0": "terrible", "1": "awful"},
-             r"^verbaliser of label 1 = 'awful': expected a word that the run's vocabulary knows; .* '\[UNK\]'$"),
-            (run.tokenizer, {"0": "Yes No", "1": "great"},
-             r"^verbaliser of label 0 = 'Yes No': expected one entry of .*, where it has 2 pieces: 'Yes', 'No'$"),
-            (run.tokenizer, {"0": "great", "1": "great"}, r"^verbaliser of label 1 = 'great': expected another than"),
-            (run.tokenizer, {"0": " ", "1": "great"}, r"^verbaliser of label 0 = ' ': expected a word .* are none$"),
-            (pieces, {"0": "gooda", "1": "abc"},
-             f"where it has {len(split)} pieces: " + ", ".join(repr(pieces.pieces[i]) for i in split))):
+        (
+            run.tokenizer,
+            {"0": "terrible", "1": "awful"},
+            r"^verbalizer of label 1 = 'awful': expected a word of the run's vocabulary; .* '\[UNK\]'$",
+        ),
+        (
+            run.tokenizer,
+            {"0": "Yes No", "1": "great"},
+            r"^verbalizer of label 0 = 'Yes No': expected one entry of .*, where it has 2 pieces: 'Yes', 'No'$",
+        ),
+        (run.tokenizer, {"0": "great", "1": "great"}, r"^verbalizer of label 1 = 'great': expected another word"),
+        (run.tokenizer, {"0": " ", "1": "great"}, r"^verbalizer of label 0 = ' ': expected a word .* are none$"),
+        (
+            pieces,
+            {"0": "gooda", "1": "abc"},
+            f"where it has {len(split)} pieces: " + ", ".join(repr(pieces.pieces[i]) for i in split),
+        ),
+    ):
         with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.entries(tokenizer, said)
+            prompts.encode_verbalizers(tokenizer, said)
         assert "\n" not in str(caught.value)
     assert UNK not in split and len(split) > 1
 
 
 def test_what_cannot_be_asked_is_said_in_one_line(folder, tmp_path):
     for arguments, message in (
-            (("sst3", folder), r"^--prompt = 'sst3': expected one of sst2, .*; did you mean 'sst2'\?$"),
-            (("sst2", f"{folder}/no"), r"^--task_path = .*: expected the folder of sst2's files$"),
-            (("sst2", ""), r"^--task_path = '': expected the folder"),
-            (("sst2", folder, "{text} was"), r"^--pattern = '\{text\} was': expected \[MASK\] once, with spaces"),
-            (("sst2", folder, "{text} [MASK] {second}"), r"not '\{second\}'$"),
-            (("sst2", folder, "{text}, [MASK]"), r"expected \{text\} once"),
-            (("mrpc", folder, "{text} [MASK]"), r"expected \{second\} once"),
-            (("sst2", folder, "", ("good",)), r"^--verbalisers = 'good': expected a word for each label .*: 0, 1$")):
+        (("sst3", folder), r"^--prompt = 'sst3': expected one of sst2, .*; did you mean 'sst2'\?$"),
+        (("sst2", f"{folder}/no"), r"^--task_path = .*: expected the folder of sst2's files$"),
+        (("sst2", ""), r"^--task_path = '': expected the folder"),
+        (("sst2", folder, "{text} was"), r"^--pattern = '\{text\} was': expected \[MASK\] once, with spaces"),
+        (("sst2", folder, "{text} [MASK] {second}"), r"not '\{second\}'$"),
+        (("sst2", folder, "{text}, [MASK]"), r"expected \{text\} once"),
+        (("mrpc", folder, "{text} [MASK]"), r"expected \{second\} once"),
+        (("sst2", folder, "", ("good",)), r"^--verbalizers = 'good': expected a word for each label .*: 0, 1$"),
+    ):
         with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.read(*arguments)
+            prompts.read_task(*arguments)
         assert "\n" not in str(caught.value)
-    task = prompts.read("sst2", folder)
+    task = prompts.read_task("sst2", folder)
     with pytest.raises(errors.ConfigError, match=r"^examples of the rarest label = 5: expected at least 32"):
-        few_shot.draw([["a", 0]] * 60 + [["b", 1]] * 5, 2, 13)
-    for grid, field in ((few_shot.Grid((), (1e-3,)), "--few_batches"), (few_shot.Grid((2,), (0.0,)), "--few_rates")):
+        few_shot.sample_examples([["a", 0]] * 60 + [["b", 1]] * 5, 2, 13)
+    for grid, field in (
+        (few_shot.FewShotGrid((), (1e-3,)), "--few_batches"),
+        (few_shot.FewShotGrid((2,), (0.0,)), "--few_rates"),
+    ):
         with pytest.raises(errors.ConfigError, match=f"^{field} = .*: expected numbers above 0$"):
-            few_shot.parts(task, grid)
+            few_shot.list_cases(task, grid)
 
 
 def test_every_prompt_fits_its_row_of_tasks(folder):
     from mlm.data.tasks.tasks import TASKS
 
     for name, prompt in PROMPTS.items():
-        prompts.check(prompt.pattern, "second" in TASKS[name].labelled)
-        assert len({*prompt.verbalisers.values()}) == len(prompt.verbalisers) == 2
+        prompts.check_pattern(prompt.pattern, "text_pair_column" in TASKS[name].labelled)
+        assert len({*prompt.verbalizers.values()}) == len(prompt.verbalizers) == 2
         said = TASKS[name].labelled.get("labels")
-        assert not said or {*said.split(",")} == {*prompt.verbalisers}
-    task = prompts.read("sst2", folder)
-    other = task._replace(prompt=Prompt("{text} is [MASK]", task.prompt.verbalisers))
-    assert prompts.zero_shot(task).name != prompts.zero_shot(other).name  # kept beside each other
+        assert not said or {*said.split(",")} == {*prompt.verbalizers}
+    task = prompts.read_task("sst2", folder)
+    other = task._replace(prompt=Prompt("{text} is [MASK]", task.prompt.verbalizers))
+    assert prompts.make_zero_shot_case(task).name != prompts.make_zero_shot_case(other).name  # kept beside each other
 
 
 def test_the_examples_are_those_of_the_papers_code():
@@ -167,7 +198,7 @@ def test_the_examples_are_those_of_the_papers_code():
     shuffled = list(lines)
     np.random.seed(13)
     np.random.shuffle(shuffled)
-    train, choose = few_shot.draw(lines, 2, 13)
+    train, choose = few_shot.sample_examples(lines, 2, 13)
     for label in (0, 1):
         mine = [one for one in shuffled if one[1] == label]
         assert [one for one in train if one[1] == label] == mine[:16]
@@ -175,48 +206,73 @@ def test_the_examples_are_those_of_the_papers_code():
 
 
 def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(run, folder):
-    task = prompts.read("sst2", folder)
-    grid = few_shot.Grid((8,), (1e-9, 1e-2), 60, 20)
-    parts = few_shot.parts(task, grid)
+    task = prompts.read_task("sst2", folder)
+    grid = few_shot.FewShotGrid((8,), (1e-9, 1e-2), 60, 20)
+    parts = few_shot.list_cases(task, grid)
     assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
-    assert len(parts[0].asked["train"]) == len(parts[0].asked["choose"]) == 32
+    assert len(parts[0].inputs["train"]) == len(parts[0].inputs["selection"]) == 32
     told = []
-    found = evaluation_tasks.EVALUATION_TASKS["few_shot"].ask(run, parts[0], lambda: told.append(1))
-    assert len(told) == few_shot.work(run, parts[0]) == 6 and found["trials"] == 2
-    zero = prompts.ask(run, prompts.zero_shot(task), lambda: None)
-    assert found["chosen"]["rate"] == 1e-2 and found["chosen"]["accuracy"] > 0.9
+    found = evaluation_tasks.EVALUATION_TASKS["few_shot"].evaluate(run, parts[0], lambda: told.append(1))
+    assert len(told) == few_shot.count_units(run, parts[0]) == 6 and found["trials"] == 2
+    zero = prompts.evaluate(run, prompts.make_zero_shot_case(task), lambda: None)
+    assert found["selected"]["learning_rate"] == 1e-2 and found["selected"]["accuracy"] > 0.9
     assert found["accuracy"] > max(zero["accuracy"], zero["majority"]) + 0.2 and found["examples"] == 37
-    still = few_shot.ask(run, parts[0]._replace(asked=parts[0].asked | {"grid": [[8], [1e-9], 60, 20]}), lambda: None)
+    still = few_shot.evaluate(
+        run, parts[0]._replace(inputs=parts[0].inputs | {"grid": [[8], [1e-9], 60, 20]}), lambda: None
+    )
     assert still["accuracy"] == zero["accuracy"]  # nothing is drawn anew: without learning it is zero-shot
 
-    kept = {f"{prompts.key(task)}/{seed}": {"task": "sst2", "accuracy": value, "sha256": "ab"} for seed, value in
-            zip(few_shot.SEEDS, (0.5, 0.6, 0.7, 0.8, 0.9), strict=True)}
-    of_all, = few_shot.summary(kept).values()
-    assert of_all["accuracy"] == pytest.approx(0.7) and of_all["draws"] == 5
+    kept = {
+        f"{prompts.format_key(task)}/{seed}": {"task": "sst2", "accuracy": value, "sha256": "ab"}
+        for seed, value in zip(few_shot.SEEDS, (0.5, 0.6, 0.7, 0.8, 0.9), strict=True)
+    }
+    (of_all,) = few_shot.summarize(kept).values()
+    assert of_all["accuracy"] == pytest.approx(0.7) and of_all["samples"] == 5
     assert of_all["accuracy_low"] == pytest.approx(0.7 - 2.776 * np.sqrt(0.025 / 5), abs=1e-3)
-    judged = {"answers": {"zero_shot": {prompts.key(task): zero | {"task": "sst2", "sha256": "ab", **{
-        "pattern": task.prompt.pattern, "verbalisers": task.prompt.verbalisers}}}},
-        "summary": {"few_shot": {prompts.key(task): of_all}}}
-    (row,), _ = evaluation_tables.prompts(judged)
+    judged = {
+        "evaluations": {
+            "zero_shot": {
+                prompts.format_key(task): zero
+                | {
+                    "task": "sst2",
+                    "sha256": "ab",
+                    **{"pattern": task.prompt.pattern, "verbalizers": task.prompt.verbalizers},
+                }
+            }
+        },
+        "summary": {"few_shot": {prompts.format_key(task): of_all}},
+    }
+    (row,), _ = evaluation_tables.build_prompt_table(judged)
     assert row["few_shot"].mean == pytest.approx(0.7) and row["zero_shot"].mean == zero["accuracy"]
-    columns = {text.column for text, _ in evaluation_columns.answers(judged)}
+    columns = {text.column for text, _ in evaluation_columns.iterate_evaluations(judged)}
     assert columns == {"zero_shot_sst2", "few_shot_sst2"}
 
 
 def test_the_doors_ask_for_what_they_name(folder):
     from mlm.cli import evaluate
 
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["judge"])
-    with flagsaver.flagsaver(prompt="sst2", task_path=folder, verbalisers=["Yes", "No"], few_shot=True,
-                             few_batches=["4"], few_rates=["1e-3"], few_steps=30):
-        zero, *few = evaluate.asked()
-    assert (zero.question, len(few), few[0].question) == ("zero_shot", 5, "few_shot")
-    assert few[0].asked["grid"] == [(4,), (1e-3,), 30, 30] and zero.asked["verbalisers"] == {"0": "Yes", "1": "No"}
-    for given, message in (({"few_shot": True}, r"^--few_shot = True: expected --prompt=TASK beside it$"),
-                           ({"task_path": folder}, r"^--task_path = .*: expected --prompt=TASK"),
-                           ({"sts": f"{folder}/no"}, r"^--sts = .*: expected the folder of stsb's files$"),
-                           ({"prompt": "sst2", "task_path": folder, "few_shot": True, "few_rates": ["x"]},
-                            r"^--few_rates = 'x': expected numbers separated by commas$")):
-        with flagsaver.flagsaver(**given), pytest.raises(errors.ConfigError, match=message):
-            evaluate.asked()
+    def list_cases(*words):
+        return evaluate.list_common_cases(evaluate.make_parser().parse_words(["run", *words]))
+
+    zero, *few = list_cases(
+        "--prompt=sst2",
+        f"--task_path={folder}",
+        "--verbalizers=Yes,No",
+        "--few_shot",
+        "--few_batches=4",
+        "--few_rates=1e-3",
+        "--few_steps=30",
+    )
+    assert (zero.task, len(few), few[0].task) == ("zero_shot", 5, "few_shot")
+    assert few[0].inputs["grid"] == [(4,), (1e-3,), 30, 30] and zero.inputs["verbalizers"] == {"0": "Yes", "1": "No"}
+    for flags, message in (
+        (("--few_shot",), r"^--few_shot = True: expected --prompt=TASK with it$"),
+        ((f"--task_path={folder}",), r"^--task_path = .*: expected --prompt=TASK"),
+        ((f"--sts={folder}/no",), r"^--sts = .*: expected the folder of stsb's files$"),
+        (
+            ("--prompt=sst2", f"--task_path={folder}", "--few_shot", "--few_rates=x"),
+            r"^--few_rates = 'x': expected numbers separated by commas$",
+        ),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            list_cases(*flags)

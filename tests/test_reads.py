@@ -1,5 +1,5 @@
-"""Fields that nothing reads: set, they are an error that says why; left below what took their reader, they are dropped.
-"""
+"""Fields that nothing reads: set, they are an error with its reason; without their reader, they are dropped."""
+
 import dataclasses
 
 import numpy as np
@@ -9,7 +9,7 @@ from mlm.base import conditional_fields, config, errors, fields
 from mlm.data.language import grammar
 from mlm.data.tasks import tasks
 from mlm.objectives import OBJECTIVES
-from mlm.train import resolution
+from mlm.training import resolution
 
 ALWAYS = {  # read by every run
     "seed",
@@ -48,6 +48,7 @@ ALWAYS = {  # read by every run
     "train.eval_every",
     "train.checkpoint_every",
     "train.log_every",
+    "train.trackers",
     "train.spike_threshold",
     "init.run",
     "init.hub",
@@ -59,39 +60,57 @@ ALWAYS = {  # read by every run
     "parallel.mode",
 }
 # Each choice that takes a reader away, with what else it needs.
-CHOICES = [{"data.corpus": "language"} | choice for choice in ({}, {"data.corpus": "text", "data.path": "a.txt",
-                                                                    "data.validation_path": "b.txt"},
-                                                               {"data.corpus": "tfds", "data.tfds_name": "lm1b"},
-                                                               {"data.corpus": "docstrings"},
-                                                               {"data.language.modifier_prob": 0.0},
-                                                               {"data.language.protagonist_prob": 0.0},
-                                                               {"objective": "causal"}, {"optim.schedule": "constant"},
-                                                               {"model.family": "feedforward"}, {"model.family": "rnn"},
-                                                               {"model.family": "rnn", "model.cell": "elman"},
-                                                               {"model.family": "encoder_decoder",
-                                                                "objective": "denoise"},
-                                                               {"model.family": "encoder_decoder", "model.cell": "gru",
-                                                                "objective": "denoise"}, {"data.corpus": "docstrings",
-                                                                                          "tokenizer.path": "a"})]
+CHOICES = [
+    {"data.corpus": "language"} | choice
+    for choice in (
+        {},
+        {"data.corpus": "text", "data.path": "a.txt", "data.validation_path": "b.txt"},
+        {"data.corpus": "tfds", "data.tfds_name": "lm1b"},
+        {"data.corpus": "docstrings"},
+        {"data.language.modifier_prob": 0.0},
+        {"data.language.protagonist_prob": 0.0},
+        {"objective": "causal"},
+        {"optim.schedule": "constant"},
+        {"model.family": "feedforward"},
+        {"model.family": "rnn"},
+        {"model.family": "rnn", "model.cell": "elman"},
+        {"model.family": "encoder_decoder", "objective": "denoising"},
+        {"model.family": "encoder_decoder", "model.cell": "gru", "objective": "denoising"},
+        {"data.corpus": "docstrings", "tokenizer.path": "a"},
+    )
+]
 TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 256}
-CHOICES += [TASK | {"data.task": task} for task in ("sst2", "stsb", "wnut17", "squad")
-            if tasks.TASKS[task].objective in OBJECTIVES]
+CHOICES += [
+    TASK | {"data.task": task}
+    for task in ("sst2", "stsb", "wnut17", "squad")
+    if tasks.TASKS[task].objective in OBJECTIVES
+]
 CHOICES += [TASK | {"data.task": "ud_dep", "finetune.trainable_layers": 0}]
-PAIRS = {"data.corpus": "aligned", "objective": "causal", "model.family": "encoder_decoder"}
+PAIRS = {"data.corpus": "parallel", "objective": "causal", "model.family": "encoder_decoder"}
 CHOICES += [PAIRS, PAIRS | {"data.parallel_path": "a"}]
 
 
 def other(name):
     """A value of the field that is not its default."""
-    named = {"model.norm_placement": "post", "model.activation": "relu", "model.positions": "rotary",
-             "model.type_vocab_size": 1, "model.lm_head": "plain", "downstream.variants": "finetune.trainable_layers=0",
-             "downstream.tasks": "topic"}
+    named = {
+        "model.norm_placement": "post",
+        "model.activation": "relu",
+        "model.positions": "rotary",
+        "model.type_vocab_size": 1,
+        "model.lm_head": "linear",
+        "downstream.variants": "finetune.trainable_layers=0",
+        "downstream.tasks": "topic",
+    }
     if name in named:
         return named[name]
     value = fields.DEFAULT[name]
-    return {str: lambda: "other", int: lambda: 7, bool: lambda: not value,
-            float: lambda: 0.5 if value == 0.25 else 0.25,
-            tuple: lambda: (7,) if int in map(type, value) else (0.25,)}[type(value)]()
+    return {
+        str: lambda: "other",
+        int: lambda: 7,
+        bool: lambda: not value,
+        float: lambda: 0.5 if value == 0.25 else 0.25,
+        tuple: lambda: (7,) if int in map(type, value) else (0.25,),
+    }[type(value)]()
 
 
 def made(changes):
@@ -99,20 +118,23 @@ def made(changes):
 
 
 def test_every_field_is_always_read_or_has_a_rule():
-    ruled = {name for rule in resolution.READ for name in rule.names(fields.DEFAULT)}
+    ruled = {name for rule in resolution.FIELD_CONDITIONS for name in rule.select_fields(fields.DEFAULT)}
     assert ruled | ALWAYS == set(fields.DEFAULT), "a new field: who reads it, and when?"
     assert not ruled & ALWAYS
-    for rule in resolution.READ:
-        assert rule.where in fields.DEFAULT and bool(rule.values) != bool(rule.unless)
-        assert all(conditional_fields.FieldCondition((field,),
-                                                     rule.where).names(fields.DEFAULT) for field in rule.fields)
+    for rule in resolution.FIELD_CONDITIONS:
+        assert rule.depends_on in fields.DEFAULT and bool(rule.values) != bool(rule.excluded_values)
+        assert all(
+            conditional_fields.FieldCondition((field,), rule.depends_on).select_fields(fields.DEFAULT)
+            for field in rule.fields
+        )
 
 
 def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
     refused = set()
     for choice in CHOICES:
-        unread = conditional_fields.find_unread_fields(resolution.READ,
-                                                       fields.flatten(resolution.resolve(made(choice))))
+        unread = conditional_fields.find_unread_fields(
+            resolution.FIELD_CONDITIONS, fields.flatten(resolution.resolve(made(choice)))
+        )
         for name, why in unread.items():
             if name in choice:
                 continue
@@ -145,15 +167,19 @@ def test_what_a_later_layer_leaves_without_a_reader_is_dropped_and_what_it_sets_
 
 def test_the_language_s_rules_say_what_is_so():
     """Equal documents whatever an unread knob is, and other ones where it is read."""
+
     def draw(**knobs):
         language = dataclasses.replace(config.Language(max_words=20), **knobs)
-        return [next(grammar.documents(language, start)) for start in (0, 1000)]
+        return [next(grammar.iterate_documents(language, start)) for start in (0, 1000)]
 
-    for where, knobs in (("modifiers", {"continues": 0.9, "attractors": 0.9}), ("protagonist", {"recall": 0.1})):
+    for where, knobs in (
+        ("modifier_prob", {"modifier_continue_prob": 0.9, "attractor_prob": 0.9}),
+        ("protagonist_prob", {"recall_prob": 0.1}),
+    ):
         for name, value in knobs.items():
             assert draw(**{where: 0.0}) == draw(**{where: 0.0, name: value})
             language = [dataclasses.replace(config.Language(max_words=20), **{name: v}) for v in (0.4, 0.1)]
-            a, b = (grammar.build(one).hmm for one in language)
+            a, b = (grammar.build_grammar(one).hmm for one in language)
             assert not all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -166,7 +192,7 @@ def test_no_float_is_outside_float32(name, value):
 
 
 @pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is int])
-@pytest.mark.parametrize("value", [2**63, -2**63, 2**32])
+@pytest.mark.parametrize("value", [2**63, -(2**63), 2**32])
 def test_no_integer_is_outside_int32(name, value):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = -?\d+: expected"):
         resolution.check(resolution.resolve(made({name: value})))

@@ -1,4 +1,5 @@
 """The papers' recipes and what they are made of: each knob that they set is heard, and its default changes nothing."""
+
 import re
 from pathlib import Path
 
@@ -6,17 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, about, batch, small_config, with_text
+from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.rows import pack
-from mlm.data.rows import pairs as next_segments
+from mlm.data.rows import segment_pairs as next_segments
 from mlm.experiment import recipes
 from mlm.models import MODELS, cpu_kernels, layers
 from mlm.objectives import masking
-from mlm.train import resolution
-from mlm.train.step import program
+from mlm.training import resolution
+from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,9 +32,10 @@ def test_a_recipe_is_a_run(name):
 
 
 def test_runs_of_any_batch_take_in_the_same_rows():
-    found = {size: recipes.of_rows(3200, 640, {"train.batch_size": size}) for size in (16, 32, 64)}
-    assert all(own["train.steps"] * size == 3200 and own["train.eval_every"] * size == 640
-               for size, own in found.items())
+    found = {size: recipes.set_training_length(3200, 640, {"train.batch_size": size}) for size in (16, 32, 64)}
+    assert all(
+        own["train.steps"] * size == 3200 and own["train.eval_every"] * size == 640 for size, own in found.items()
+    )
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.5])
@@ -46,9 +48,9 @@ def test_the_layer_norm_adds_its_epsilon_to_the_variance(eps):
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["fast", "plain"])
-@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick, monkeypatch):
-    monkeypatch.setitem(cpu_kernels.PATHS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
+    monkeypatch.setitem(cpu_kernels.KERNELS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy"))
     model = small_config(family, cell, model__norm_eps=0.34375, model__fused_kernels=quick, model__num_layers=1).model
     made, text = MODELS[family].build(model, VOCAB), batch().text
 
@@ -65,17 +67,25 @@ def shown(unknown, rate=0.5):
     ids = np.random.default_rng(0).integers(5, VOCAB, (400, 16)).astype(np.int32)
     ids[:, 0], ids[:, -1], ids[:, 3:15:3] = CLS, SEP, UNK
     keys = jax.random.split(jax.random.key(0), len(ids))
-    out = masking.corrupt(keys, ids, rate=rate, mask_share=1.0, random_share=0.0, slots=masking.slots(rate, 16),
-                          cdf_V=np.ones(1), unknown=unknown)
+    out = masking.corrupt_tokens(
+        keys,
+        ids,
+        rate=rate,
+        mask_token_prob=1.0,
+        random_token_prob=0.0,
+        num_slots=masking.count_slots(rate, 16),
+        cdf_V=np.ones(1),
+        mask_unk=unknown,
+    )
     return ids, jax.tree.map(np.asarray, out)
 
 
 def test_unknown_tokens_are_masked_where_that_is_asked_for():
     ids, out = shown(False)
-    assert (out.ids_BxL == UNK).sum() == (ids == UNK).sum() and (out.eligible_B == 10).all()
+    assert (out.ids_BxL == UNK).sum() == (ids == UNK).sum() and (out.num_eligible_B == 10).all()
     ids, out = shown(True)
     hidden = out.ids_BxL == MASK
-    assert (out.eligible_B == 14).all() and not hidden[:, [0, -1]].any()
+    assert (out.num_eligible_B == 14).all() and not hidden[:, [0, -1]].any()
     of_unknown, of_others = hidden[ids == UNK].mean(), hidden[ids >= 5].mean()
     assert of_unknown == pytest.approx(0.5, abs=0.05) and of_others == pytest.approx(0.5, abs=0.05)
 
@@ -86,11 +96,13 @@ def test_training_alone_masks_unknown_tokens():
     rows = with_text(rows, ids_BxL=np.where(rows.text.ids_BxL >= 5, UNK, rows.text.ids_BxL))
     for unknown in (False, True):
         cfg = small_config(mask__mask_unk=unknown, mask__rate=0.5, model__num_layers=1)
-        model, objective = program.parts(cfg, about(cfg))
+        model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
         params = {"model": model.init(jax.random.key(0))}
         keys = jax.random.split(jax.random.key(1), 8)
-        weight = {train: float(objective.loss(params, model, rows, keys, knobs, train=train).weight_B["mlm"].sum())
-                  for train, knobs in ((True, program.knobs(cfg)), (False, program.frozen(cfg)))}
+        weight = {
+            train: float(objective.loss(params, model, rows, keys, knobs, train=train).weight_B["mlm"].sum())
+            for train, knobs in ((True, program.make_train_hparams(cfg)), (False, program.make_eval_hparams(cfg)))
+        }
         assert (weight[True] > 0) == unknown and weight[False] == 0
 
 
@@ -99,7 +111,7 @@ LENGTH = 64
 
 def pairs(**more):
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(40)] for n in range(300)]
-    return list(next_segments.rows(iter(documents), LENGTH, **more))
+    return list(next_segments.sample_segment_pairs(iter(documents), LENGTH, **more))
 
 
 def test_a_share_of_documents_gives_shorter_pairs():
@@ -115,15 +127,21 @@ def test_a_share_of_documents_gives_shorter_pairs():
     assert 0.4 < np.mean([row.label for row in every]) < 0.6
     lengths = np.array([len(row.ids) for row in every])
     assert lengths.min() < 20 and lengths.max() > LENGTH - 10
-    seen = {i for row in every for i in (row.ids if row.label else row.ids[:row.second])}
+    seen = {i for row in every for i in (row.ids if row.label else row.ids[: row.second])}
     assert len(seen - {CLS, SEP}) > 0.8 * 300 * 40 * 5
 
 
 def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(" ".join(f"w{n}x{i} is said." for i in range(30)) for n in range(60)))
-    cfg = small_config(data__path=str(tmp_path / "a.txt"), data__document_boundary="blank_line",
-                       pack__mode="segment_pair", data__cache=str(tmp_path / "cache"), tokenizer__kind="wordpiece",
-                       tokenizer__vocab_size=60, pack__seq_len=32)
+    cfg = small_config(
+        data__path=str(tmp_path / "a.txt"),
+        data__document_boundary="blank_line",
+        pack__mode="segment_pair",
+        data__cache=str(tmp_path / "cache"),
+        tokenizer__kind="wordpiece",
+        tokenizer__vocab_size=60,
+        pack__seq_len=32,
+    )
     plain = pack.load(cfg)
     short = pack.load(fields.override(cfg, {"pack.short_seq_prob": 1.0}))
     assert "short_share" not in plain.manifest["inputs"] and short.manifest["inputs"]["short_share"] == 1.0

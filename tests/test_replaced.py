@@ -1,37 +1,47 @@
 """Replaced tokens: what the generator puts into a row, what the model is asked of it, and what gradients reach."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, about, batch, drawn_config, small_config
+from small import PLAIN, VOCAB, batch, drawn_config, make_dataset_info, small_config
 
 from mlm import objectives
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.inference import language_model
-from mlm.objectives import masking, replaced
-from mlm.train import resolution
-from mlm.train.run import loop
-from mlm.train.step import program, update
+from mlm.inference import pretrained_io
+from mlm.objectives import masking, replaced_token_detection
+from mlm.training import resolution
+from mlm.training.run import loop
+from mlm.training.step import program, update
 
 ROWS = batch(8)
-KEYS = update.row_keys(np.uint32(0), 0, ROWS.index_B)
+KEYS = update.make_example_keys(np.uint32(0), 0, ROWS.index_B)
 
 
 @pytest.fixture(scope="module")
 def cfg():
-    return small_config("feedforward", "bag", objective="replaced", mask__rate=0.4, eval__mask_rate=0.4,
-                        model__num_layers=1, mask__mask_token_prob=1.0, mask__random_token_prob=0.0, **PLAIN)
+    return small_config(
+        "feedforward",
+        "bag",
+        objective="replaced_token_detection",
+        mask__rate=0.4,
+        eval__mask_rate=0.4,
+        model__num_layers=1,
+        mask__mask_token_prob=1.0,
+        mask__random_token_prob=0.0,
+        **PLAIN,
+    )
 
 
 @functools.cache
 def told(cfg):
     """Losses of the batch, compiled, of a model and a generator that say what they were shown."""
-    model, objective = program.parts(cfg, about(cfg))
+    model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
     params = jax.jit(lambda key: {"model": model.init(key), "objective": objective.init(key, model)})(jax.random.key(0))
-    small = program.MODELS["feedforward"].build(replaced.generator(cfg), VOCAB)
+    small = program.MODELS["feedforward"].build(replaced_token_detection.build_generator_config(cfg), VOCAB)
 
     def run(params, knobs, rows):
         shown = []
@@ -40,9 +50,10 @@ def told(cfg):
             def hidden(params, text, source=None, **more):
                 shown.append(text.ids_BxL)
                 return of.encode(params, text, source, **more)
+
             return of._replace(encode=hidden)
 
-        made = objectives.OBJECTIVES["replaced"].build(cfg, about(cfg), watched(small))
+        made = objectives.OBJECTIVES["replaced_token_detection"].build(cfg, make_dataset_info(cfg), watched(small))
         return made.loss(params, watched(model), rows, KEYS, knobs, train=False), shown
 
     compiled = jax.jit(run)
@@ -50,18 +61,23 @@ def told(cfg):
 
 
 def test_a_share_of_its_size_makes_the_generator():
-    cfg = small_config(objective="replaced", model__size="small", model__width=512, model__mlp_dim=2048,
-                       model__num_heads=8)
-    found = replaced.generator(cfg)
+    cfg = small_config(
+        objective="replaced_token_detection",
+        model__size="small",
+        model__width=512,
+        model__mlp_dim=2048,
+        model__num_heads=8,
+    )
+    found = replaced_token_detection.build_generator_config(cfg)
     assert (found.width, found.num_heads, found.mlp_dim, found.num_layers) == (128, 2, 512, cfg.model.num_layers)
-    model, objective = program.parts(cfg, about(cfg))
+    model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
     shapes = jax.eval_shape(lambda key: objective.init(key, model), jax.random.key(0))
     assert shapes["generator"]["token"]["embedding"].shape == (VOCAB, 128)
 
 
 def test_the_model_sees_the_generators_draws_and_is_asked_of_all_tokens(cfg):
     run, params = told(cfg)
-    losses, (masked_BxL, shown_BxL) = jax.device_get(run(params, program.frozen(cfg)))
+    losses, (masked_BxL, shown_BxL) = jax.device_get(run(params, program.make_eval_hparams(cfg)))
     hidden_BxL, true_BxL = masked_BxL == MASK, ROWS.text.ids_BxL
     np.testing.assert_array_equal(losses.weight_B["mlm"], hidden_BxL.sum(1))
     np.testing.assert_array_equal(shown_BxL[~hidden_BxL], true_BxL[~hidden_BxL])
@@ -69,7 +85,7 @@ def test_the_model_sees_the_generators_draws_and_is_asked_of_all_tokens(cfg):
     other_BxL = shown_BxL != true_BxL
     assert other_BxL.any() and not other_BxL[~hidden_BxL].any()
     real_B = (ROWS.text.segments_BxL > 0).sum(1)
-    np.testing.assert_array_equal(losses.weight_B["replaced"], real_B)
+    np.testing.assert_array_equal(losses.weight_B["replaced_token_detection"], real_B)
     np.testing.assert_array_equal(losses.sums_B["original"], real_B - other_BxL.sum(1))  # a lucky draw is original
 
 
@@ -79,19 +95,20 @@ def test_a_row_is_told_by_the_models_own_logits(cfg):
     head = params["objective"]
     for bias in (0.0, -1.5):
         flat = head | {"label": {"kernel": 0 * head["label"]["kernel"], "bias": jnp.full(1, bias)}}
-        losses, _ = jax.device_get(run(params | {"objective": flat}, program.frozen(cfg)))
-        original_B, all_B = losses.sums_B["original"], losses.weight_B["replaced"]
+        losses, _ = jax.device_get(run(params | {"objective": flat}, program.make_eval_hparams(cfg)))
+        original_B, all_B = losses.sums_B["original"], losses.weight_B["replaced_token_detection"]
         expected_B = original_B * np.log1p(np.exp(bias)) + (all_B - original_B) * np.log1p(np.exp(-bias))
-        np.testing.assert_allclose(losses.loss_B["replaced"], expected_B, rtol=1e-5)
+        np.testing.assert_allclose(losses.loss_B["replaced_token_detection"], expected_B, rtol=1e-5)
         np.testing.assert_allclose(losses.sums_B["correct"], original_B if bias <= 0 else all_B - original_B)
 
 
 def test_no_gradient_goes_through_the_draws(cfg):
     """The generator learns by its own loss alone, the model by its own."""
     run, params = told(cfg)
-    for term, other in (("mlm", "model"), ("replaced", "generator")):
-        slope = jax.jit(jax.grad(lambda params, term=term: run(params, program.frozen(cfg))[0].loss_B[term].sum()))(
-            params)
+    for term, other in (("mlm", "model"), ("replaced_token_detection", "generator")):
+        slope = jax.jit(
+            jax.grad(lambda params, term=term: run(params, program.make_eval_hparams(cfg))[0].loss_B[term].sum())
+        )(params)
         slope = {"model": slope["model"], **slope["objective"]}
         assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(slope[other])), term
         mine = "generator" if term == "mlm" else "model"
@@ -100,13 +117,14 @@ def test_no_gradient_goes_through_the_draws(cfg):
 
 def test_draws_follow_the_logits_of_the_places_that_were_corrupted():
     ids_BxL = np.full((4000, 3), 7, np.int32)
-    masked = masking.Masked(ids_BxL, np.tile([1, 2], (4000, 1)), np.full((4000, 2), 7, np.int32), None,
-                            np.ones(4000, np.int32), None)
+    masked = masking.MaskedBatch(
+        ids_BxL, np.tile([1, 2], (4000, 1)), np.full((4000, 2), 7, np.int32), None, np.ones(4000, np.int32), None
+    )
     share_V = np.array([0, 0, 0, 0, 0, 0.1, 0.2, 0.7])
     likely_V = np.log(share_V, where=share_V > 0, out=np.full(8, 9.0))  # special tokens most of all
     logits_BxKxV = np.broadcast_to(likely_V, (4000, 2, 8))
-    keys = update.row_keys(np.uint32(0), 0, np.arange(4000))
-    put_BxL = np.asarray(jax.jit(replaced.put)(keys, ids_BxL, masked, logits_BxKxV))
+    keys = update.make_example_keys(np.uint32(0), 0, np.arange(4000))
+    put_BxL = np.asarray(jax.jit(replaced_token_detection.insert_samples)(keys, ids_BxL, masked, logits_BxKxV))
     assert (put_BxL[:, [0, 2]] == 7).all()
     found_V = np.bincount(put_BxL[:, 1], minlength=8) / 4000
     assert not found_V[:5].any()
@@ -114,27 +132,48 @@ def test_draws_follow_the_logits_of_the_places_that_were_corrupted():
 
 
 def test_the_terms_of_the_loss_are_weighed(cfg):
-    _, objective = program.parts(cfg, about(cfg))
-    assert float(objective.factors(program.knobs(cfg))["replaced"]) == 50
-    other = small_config("feedforward", "bag", objective="replaced", replaced_token_detection__discriminator_weight=7.0)
-    assert float(objective.factors(program.knobs(other))["replaced"]) == 7
-    assert program.blank(other) == program.blank(small_config("feedforward", "bag", objective="replaced"))
+    _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
+    assert float(objective.loss_weights(program.make_train_hparams(cfg))["replaced_token_detection"]) == 50
+    other = small_config(
+        "feedforward", "bag", objective="replaced_token_detection", replaced_token_detection__discriminator_weight=7.0
+    )
+    assert float(objective.loss_weights(program.make_train_hparams(other))["replaced_token_detection"]) == 7
+    assert program.canonicalize_config(other) == program.canonicalize_config(
+        small_config("feedforward", "bag", objective="replaced_token_detection")
+    )
 
 
 @pytest.mark.slow
 def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
-    cfg = drawn_config(tmp_path / "cache", "feedforward", "window", objective="replaced", workdir=str(tmp_path / "run"),
-                       train__steps=150, train__batch_size=16, optim__learning_rate=1e-2, model__num_layers=1,
-                       mask__mask_token_prob=1.0, mask__random_token_prob=0.0, mask__rate=0.3, eval__mask_rate=0.3,
-                       eval__batch_size=16, data__language__train_documents=300, **PLAIN)
+    cfg = drawn_config(
+        tmp_path / "cache",
+        "feedforward",
+        "window",
+        objective="replaced_token_detection",
+        workdir=str(tmp_path / "run"),
+        train__steps=150,
+        train__batch_size=16,
+        optim__learning_rate=1e-2,
+        model__num_layers=1,
+        mask__mask_token_prob=1.0,
+        mask__random_token_prob=0.0,
+        mask__rate=0.3,
+        eval__mask_rate=0.3,
+        eval__batch_size=16,
+        data__language__train_documents=300,
+        **PLAIN,
+    )
     found = loop.train(cfg)["evaluation"]
     assert found["loss"] < found["original_loss"] - 4 * found["loss_se"]
     assert found["generator_loss"] < 6
-    model = language_model.load(cfg.workdir)
-    for ask, text in (("fill", "the [MASK] ."), ("score", "the horse .")):
-        with pytest.raises(errors.ConfigError, match=rf"^{ask} = 'replaced': expected a run that was trained to tell"):
+    model = pretrained_io.load_run(cfg.workdir)
+    for ask, text in (("fill_mask", "the [MASK] ."), ("pseudo_log_likelihood", "the horse .")):
+        with pytest.raises(
+            errors.ConfigError,
+            match=rf"^{ask} = 'replaced_token_detection': expected a run that was trained to predict",
+        ):
             getattr(model, ask)(text)
-    assert model.embed("the horse .").shape == (16,)
+    assert model.encode("the horse .").shape == (16,)
 
 
 @pytest.mark.parametrize(
@@ -146,19 +185,28 @@ def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
         ),
         (
             {"mask__masks_per_example": 2},
-            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced",
+            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced_token_detection",
         ),
         (
-            {"model__context": "left"},
-            r"^config.model.context = 'left': expected row or both, since config.objective is replaced",
+            {"model__context": "causal"},
+            r"^config.model.context = 'causal': expected mixed or bidirectional, "
+            r"since config.objective is replaced_token_detection",
         ),
         (
-            {"model__family": "feedforward", "model__context": "both"},
-            r"^config.model.context = 'both': expected row, since a",
+            {"model__family": "feedforward", "model__context": "bidirectional"},
+            r"^config.model.context = 'bidirectional': expected mixed, since a",
         ),
     ],
 )
 def test_what_such_a_run_cannot_be_is_refused(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(small_config(**{"family": changes.pop("model__family", "transformer"), "objective": "replaced",
-                                     "data__corpus": "docstrings"} | changes))
+        resolution.check(
+            small_config(
+                **{
+                    "family": changes.pop("model__family", "transformer"),
+                    "objective": "replaced_token_detection",
+                    "data__corpus": "docstrings",
+                }
+                | changes
+            )
+        )

@@ -1,4 +1,5 @@
 """The log survives a kill; tables carry the right intervals; FLOPs are all counted."""
+
 import csv
 import json
 import re
@@ -9,74 +10,103 @@ from scipy import stats
 from small import VOCAB, small_config
 
 from experiments import architectures
-from mlm.base import estimates, files
+from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
 from mlm.report import table
-from mlm.train.run import directory, log
-from mlm.train.step import cost, references
+from mlm.training.run import directory, log
+from mlm.training.step import cost, references
 
 
 def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    files.write_lines(path, [{"step": 1, "loss": 2.5}, {"step": 2}, {"step": 3}])
+    files.write_records(path, [{"step": 1, "loss": 2.5}, {"step": 2}, {"step": 3}])
     whole = path.read_text()
     path.write_text(whole[:-5])
-    assert files.read_lines(path) == [{"step": 1, "loss": 2.5}, {"step": 2}]
+    assert files.read_records(path) == [{"step": 1, "loss": 2.5}, {"step": 2}]
     for spoilt in (whole.replace("2.5", "2.6"), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
         path.write_text(spoilt)
-        with pytest.raises(files.Damaged, match="line 1"):
-            files.read_lines(path)
-        assert files.complete_lines(path)[0][-2:] == [{"step": 2}, {"step": 3}]
+        with pytest.raises(files.DamagedFile, match="line 1"):
+            files.read_records(path)
+        assert files.read_complete_lines(path)[0][-2:] == [{"step": 2}, {"step": 3}]
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
-    writer = log.Writer(tmp_path, 0)
+    cfg = config.Config(workdir=str(tmp_path))
+    writer = log.MetricsWriter(cfg, 0)
     for step in (10, 20, 30):
         writer.write(step, {"loss": 1.0 * step})
     writer.close()
-    with directory.metrics(tmp_path).open("a") as file:
+    with directory.metrics_file(tmp_path).open("a") as file:
         file.write('{"step": 40, "lo')
-    writer = log.Writer(tmp_path, 20)
+    writer = log.MetricsWriter(cfg, 20)
     writer.write(30, {"loss": 5.0})
     writer.close()
-    records = files.read_lines(directory.metrics(tmp_path))
+    records = files.read_records(directory.metrics_file(tmp_path))
     assert [(record["step"], record["loss"]) for record in records] == [(10, 10), (20, 20), (30, 5)]
 
 
 def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lies_now(tmp_path):
-    assert directory.reported(tmp_path) is None
+    assert directory.read_finished_run(tmp_path) is None
+    identity = {"config": {"workdir": "before", "seed": 1}, "format": fields.RUN_FORMAT}
+    result = identity | {"fingerprint": "a", "steps": 4}
     columns = {"mlm_nats": np.array([2.0, 3.0])}
-    directory.finish(tmp_path, {"fingerprint": "a", "steps": 4, "config": {"workdir": "before", "seed": 1}}, columns)
-    files.write_lines(directory.metrics(tmp_path), [{"step": 4, "eval_loss": 2.5}])
-    asked = {"fingerprint": "a", "step": 4, "answers": {"rates": {}}, "summary": {"pairs": {}}}
-    for kept, found in ((asked, asked), (asked | {"step": 2}, {"answers": {}, "summary": {}})):
-        directory.keep_judged(tmp_path, kept)
-        run = directory.reported(tmp_path)
-        assert {name: run[name] for name in ("answers", "summary")} == {
-            name: found[name] for name in ("answers", "summary")}
+    directory.write_result(tmp_path, result, columns)
+    files.write_records(directory.metrics_file(tmp_path), [{"step": 4, "eval_loss": 2.5}])
+    asked = {"fingerprint": "a", "step": 4, "evaluations": {"mask_rates": {}}, "summary": {"minimal_pairs": {}}}
+    for kept, found in ((asked, asked), (asked | {"step": 2}, {"evaluations": {}, "summary": {}})):
+        directory.write_evaluations(tmp_path, kept)
+        run = directory.read_finished_run(tmp_path)
+        assert {name: run[name] for name in ("evaluations", "summary")} == {
+            name: found[name] for name in ("evaluations", "summary")
+        }
     assert run["config"] == {"workdir": str(tmp_path), "seed": 1} and run["history"] == [{"step": 4, "eval_loss": 2.5}]
     assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
 
 
-FLOORS = references.beside(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
+FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
 
 
 def run(model, seed, loss, scores=mlm.SCORES, **more):
-    family = architectures.MEMBERS[model]
-    return {"config": {"model.cell": "" if family == "transformer" else model, "model.family": family,
-                       "model.size": "tiny", "optim.learning_rate": 1e-3, "seed": seed,
-                       "train.batch_size": 32, "workdir": f"{model}-seed{seed}"},
-            "history": [],
-            "parameters": 10, "non_embedding": 5, "flops": 2e9, "tokens": 100.0, "tokens_per_second": 50.0,
-            "predictions": 15.0, "scores": [score._asdict() for score in scores], "answers": {}, "summary": {},
-            "evaluation": {"loss": loss, "loss_se": 0.01, "perplexity": np.exp(loss), "perplexity_se": 0.1,
-                           "accuracy": 0.5, "accuracy_se": 0.02, "realised_rate": 0.15, "unigram_loss": 6.0,
-                           "unigram_perplexity": np.exp(6), "unigram_accuracy": 0.1, **more}}
+    family = architectures.FAMILIES[model]
+    return {
+        "config": {
+            "model.cell": "" if family == "transformer" else model,
+            "model.family": family,
+            "model.size": "tiny",
+            "optim.learning_rate": 1e-3,
+            "seed": seed,
+            "train.batch_size": 32,
+            "workdir": f"{model}-seed{seed}",
+        },
+        "history": [],
+        "parameters": 10,
+        "non_embedding": 5,
+        "flops": 2e9,
+        "tokens": 100.0,
+        "tokens_per_second": 50.0,
+        "predictions": 15.0,
+        "scores": [score._asdict() for score in scores],
+        "evaluations": {},
+        "summary": {},
+        "evaluation": {
+            "loss": loss,
+            "loss_se": 0.01,
+            "perplexity": np.exp(loss),
+            "perplexity_se": 0.1,
+            "accuracy": 0.5,
+            "accuracy_se": 0.02,
+            "realised_rate": 0.15,
+            "unigram_loss": 6.0,
+            "unigram_perplexity": np.exp(6),
+            "unigram_accuracy": 0.1,
+            **more,
+        },
+    }
 
 
 def test_table_groups_seeds_and_writes_three_forms(tmp_path):
     rows, columns = architectures.table([run("lstm", 0, 4.0), run("lstm", 1, 4.2), run("transformer", 0, 5.0)])
-    table.write(tmp_path, rows, columns)
+    table.write_table(tmp_path, rows, columns)
     assert [row["model"] for row in rows] == ["lstm", "transformer", "unigram"]
     assert [column.title for column in columns[-4:]] == ["loss (nats)", "perplexity", "accuracy", "nats below unigram"]
     with (tmp_path / "table.csv").open() as file:
@@ -95,11 +125,12 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
 
 def test_three_seeds_have_students_interval_and_one_seed_none(tmp_path):
     losses = [4.0, 4.1, 4.5]
-    rows, columns = architectures.table([*(run("lstm", seed, loss) for seed, loss in enumerate(losses)),
-                                         run("transformer", 0, 5.0)])
+    rows, columns = architectures.table(
+        [*(run("lstm", seed, loss) for seed, loss in enumerate(losses)), run("transformer", 0, 5.0)]
+    )
     for row, accuracies in zip(rows, ([0.9, 0.7, 0.99], [0.5]), strict=False):
-        row["accuracy"] = estimates.estimate(accuracies, estimates.SHARE)
-    table.write(tmp_path, rows, columns)
+        row["accuracy"] = estimates.estimate_mean(accuracies, estimates.FRACTION)
+    table.write_table(tmp_path, rows, columns)
     with (tmp_path / "table.csv").open() as file:
         read = list(csv.DictReader(file))
     low, high = stats.t.interval(0.95, 2, 4.2, stats.sem(losses))
@@ -113,52 +144,80 @@ def test_three_seeds_have_students_interval_and_one_seed_none(tmp_path):
 
 
 def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
-    known = {"floor": 3.0, "floor_accuracy": 0.7, "window_floor": 3.5, "window_floor_accuracy": 0.6, "gap_se": 0.01}
-    runs = [run(*of, (*mlm.SCORES, *FLOORS), gap=of[2] - 3.0, **known)
-            for of in (("lstm", 0, 4.0), ("lstm", 1, 4.2), ("transformer", 0, 5.0))]
+    known = {
+        "floor": 3.0,
+        "floor_accuracy": 0.7,
+        "window_floor": 3.5,
+        "window_floor_accuracy": 0.6,
+        "excess_loss_se": 0.01,
+    }
+    runs = [
+        run(*of, (*mlm.SCORES, *FLOORS), excess_loss=of[2] - 3.0, **known)
+        for of in (("lstm", 0, 4.0), ("lstm", 1, 4.2), ("transformer", 0, 5.0))
+    ]
     for share, one in zip((0.6, 0.8, 0.7), runs, strict=True):
         verbs = [{"low": low, "accuracy": share + low / 100, "optimum": 0.99} for low in (0, 1, 4, 9, 17)]
-        one["answers"] = {"probes": {"agreement": {"distance": verbs},
-                                     "recall": {"accuracy": share / 2, "optimum": 0.9}}}
+        one["evaluations"] = {
+            "grammar_probes": {"agreement": {"distance": verbs}, "recall": {"accuracy": share / 2, "optimum": 0.9}}
+        }
     rows, columns = architectures.table(runs)
-    table.write(tmp_path, rows, columns)
+    table.write_table(tmp_path, rows, columns)
     with (tmp_path / "table.csv").open() as file:
         read = {row["model"]: row for row in csv.DictReader(file)}
-    assert list(read) == ["lstm", "transformer", "unigram", "exact optimum", "window floor"]
-    spread = [float(read["lstm"][name]) for name in ("gap", "gap_min", "gap_max")]
+    assert list(read) == ["lstm", "transformer", "unigram", "Bayes optimum", "window floor"]
+    spread = [float(read["lstm"][name]) for name in ("excess_loss", "excess_loss_min", "excess_loss_max")]
     assert spread == pytest.approx([1.1, 1.0, 1.2])  # over seeds
-    alone = [read["transformer"][name] for name in ("gap", "gap_se", "gap_min")]
+    alone = [read["transformer"][name] for name in ("excess_loss", "excess_loss_se", "excess_loss_min")]
     assert alone == ["2.0", "0.01", ""]  # over rows
-    assert [float(read[name]["gap"]) for name in ("exact optimum", "window floor", "unigram")] == [0.0, 0.5, 3.0]
-    assert float(read["window floor"]["loss"]) == 3.5 and float(read["exact optimum"]["accuracy"]) == 0.7
+    assert [float(read[name]["excess_loss"]) for name in ("Bayes optimum", "window floor", "unigram")] == [
+        0.0,
+        0.5,
+        3.0,
+    ]
+    assert float(read["window floor"]["loss"]) == 3.5 and float(read["Bayes optimum"]["accuracy"]) == 0.7
     assert float(read["window floor"]["perplexity"]) == pytest.approx(np.exp(3.5))
     assert [float(read["lstm"][name]) for name in ("near", "far", "recall")] == pytest.approx([0.71, 0.79, 0.35])
-    assert [float(read["exact optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
+    assert [float(read["Bayes optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
     assert read["window floor"]["near"] == ""
     assert "loss above the floor (nats)" in (tmp_path / "table.md").read_text()
 
 
 def test_differences_from_the_paper_stand_beside_its_values():
-    columns = [table.Column("model", "model"), table.Column("loss", "loss", ".2f"),
-               table.Column("loss_paper", "loss (paper)", ".2f")]
-    rows = [{"model": "a", "loss": estimates.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
-            {"model": "b", "loss": 2.0, "loss_paper": 1.5}, {"model": "c", "loss": estimates.Estimate(1.0, None, None)}]
-    wider, all_columns = table.against_paper(rows, columns)
+    columns = [
+        table.Column("model", "model"),
+        table.Column("loss", "loss", ".2f"),
+        table.Column("loss_paper", "loss (paper)", ".2f"),
+    ]
+    rows = [
+        {"model": "a", "loss": estimates.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
+        {"model": "b", "loss": 2.0, "loss_paper": 1.5},
+        {"model": "c", "loss": estimates.Estimate(1.0, None, None)},
+    ]
+    wider, all_columns = table.add_paper_differences(rows, columns)
     assert [column.name for column in all_columns] == ["model", "loss", "loss_paper", "loss_difference"]
     assert wider[0]["loss_difference"] == (-0.25, -0.75, 0.25) and wider[1]["loss_difference"] == 0.5
     assert "loss_difference" not in wider[2] and "loss_difference" not in rows[0]
-    assert "| -0.25 ± 0.50 |" in re.sub(" +", " ", table.markdown(wider, all_columns))
-    assert table.against_paper(rows, columns[:2]) == (rows, columns[:2])
+    assert "| -0.25 ± 0.50 |" in re.sub(" +", " ", table.to_markdown(wider, all_columns))
+    assert table.add_paper_differences(rows, columns[:2]) == (rows, columns[:2])
 
 
 def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
     for scale in architectures.SCALES:
         sweep = architectures.sweep(scale)
         assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
-        varied = {name for name in next(iter(sweep.values()))
-                  if len({str(fields[name]) for fields in sweep.values()}) > 1}
-        assert varied <= {"model.family", "model.cell", "model.size", "seed", "optim.learning_rate", "train.batch_size",
-                          "train.steps", "train.eval_every"}
+        varied = {
+            name for name in next(iter(sweep.values())) if len({str(fields[name]) for fields in sweep.values()}) > 1
+        }
+        assert varied <= {
+            "model.family",
+            "model.cell",
+            "model.size",
+            "seed",
+            "optim.learning_rate",
+            "train.batch_size",
+            "train.steps",
+            "train.eval_every",
+        }
         assert len({fields["train.steps"] * fields["train.batch_size"] for fields in sweep.values()}) == 1
 
 
@@ -167,20 +226,29 @@ def count(**changes):
 
 
 def test_flops_of_a_transformer_are_six_n_d_and_attention():
-    arguments = count(model__num_layers=4, model__width=128, model__mlp_dim=512, model__num_heads=2, pack__seq_len=32,
-                         model__dropout=0.0, model__attention_dropout=0.0)
-    tokens, width, predicted = 4 * 32, 128, 4 * masking.slots(0.15, 32)
+    arguments = count(
+        model__num_layers=4,
+        model__width=128,
+        model__mlp_dim=512,
+        model__num_heads=2,
+        pack__seq_len=32,
+        model__dropout=0.0,
+        model__attention_dropout=0.0,
+    )
+    tokens, width, predicted = 4 * 32, 128, 4 * masking.count_slots(0.15, 32)
     by_hand = 6 * tokens * 4 * (12 * width**2 + 2 * 32 * width) + 6 * predicted * (width**2 + width * VOCAB)
-    assert cost.per_step(*arguments) == pytest.approx(by_hand, rel=0.05)
+    assert cost.count_step_flops(*arguments) == pytest.approx(by_hand, rel=0.05)
 
 
 def test_flops_of_a_second_view_of_the_rows_are_counted():
-    one, two = (cost.per_step(*count(mask__masks_per_example=views)) for views in (1, 2))
+    one, two = (cost.count_step_flops(*count(mask__masks_per_example=views)) for views in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.02)
 
 
 @pytest.mark.parametrize("length", [16, 17])
 def test_flops_of_a_loop_along_the_row_are_all_counted(length):
     arguments = count(family="rnn", cell="lstm", pack__seq_len=length, model__num_layers=1)
-    assert cost.per_step(*arguments) == pytest.approx(cost.lowered(*arguments, time_unroll=length), rel=0.01)
-    assert cost.per_step(*arguments) > 1.4 * cost.lowered(*arguments, time_unroll=1)
+    assert cost.count_step_flops(*arguments) == pytest.approx(
+        cost.count_lowered_flops(*arguments, rnn_unroll=length), rel=0.01
+    )
+    assert cost.count_step_flops(*arguments) > 1.4 * cost.count_lowered_flops(*arguments, rnn_unroll=1)

@@ -1,13 +1,14 @@
 """The floors of models that read from the right, against brute force: every document of a tiny language, added up."""
+
 import numpy as np
 import pytest
-from test_left_floor import LENGTH, TINY, WORDS, default, every, tables  # noqa: F401  fixtures among them
+from test_left_floor import LENGTH, TINY, WORDS, default, every, tables
 
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.data.language import backward_posterior, causal_posterior, floor, posterior
 
 
-def brute(tables, seen, read):  # noqa: F811
+def brute(tables, seen, read):
     """P(word before or, last, that the document begins | its next words are `seen`, so many were read)."""
     weight_W = np.zeros(WORDS + 1)
     for count, joint in tables.items():
@@ -20,48 +21,56 @@ def brute(tables, seen, read):  # noqa: F811
 
 
 @pytest.mark.parametrize("window", [0, 2, LENGTH])
-def test_every_word_before_is_the_enumerated_one(tables, every, window):  # noqa: F811
+def test_every_word_before_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
-    known = (backward_posterior.right_posterior(TINY, words_NxL, LENGTH) if window == LENGTH else
-             backward_posterior.right_window_posterior(TINY, words_NxL, LENGTH, window))
-    log_prob_KxW, tokens_NxP = (posterior.log_probs(causal_posterior.ended(TINY), known),
-                                backward_posterior.turned(TINY, words_NxL))
+    known = (
+        backward_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH)
+        if window == LENGTH
+        else backward_posterior.compute_backward_window_posterior(TINY, words_NxL, LENGTH, window)
+    )
+    log_prob_KxW, tokens_NxP = (
+        posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known),
+        backward_posterior.reverse_words(TINY, words_NxL),
+    )
     cache = {}
-    for row, column, log_prob_W in zip(known.row_K, known.column_K, log_prob_KxW, strict=True):
+    for row, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
         word_n = words_NxL[row][words_NxL[row] >= 0]
         read = (tokens_NxP[row, :column] >= 0).sum()
-        seen = tuple(word_n[len(word_n) - read:][:window].tolist())
+        seen = tuple(word_n[len(word_n) - read :][:window].tolist())
         if (seen, read) not in cache:
             cache[seen, read] = brute(tables, seen, read)
         np.testing.assert_allclose(np.exp(log_prob_W), cache[seen, read], rtol=1e-5, atol=1e-6)
-    assert len(known.row_K) == (words_NxL >= 0).sum() + len(words_NxL)
+    assert len(known.example_K) == (words_NxL >= 0).sum() + len(words_NxL)
 
 
-def test_a_documents_losses_add_up_to_its_probability_from_either_side(every):  # noqa: F811
+def test_a_documents_losses_add_up_to_its_probability_from_either_side(every):
     words_NxL, share_N = every
-    whole = floor.right_loss(TINY, words_NxL, LENGTH)
+    whole = floor.compute_backward_floor(TINY, words_NxL, LENGTH)
     np.testing.assert_allclose(np.exp(-whole.nats_N), share_N, rtol=1e-5)
     np.testing.assert_array_equal(whole.count_N, (words_NxL >= 0).sum(1) + 1)
-    sides = floor.both(floor.left_loss(TINY, words_NxL, LENGTH), whole)
+    sides = floor.add_floors(floor.compute_causal_floor(TINY, words_NxL, LENGTH), whole)
     np.testing.assert_allclose(sides.nats_N, -2 * np.log(share_N), rtol=1e-5)
     assert sides.loss == pytest.approx(whole.loss, rel=1e-6) and sides.count_N.sum() == 2 * whole.count_N.sum()
 
 
-def test_of_whole_rows_both_sides_agree_and_a_window_sees_less(default):  # noqa: F811
+def test_of_whole_rows_both_sides_agree_and_a_window_sees_less(default):
     hmm, words_NxL = default
     few_NxL = words_NxL[:8]
-    whole, near = floor.right_loss(hmm, few_NxL, 126), floor.right_window_loss(hmm, few_NxL, 126, 2)
-    np.testing.assert_allclose(whole.nats_N, floor.left_loss(hmm, few_NxL, 126).nats_N, atol=1e-3)
-    gap, error = ratio(near.nats_N - whole.nats_N, whole.count_N)
+    whole, near = (
+        floor.compute_backward_floor(hmm, few_NxL, 126),
+        floor.compute_backward_window_floor(hmm, few_NxL, 126, 2),
+    )
+    np.testing.assert_allclose(whole.nats_N, floor.compute_causal_floor(hmm, few_NxL, 126).nats_N, atol=1e-3)
+    gap, error = compute_ratio(near.nats_N - whole.nats_N, whole.count_N)
     assert gap > max(0.05, 3 * error)
 
 
-def test_a_row_that_the_language_cannot_write_is_named(default):  # noqa: F811
+def test_a_row_that_the_language_cannot_write_is_named(default):
     hmm, words_NxL = default
     broken_NxL = words_NxL[:4].copy()
     broken_NxL[2, 1:4] = broken_NxL[2, 1]
     with pytest.raises(ValueError, match="row 2"):
-        floor.right_loss(hmm, broken_NxL, 126)
+        floor.compute_backward_floor(hmm, broken_NxL, 126)
     by_words_N = (words_NxL >= 0).sum(1).argsort()
     with pytest.raises(ValueError, match="row 3"):
-        floor.right_loss(hmm, words_NxL[by_words_N[[0, 1, 2, -1]]], (words_NxL >= 0).sum(1).max() - 1)
+        floor.compute_backward_floor(hmm, words_NxL[by_words_N[[0, 1, 2, -1]]], (words_NxL >= 0).sum(1).max() - 1)

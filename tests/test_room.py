@@ -1,10 +1,11 @@
 """What cannot fit this machine is refused before anything is allocated; what can is not."""
+
 import pytest
 
 from mlm.base import config, errors, fields
-from mlm.models import MEMBERS, lm
-from mlm.train import resolution
-from mlm.train.step import cost, parallel, program
+from mlm.models import FAMILY_CELLS, lm
+from mlm.training import resolution
+from mlm.training.step import cost, parallel, program
 
 
 def resolved(**changes):
@@ -12,32 +13,43 @@ def resolved(**changes):
     return resolution.resolve(fields.override(config.Config(), {"data.corpus": "docstrings"} | changes))
 
 
-@pytest.mark.parametrize(("family", "cell"), MEMBERS)
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family, cell):
     cfg = resolved(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
-    parameters = lm.count(cost.abstract(program.blank(cfg), 3000).params["model"])["parameters"]
-    assert cost.least(cfg) - cost.rows(cfg) == 16 * parameters
-    assert cost.at_most(cfg) > cost.least(cfg)
+    parameters = lm.count_parameters(cost.make_abstract_state(program.canonicalize_config(cfg), 3000).params["model"])[
+        "parameters"
+    ]
+    assert cost.compute_min_memory(cfg) - cost.compute_activation_memory(cfg) == 16 * parameters
+    assert cost.estimate_max_memory(cfg) > cost.compute_min_memory(cfg)
 
 
-@pytest.mark.parametrize("changes", [
-    {"model__num_layers": 2**31 - 1}, {"model__mlp_dim": 2**31 - 1}, {"model__width": 2**31 - 2, "model__num_heads": 2},
-    {"model__family": "rnn", "model__rnn_dim": 2**31 - 1}, {"model__max_positions": 2**31 - 1},
-    {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__seq_len": 65_535},
-    {"tokenizer__vocab_size": 2**31 - 1}, {"train__batch_size": 2**31 - 8}, {"eval__batch_size": 2**31 - 4}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model__num_layers": 2**31 - 1},
+        {"model__mlp_dim": 2**31 - 1},
+        {"model__width": 2**31 - 2, "model__num_heads": 2},
+        {"model__family": "rnn", "model__rnn_dim": 2**31 - 1},
+        {"model__max_positions": 2**31 - 1},
+        {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__seq_len": 65_535},
+        {"tokenizer__vocab_size": 2**31 - 1},
+        {"train__batch_size": 2**31 - 8},
+        {"eval__batch_size": 2**31 - 4},
+    ],
+)
 def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
     monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
     cfg = resolved(**changes)
     resolution.check(cfg)
-    with pytest.raises(errors.ConfigError, match=r"[\d,]+ GB are needed at least, and a device here has 25") as error:
-        cost.check_room(cfg)
-    assert "\n" not in str(error.value) and "mlm.launch.sweep plan" in str(error.value)
+    with pytest.raises(errors.ConfigError, match=r"needs at least [\d,]+ GB, and a device here has 25") as error:
+        cost.check_memory(cfg)
+    assert "\n" not in str(error.value) and "mlm sweep plan" in str(error.value)
 
 
 def test_a_small_run_is_not_traced_for_it(monkeypatch):
-    monkeypatch.setattr(cost, "least", None)
+    monkeypatch.setattr(cost, "compute_min_memory", None)
     monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
-    cost.check_room(resolved())
+    cost.check_memory(resolved())
 
 
 def test_a_device_has_memory():

@@ -1,4 +1,5 @@
 """Whole runs in processes of their own: killed and continued, spread over processes, refused where not their own."""
+
 import json
 import random
 import signal
@@ -15,8 +16,8 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
-from mlm.train import resolution
-from mlm.train.run import checkpoint, directory, log, loop
+from mlm.training import resolution
+from mlm.training.run import checkpoint, directory, log, loop
 
 pytestmark = pytest.mark.slow
 
@@ -32,20 +33,42 @@ def base(tmp_path_factory):
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(200)]
     for number in range(40):
-        (folder / f"{number}.txt").write_text("\n".join(
-            " ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(20)))
-    return {"data.path": str(folder / "*.txt"), "data.cache": str(folder / "cache"), "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 150, "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16,
-            "model.mlp_dim": 16, "model.num_heads": 2, "train.steps": STEPS, "train.batch_size": 8,
-            "train.checkpoint_every": 20, "train.log_every": 10, "train.eval_every": 40, "eval.batch_size": 8,
-            "eval.max_examples": 32}
+        (folder / f"{number}.txt").write_text(
+            "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(20))
+        )
+    return {
+        "data.path": str(folder / "*.txt"),
+        "data.cache": str(folder / "cache"),
+        "tokenizer.kind": "words",
+        "tokenizer.vocab_size": 150,
+        "pack.seq_len": 16,
+        "model.num_layers": 1,
+        "model.width": 16,
+        "model.mlp_dim": 16,
+        "model.num_heads": 2,
+        "train.steps": STEPS,
+        "train.batch_size": 8,
+        "train.checkpoint_every": 20,
+        "train.log_every": 10,
+        "train.eval_every": 40,
+        "eval.batch_size": 8,
+        "eval.max_examples": 32,
+    }
 
 
 def start(base, workdir, *more, devices=1):
-    command = [sys.executable, "-m", "mlm.cli.train", f"--config.workdir={workdir}", *more,
-               *(f"--config.{name}={value}" for name, value in base.items())]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment(devices))
+    command = [
+        sys.executable,
+        "-m",
+        "mlm",
+        "train",
+        f"--config.workdir={workdir}",
+        *more,
+        *(f"--config.{name}={value}" for name, value in base.items()),
+    ]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(devices)
+    )
 
 
 def finish(process):
@@ -59,8 +82,9 @@ def final(workdir):
     step = max(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
     assert step == STEPS
     arrays = ocp.StandardCheckpointer().restore((workdir / "checkpoints" / str(step) / "state").absolute())
-    records = {record["step"]: record["loss"] for record in files.read_lines(workdir / "metrics.jsonl")
-               if "loss" in record}
+    records = {
+        record["step"]: record["loss"] for record in files.read_records(workdir / "metrics.jsonl") if "loss" in record
+    }
     return jax.tree.map(np.asarray, arrays), records
 
 
@@ -71,7 +95,7 @@ def assert_same(workdir, reference):
     ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (workdir, reference[2]))
     for name in ("steps", "tokens", "predictions", "eligible", "flops", "realised_rate", "evaluation", "data"):
         assert ours[name] == theirs[name], name
-    records = [record["step"] for record in files.read_lines(workdir / "metrics.jsonl") if "eval_loss" in record]
+    records = [record["step"] for record in files.read_records(workdir / "metrics.jsonl") if "eval_loss" in record]
     assert records == [40, 80, STEPS]
 
 
@@ -90,7 +114,7 @@ def wait_for(workdir, process, step):
 
 def newest(workdir) -> int:
     """The last step of which there is a record."""
-    return max((record["step"] for record in files.read_lines(workdir / "metrics.jsonl")), default=0)
+    return max((record["step"] for record in files.read_records(workdir / "metrics.jsonl")), default=0)
 
 
 def test_killed_at_a_random_moment_then_asked_to_stop_it_ends_bit_for_bit_the_same(base, undisturbed, tmp_path):
@@ -124,17 +148,26 @@ def alone(base, tmp_path_factory):
     """The losses of a few steps in this process, and what they were judged."""
     workdir = tmp_path_factory.mktemp("one") / "alone"
     found = loop.train(resolved(base | SHORT, workdir))["evaluation"]
-    return [record["loss"] for record in files.read_lines(workdir / "metrics.jsonl") if "loss" in record], found
+    return [record["loss"] for record in files.read_records(workdir / "metrics.jsonl") if "loss" in record], found
 
 
-@pytest.mark.parametrize("mode", ["jit", "pmap"])
+@pytest.mark.parametrize("mode", ["data_parallel", "pmap"])
 def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
-    port = local_processes.free_port()
-    pair = [start(base | SHORT | {"parallel.mode": mode}, tmp_path / "pair", f"--coordinator=127.0.0.1:{port}",
-                  "--processes=2", f"--process={number}", devices=2) for number in range(2)]
+    port = local_processes.find_free_port()
+    pair = [
+        start(
+            base | SHORT | {"parallel.mode": mode},
+            tmp_path / "pair",
+            f"--coordinator=127.0.0.1:{port}",
+            "--processes=2",
+            f"--process={number}",
+            devices=2,
+        )
+        for number in range(2)
+    ]
     for process in pair:
         finish(process)
-    losses = [record["loss"] for record in files.read_lines(tmp_path / "pair" / "metrics.jsonl") if "loss" in record]
+    losses = [record["loss"] for record in files.read_records(tmp_path / "pair" / "metrics.jsonl") if "loss" in record]
     assert len(losses) == SHORT["train.steps"]
     np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
     together = json.loads((tmp_path / "pair" / "result.json").read_text())["evaluation"]
@@ -165,19 +198,19 @@ def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base
 
 def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     cfg = config.Config()
-    checkpoints = checkpoint.manager(tmp_path)
+    checkpoints = checkpoint.open_manager(tmp_path)
     state = loop.types.TrainState(np.array(3, np.int32), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
-    checkpoint.save(checkpoints, cfg, {}, checkpoint.Saved(state, {"tokens": 7.0}))
+    checkpoint.save(checkpoints, cfg, {}, checkpoint.Checkpoint(state, {"tokens": 7.0}))
     checkpoints.wait_until_finished()
-    found = checkpoint.read(checkpoints, 3, cfg, {}, state)
+    found = checkpoint.restore(checkpoints, 3, cfg, {}, state)
     assert found.state.params["w"].dtype == np.float16 and found.totals == {"tokens": 7.0}
     with pytest.raises(errors.ConfigError, match=r"float16.*expected the type float32"):
-        checkpoint.read(checkpoints, 3, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
+        checkpoint.restore(checkpoints, 3, cfg, {}, state._replace(params={"w": np.ones(3, np.float32)}))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
     cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
-    with pytest.raises(log.Diverged, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
+    with pytest.raises(log.DivergenceError, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
@@ -187,7 +220,7 @@ def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch)
     fail = log.math.isfinite
     seen = []
     monkeypatch.setattr(log.math, "isfinite", lambda value: seen.append(value) or (len(seen) < 3 * 10 and fail(value)))
-    with pytest.raises(log.Diverged, match=r"last good checkpoint: .*/d/checkpoints/8$"):
+    with pytest.raises(log.DivergenceError, match=r"last good checkpoint: .*/d/checkpoints/8$"):
         loop.train(cfg)
     monkeypatch.undo()
     assert loop.train(cfg)["steps"] == 40
@@ -196,17 +229,22 @@ def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch)
 def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
-    ours = base | {"data.path": str(text), "data.document_boundary": "blank_line",
-                   "data.cache": str(tmp_path / "cache"), "tokenizer.vocab_size": 100, "train.steps": 4}
+    ours = base | {
+        "data.path": str(text),
+        "data.document_boundary": "blank_line",
+        "data.cache": str(tmp_path / "cache"),
+        "tokenizer.vocab_size": 100,
+        "train.steps": 4,
+    }
     loop.train(resolved(ours, tmp_path / "e"))
     text.write_text(text.read_text().replace("cats", "dogs"))
-    with pytest.raises(errors.ConfigError, match=r"trained on other rows: .*corpus"):
+    with pytest.raises(errors.ConfigError, match=r"trained on other data: .*corpus"):
         loop.train(resolved(ours, tmp_path / "e"))
 
 
 def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
     result = loop.train(resolved(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
-    record = [record for record in files.read_lines(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
+    record = [record for record in files.read_records(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
     assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
     assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
 
@@ -216,7 +254,7 @@ def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     (provenance,) = directory.read_provenance(tmp_path / "c")
     assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
     assert provenance["versions"]["jax"] == jax.__version__ and provenance["time"] <= provenance["ended"]
-    assert directory.reported(tmp_path / "c")["provenance"] == [provenance]
+    assert directory.read_finished_run(tmp_path / "c")["provenance"] == [provenance]
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())

@@ -1,4 +1,5 @@
 """Sweeps run by workers end the same whatever happens to the runner, to its workers, and beside them."""
+
 import os
 import random
 import re
@@ -13,14 +14,14 @@ from small import environment
 
 from mlm.base import config, fields, files
 from mlm.launch.sweep import runner
-from mlm.train.run import directory
+from mlm.training.run import directory
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 STEPS = 120
 EXPERIMENT = '''
-from mlm.experiment.grid import axis, named, product
+from mlm.experiment.grid import cross_points, make_axis, name_points
 from mlm.report.table import Column
 
 SCALES = {"quick": {}}
@@ -28,7 +29,7 @@ SCALES = {"quick": {}}
 
 def sweep(scale):
     """Two programs, each of two points."""
-    return named(product(axis("model.width", 8, 16, name="width{}"), axis("seed", 0, 1, name="seed{}")))
+    return name_points(cross_points(make_axis("model.width", 8, 16, name="width{}"), make_axis("seed", 0, 1, name="seed{}")))
 
 
 def table(results):
@@ -48,15 +49,43 @@ def folder(tmp_path_factory):
 
 
 def start(folder, root, *more):
-    fields = {"data.path": folder / "text.txt", "data.document_boundary": "blank_line", "data.cache": folder / "cache",
-              "tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.seq_len": 16, "model.num_layers": 1,
-              "model.mlp_dim": 8, "model.num_heads": 1, "train.steps": STEPS, "train.batch_size": 8,
-              "train.checkpoint_every": 30, "train.log_every": 5, "eval.batch_size": 8, "eval.max_examples": 40,
-              "workdir": folder / root}
-    command = [sys.executable, "-m", "mlm.launch.sweep", "run", str(folder / "experiment.py"),
-               *(f"--config.{name}={value}" for name, value in fields.items()), *more]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment(), start_new_session=True)
+    fields = {
+        "data.path": folder / "text.txt",
+        "data.document_boundary": "blank_line",
+        "data.cache": folder / "cache",
+        "tokenizer.kind": "words",
+        "tokenizer.vocab_size": 12,
+        "pack.seq_len": 16,
+        "model.num_layers": 1,
+        "model.mlp_dim": 8,
+        "model.num_heads": 1,
+        "train.steps": STEPS,
+        "train.batch_size": 8,
+        "train.checkpoint_every": 30,
+        "train.log_every": 5,
+        "eval.batch_size": 8,
+        "eval.max_examples": 40,
+        "workdir": folder / root,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "mlm",
+        "sweep",
+        "run",
+        str(folder / "experiment.py"),
+        *(f"--config.{name}={value}" for name, value in fields.items()),
+        *more,
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
 
 
 def finish(process, code=0):
@@ -67,8 +96,9 @@ def finish(process, code=0):
 
 def steps(root) -> int:
     """The steps of all points of which a record is written."""
-    return sum(max((record["step"] for record in files.read_lines(path)), default=0)
-               for path in root.glob("*/metrics.jsonl"))
+    return sum(
+        max((record["step"] for record in files.read_records(path)), default=0) for path in root.glob("*/metrics.jsonl")
+    )
 
 
 def wait_for(root, process, count):
@@ -83,7 +113,9 @@ def workers(process) -> list[int]:
 
 
 def starts(root) -> list[list[int]]:
-    return [[start["step"] for start in directory.read_provenance(path.parent)] for path in root.glob("*/provenance.json")]
+    return [
+        [start["step"] for start in directory.read_provenance(path.parent)] for path in root.glob("*/provenance.json")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +168,21 @@ def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
         assert int(blocked, 16) >> signal.SIGINT - 1 & 1
     os.killpg(process.pid, signal.SIGINT)
     assert finish(process, 128 + signal.SIGINT) == "stopped; 0 of 4 points are done; the same command continues\n"
-    assert not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
-                   for pid in started)
+    assert not any(
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started
+    )
 
 
 def test_two_runners_train_no_point_twice(folder, undisturbed):
     root = folder / "two"
-    pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--together=2")]
+    pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--vmap_runs=2")]
     for process in pair:
         assert "4 of 4 points are done" in finish(process)
     assert starts(root) == [[0]] * 4
-    ours, theirs = ([[float(cell) for cell in line.split(",")] for line in text.decode().splitlines()[1:]]
-                    for text in ((root / "table.csv").read_bytes(), undisturbed))
+    ours, theirs = (
+        [[float(cell) for cell in line.split(",")] for line in text.decode().splitlines()[1:]]
+        for text in ((root / "table.csv").read_bytes(), undisturbed)
+    )
     assert ours == [pytest.approx(row, rel=1e-5) for row in theirs]
 
 
@@ -158,13 +193,15 @@ def test_what_no_worker_could_train_is_refused_in_one_line(folder):
 
 
 def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(tmp_path):
-    points = [fields.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
-              for seed, (width, name) in enumerate([(8, "a"), (8, "b"), (16, "c"), (32, "d"), (32, "e"), (32, "f")])]
-    call = runner.Runner(tmp_path, points, workers=1, together=0)
+    points = [
+        fields.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
+        for seed, (width, name) in enumerate([(8, "a"), (8, "b"), (16, "c"), (32, "d"), (32, "e"), (32, "f")])
+    ]
+    call = runner.SweepRunner(tmp_path, points, num_workers=1, vmap_runs=0)
     a, _, c, d, *_ = (call.programs[cfg.workdir] for cfg in points)
 
     def chosen(open_, warm, *others):
-        return "".join(Path(cfg.workdir).name for cfg in call.choose(open_, warm, set(others)))
+        return "".join(Path(cfg.workdir).name for cfg in call.choose_points(open_, warm, set(others)))
 
     assert chosen(points, None) == "ab"
     assert chosen(points[1:], d) == "def"
@@ -176,5 +213,7 @@ def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(t
 def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
     tiny = fields.override(config.Config(), {"model.num_layers": 2, "model.width": 128})
     large = fields.override(tiny, {"model.num_layers": 24, "model.width": 1024, "train.batch_size": 256})
-    assert [runner.side_by_side(platform, cfg)[0] for platform, cfg in
-            (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))] == [1, runner.MOST, runner.MOST, 1]
+    assert [
+        runner.choose_vmap_runs(platform, cfg)[0]
+        for platform, cfg in (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))
+    ] == [1, runner.MAX_VMAP_RUNS, runner.MAX_VMAP_RUNS, 1]

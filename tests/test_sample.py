@@ -1,4 +1,5 @@
 """Drawn tokens: their shares are the model's, of the likeliest where that is asked for; a row's draws are its own."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ LOGITS = np.random.default_rng(1).normal(size=V, scale=2).astype(np.float32)
 @jax.jit
 def draws(temperature, top_k, top_p, first=0):
     key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), first + jnp.arange(DRAWS))
-    return sampling.drawn(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
+    return sampling.make_sampler(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
 
 
 def shares(temperature, top_k, top_p):
@@ -23,15 +24,25 @@ def shares(temperature, top_k, top_p):
     order = np.argsort(-logits)
     kept = order[:top_k] if top_k else order
     share = np.exp(logits[kept]) / np.exp(logits[kept]).sum()
-    kept = kept[:int((share.cumsum() < top_p).sum()) + 1] if top_p < 1 else kept
+    kept = kept[: int((share.cumsum() < top_p).sum()) + 1] if top_p < 1 else kept
     found = np.zeros(V)
     found[kept] = np.exp(logits[kept]) / np.exp(logits[kept]).sum()
     return found
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [
-    (1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 3, 1.0), (1.0, 0, 0.8), (2.0, 4, 0.7), (1.0, 1, 1.0), (1.0, V + 5, 1.0),
-    (1.0, 0, 1e-6)])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [
+        (1.0, 0, 1.0),
+        (0.5, 0, 1.0),
+        (2.0, 3, 1.0),
+        (1.0, 0, 0.8),
+        (2.0, 4, 0.7),
+        (1.0, 1, 1.0),
+        (1.0, V + 5, 1.0),
+        (1.0, 0, 1e-6),
+    ],
+)
 def test_shares_are_those_of_the_likeliest(temperature, top_k, top_p):
     count_V = np.bincount(np.asarray(draws(temperature, top_k, top_p)), minlength=V)
     wanted_V = shares(temperature, top_k, top_p)
@@ -43,7 +54,7 @@ def test_shares_are_those_of_the_likeliest(temperature, top_k, top_p):
 def test_a_row_s_draw_is_by_its_key_alone_and_another_at_each_step():
     np.testing.assert_array_equal(draws(1.0, 0, 1.0)[100:], draws(1.0, 0, 1.0, 100)[:-100])
     key_B = jax.random.split(jax.random.key(0), DRAWS)
-    one, other = (sampling.drawn(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
+    one, other = (sampling.make_sampler(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
     assert abs(np.mean(np.asarray(one) == np.asarray(other)) - 1 / V) < 4 * (1 / V / DRAWS) ** 0.5
 
 
@@ -54,8 +65,14 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
         at_B = jnp.asarray(told)[jnp.arange(4), cache[0]]
         return jnp.where(jnp.arange(V) == at_B[:, None], 5.0, 0.0), cache + 1
 
-    found = sampling.follow(following, jnp.zeros((1, 4), jnp.int32), jnp.zeros(4, jnp.int32), sampling.likeliest,
-                            steps=4, most_B=jnp.array([4, 3, 4, 0]))
+    found = sampling.decode_tokens(
+        following,
+        jnp.zeros((1, 4), jnp.int32),
+        jnp.zeros(4, jnp.int32),
+        sampling.select_argmax,
+        num_steps=4,
+        max_steps_B=jnp.array([4, 3, 4, 0]),
+    )
     assert found.ids_BxT.tolist() == [[7, SEP, PAD, PAD], [6, 7, 8, PAD], [5, 6, SEP, PAD], [PAD] * 4]
     assert found.length_B.tolist() == [2, 3, 3, 0]
     each = np.log(np.exp(5) / (np.exp(5) + V - 1))
@@ -64,5 +81,5 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
 
 def test_special_tokens_are_never_taken():
     logits_BxV = jnp.tile(jnp.array([9.0, 9, 9, 1, 9, 0]), (200, 1))
-    choose = sampling.drawn(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
-    assert {*np.asarray(choose(sampling.without(logits_BxV, decoding.NEVER), 0)).tolist()} == {SEP, 5}
+    choose = sampling.make_sampler(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
+    assert {*np.asarray(choose(sampling.suppress_tokens(logits_BxV, decoding.SUPPRESSED_IDS), 0)).tolist()} == {SEP, 5}

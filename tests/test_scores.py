@@ -1,4 +1,5 @@
 """Scores of labelled rows: equal to reference implementations, case by case, and their errors to a bootstrap's."""
+
 import functools
 import warnings
 
@@ -7,7 +8,7 @@ import pytest
 from scipy import stats
 
 from mlm.base import estimates
-from mlm.objectives import regress, scores, tags
+from mlm.objectives import entity_tags, regression, scores
 
 CASES = 1000
 CLASSES = ("no", "yes", "perhaps", "never")
@@ -15,8 +16,11 @@ CLASSES = ("no", "yes", "perhaps", "never")
 
 def columns(predicted_N, label_N, classes):
     weight_N = np.ones(len(label_N))
-    return {"correct": (predicted_N == label_N) * weight_N, "weight": weight_N,
-            **scores.counts(predicted_N, label_N, weight_N, classes)}
+    return {
+        "correct": (predicted_N == label_N) * weight_N,
+        "weight": weight_N,
+        **scores.count_classes(predicted_N, label_N, weight_N, classes),
+    }
 
 
 def labels(rng, classes):
@@ -41,15 +45,19 @@ def test_accuracy_f1_and_matthews_are_scikit_learns():
         of = columns(predicted_N, label_N, classes)
 
         def found(score, of=of):
-            return estimates.measure(score, of)[0]
+            return estimates.compute_score(score, of)[0]
 
         with warnings.catch_warnings(action="ignore"):  # of a single class
-            assert found(scores.accuracy("weight")) == pytest.approx(metrics.accuracy_score(label_N, predicted_N))
-            assert found(scores.matthews(CLASSES[:classes], "weight")) == pytest.approx(
-                metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9)
+            assert found(scores.build_accuracy_score("weight")) == pytest.approx(
+                metrics.accuracy_score(label_N, predicted_N)
+            )
+            assert found(scores.build_matthews_score(CLASSES[:classes], "weight")) == pytest.approx(
+                metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9
+            )
             if classes == 2:
-                assert found(scores.f1(CLASSES[:2], "weight")) == pytest.approx(
-                    metrics.f1_score(label_N, predicted_N, zero_division=0), abs=1e-12)
+                assert found(scores.build_f1_score(CLASSES[:2], "weight")) == pytest.approx(
+                    metrics.f1_score(label_N, predicted_N, zero_division=0), abs=1e-12
+                )
 
 
 def test_matthews_of_two_classes_is_the_usual_formula_and_0_of_a_constant():
@@ -58,7 +66,9 @@ def test_matthews_of_two_classes_is_the_usual_formula_and_0_of_a_constant():
         predicted_N, label_N = labels(rng, 2)
         tp, fp, fn, tn = (((predicted_N == p) & (label_N == t)).sum() for p, t in ((1, 1), (1, 0), (0, 1), (0, 0)))
         below = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
-        value, error = estimates.measure(scores.matthews(CLASSES[:2], "weight"), columns(predicted_N, label_N, 2))
+        value, error = estimates.compute_score(
+            scores.build_matthews_score(CLASSES[:2], "weight"), columns(predicted_N, label_N, 2)
+        )
         assert value == pytest.approx((tp * tn - fp * fn) / below if below else 0.0)
         assert 0 <= error < 10 if below else error == 0
 
@@ -84,17 +94,30 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
     for _ in range(CASES):
         x_N, y_N = values(rng)
         padding = np.zeros(3)  # rows that fill up a batch
-        of = regress.tally({"predicted": np.append(x_N, padding), "value": np.append(y_N, padding),
-                            "regress_weight": np.append(np.ones(len(x_N)), padding)}, {}, [])
+        of = regression.compute_correlations(
+            {
+                "predicted": np.append(x_N, padding),
+                "value": np.append(y_N, padding),
+                "regression_weight": np.append(np.ones(len(x_N)), padding),
+            },
+            {},
+            [],
+        )
         with warnings.catch_warnings(action="ignore"):
             expected = {"pearson": stats.pearsonr(x_N, y_N), "spearman": stats.spearmanr(x_N, y_N)}
         for name, found in expected.items():
-            value, error = estimates.measure(regress.SCORES[name], of)
+            value, error = estimates.compute_score(regression.SCORES[name], of)
             assert value == pytest.approx(np.nan_to_num(found.statistic), abs=1e-8), name
             assert 0 <= error < 10 if np.isfinite(found.statistic) else error == 0
-    raw = {"x": [0.1] * 7, "xx": [0.1 * 0.1] * 7, "y": range(7), "yy": np.arange(7) ** 2, "xy": 0.1 * np.arange(7),
-           "regress_weight": [1] * 7}
-    assert estimates.measure(regress.SCORES["pearson"], raw) == (0.0, 0.0)
+    raw = {
+        "x": [0.1] * 7,
+        "xx": [0.1 * 0.1] * 7,
+        "y": range(7),
+        "yy": np.arange(7) ** 2,
+        "xy": 0.1 * np.arange(7),
+        "regression_weight": [1] * 7,
+    }
+    assert estimates.compute_score(regression.SCORES["pearson"], raw) == (0.0, 0.0)
 
 
 @functools.cache
@@ -106,19 +129,26 @@ def resampled(rows=400, times=2000):
 def spread(score, of):
     """The bootstrap's standard error of a score."""
     sums_RxC = resampled() @ np.stack([of[name] for name in score.columns], -1).astype(float)
-    return np.std([estimates.FUNCTIONS[score.of](*sums_C) for sums_C in sums_RxC])
+    return np.std([estimates.SCORE_FUNCTIONS[score.function](*sums_C) for sums_C in sums_RxC])
 
 
-@pytest.mark.parametrize("score", [scores.accuracy("weight"), scores.f1(CLASSES[:2], "weight"),
-                                   scores.matthews(CLASSES[:2], "weight"), scores.matthews(CLASSES, "weight")],
-                         ids=["accuracy", "f1", "matthews of two", "matthews of four"])
+@pytest.mark.parametrize(
+    "score",
+    [
+        scores.build_accuracy_score("weight"),
+        scores.build_f1_score(CLASSES[:2], "weight"),
+        scores.build_matthews_score(CLASSES[:2], "weight"),
+        scores.build_matthews_score(CLASSES, "weight"),
+    ],
+    ids=["accuracy", "f1", "matthews of two", "matthews of four"],
+)
 def test_errors_of_scores_of_classes_are_the_bootstraps(score):
     rng = np.random.default_rng(4)
     classes = max(2, (len(score.columns) - 2) // 2)
     label_N = rng.choice(classes, 400, p=np.arange(1, classes + 1) / np.arange(1, classes + 1).sum())
     predicted_N = np.where(rng.random(400) < 0.6, label_N, rng.integers(0, classes, 400))
     of = columns(predicted_N, label_N, classes)
-    assert estimates.measure(score, of)[1] == pytest.approx(spread(score, of), rel=0.1)
+    assert estimates.compute_score(score, of)[1] == pytest.approx(spread(score, of), rel=0.1)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -128,9 +158,9 @@ def test_errors_of_correlations_are_the_bootstraps(ties):
     y_N = x_N + 1.5 * noise_N
     if ties:
         x_N, y_N = x_N.round(), y_N.round()
-    of = scores.correlations(x_N, y_N) | {"regress_weight": np.ones(400)}
-    pearson, spearman = (estimates.measure(regress.SCORES[name], of)[1] for name in ("pearson", "spearman"))
-    assert pearson == pytest.approx(spread(regress.SCORES["pearson"], of), rel=0.1)
+    of = scores.compute_correlation_columns(x_N, y_N) | {"regression_weight": np.ones(400)}
+    pearson, spearman = (estimates.compute_score(regression.SCORES[name], of)[1] for name in ("pearson", "spearman"))
+    assert pearson == pytest.approx(spread(regression.SCORES["pearson"], of), rel=0.1)
     drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resampled()])
     ranks_R2xN = (stats.rankdata(value_N[drawn_RxN], axis=1) for value_N in (x_N, y_N))
     u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)
@@ -150,24 +180,29 @@ def test_entities_and_their_f1_are_seqevals():
             tag_NxL = 0 * tag_NxL  # no entity is there
         if case % 7 == 0:
             predicted_NxL = 0 * predicted_NxL
-        of = tags.counts(predicted_NxL, tag_NxL, np.ones((3, 8), int), classes) | {"weight": np.full(3, 8)}
+        of = entity_tags.count_entities(predicted_NxL, tag_NxL, np.ones((3, 8), int), classes) | {
+            "weight": np.full(3, 8)
+        }
         named = [[[classes[tag] for tag in tag_L] for tag_L in rows] for rows in (tag_NxL, predicted_NxL)]
-        loose, strict = (estimates.measure(score, of)[0] for score in tags.scores("weight"))
+        loose, strict = (estimates.compute_score(score, of)[0] for score in entity_tags.build_entity_scores("weight"))
         with warnings.catch_warnings(action="ignore"):  # where nothing is there
             assert loose == pytest.approx(metrics.f1_score(*named, zero_division=0))
-            assert strict == pytest.approx(metrics.f1_score(*named, zero_division=0, mode="strict",
-                                                            scheme=scheme.IOB2))
+            assert strict == pytest.approx(metrics.f1_score(*named, zero_division=0, mode="strict", scheme=scheme.IOB2))
 
 
 def test_entities_of_broken_tags_by_hand():
     """As conlleval takes them, and as strict BIO does; words without a tag are none, and no entity crosses segments."""
     for said, loose, strict in (
-            ("I-A I-A O", {("A", 0, 2)}, set()), ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}, {("A", 0, 1)}),
-            ("B-A I-A B-A I-A", {("A", 0, 2), ("A", 2, 4)}, {("A", 0, 2), ("A", 2, 4)}),
-            ("O I-B O B-creative-work I-creative-work", {("B", 1, 2), ("creative-work", 3, 5)},
-             {("creative-work", 3, 5)}), ("", set(), set())):
-        assert tags.entities(said.split(), strict=False) == loose
-        assert tags.entities(said.split(), strict=True) == strict
+        ("I-A I-A O", {("A", 0, 2)}, set()),
+        ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}, {("A", 0, 1)}),
+        ("B-A I-A B-A I-A", {("A", 0, 2), ("A", 2, 4)}, {("A", 0, 2), ("A", 2, 4)}),
+        ("O I-B O B-creative-work I-creative-work", {("B", 1, 2), ("creative-work", 3, 5)}, {("creative-work", 3, 5)}),
+        ("", set(), set()),
+    ):
+        assert entity_tags.find_entities(said.split(), strict=False) == loose
+        assert entity_tags.find_entities(said.split(), strict=True) == strict
     tag_NxL = np.array([[-1, 1, -1, 2, 2], [1, 2, 2, 1, 1]])  # B I I, of which the last stands in another segment
-    of = tags.counts(np.zeros((2, 5), int), tag_NxL, np.array([[1, 1, 1, 1, 2], [0] * 5]), ("O", "B-A", "I-A"))
-    assert of["entities_there"].tolist() == [2, 0] and of["strict_entities_there"].tolist() == [1, 0]
+    of = entity_tags.count_entities(
+        np.zeros((2, 5), int), tag_NxL, np.array([[1, 1, 1, 1, 2], [0] * 5]), ("O", "B-A", "I-A")
+    )
+    assert of["entities_actual"].tolist() == [2, 0] and of["strict_entities_actual"].tolist() == [1, 0]

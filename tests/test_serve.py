@@ -1,4 +1,5 @@
 """The page of models side by side: it answers what the models do, and shows what it is given as text."""
+
 import contextlib
 import json
 import random
@@ -11,12 +12,11 @@ from collections import Counter
 import numpy as np
 import pages
 import pytest
-from absl import flags
 from serving import IMAGE, LINES, SCRIPT, ask, exchanged, get, models, raw, served
 
 import mlm
 from mlm.base import errors
-from mlm.inference import neighbors
+from mlm.inference import neighbors, pretrained_io
 from mlm.serve import app, http_server, panels
 
 
@@ -35,24 +35,30 @@ def server(opened):
 def test_answers_are_those_of_the_opened_models(server, opened):
     text = "the [MASK] is [MASK] ."
     for run, name in ((0, "fills"), (2, "<i>hub</i>")):
-        status, _, said = ask(server, {"run": run, "what": "fill", "text": text})
+        status, _, said = ask(server, {"run": run, "what": "fill_mask", "text": text})
         model = opened[name]
-        expected = model.fill(text, min(panels.TOP, model.tokenizer.vocab_size))
+        expected = model.fill_mask(text, min(panels.TOP_K, model.tokenizer.vocab_size))
         assert status == 200 and [[one["token"] for one in best] for best in said["answer"]] == [
-            [one.token for one in best] for best in expected]
-        np.testing.assert_allclose([one["probability"] for best in said["answer"] for one in best],
-                                   [one.probability for best in expected for one in best], rtol=1e-5)
+            [one.token for one in best] for best in expected
+        ]
+        np.testing.assert_allclose(
+            [one["probability"] for best in said["answer"] for one in best],
+            [one.probability for best in expected for one in best],
+            rtol=1e-5,
+        )
     for run, name in enumerate(("fills", "reads")):
         _, _, said = ask(server, {"run": run, "what": "similar", "text": "the red tree"})
-        near = opened[name].similar("the red tree", LINES, top=4)
-        assert [one["line"] - 1 for one in said["answer"]["near"]] == [line for line, _ in near]
-        np.testing.assert_allclose([one["cosine"] for one in said["answer"]["near"]], [one for _, one in near],
-                                   atol=1e-5)
+        near = opened[name].similar("the red tree", LINES, top_k=4)
+        assert [one["line"] - 1 for one in said["answer"]["near"]] == [one.index for one in near]
+        np.testing.assert_allclose(
+            [one["cosine"] for one in said["answer"]["near"]], [one.cosine for one in near], atol=1e-5
+        )
         assert said["answer"]["words"] == ["the", "red", "tree"]
         _, _, said = ask(server, {"run": run, "what": "word", "text": "the red tree the", "word": "the", "which": 2})
-        near = neighbors.nearest(opened[name], "the red tree the", "4", LINES, top=panels.TOP)
+        near = neighbors.find_neighbors(opened[name], "the red tree the", "4", LINES, top=panels.TOP_K)
         assert [(one["line"] - 1, one["word"]) for one in said["answer"]["near"]] == [
-            (one.line, one.word) for one in near]
+            (one.line, one.word) for one in near
+        ]
         for one in said["answer"]["near"]:
             assert one["before"] + one["word"] + one["after"] == LINES[one["line"] - 1]
 
@@ -60,23 +66,25 @@ def test_answers_are_those_of_the_opened_models(server, opened):
 def test_predictions_are_those_of_the_opened_model(opened):
     """Of a text, and of a pair, which stands apart by a sign that can be typed."""
     for text, given in (("the apple", "the apple"), ("the apple | is red", ("the apple", "is red"))):
-        column = panels.Column("tells", opened["tells"], {}, {})
-        said, = panels.answer(column, panels.Question(0, "predict", text))
+        column = panels.ModelPanel("tells", opened["tells"], {}, {})
+        (said,) = panels.answer_request(column, panels.PanelRequest(0, "predict", text))
         best = opened["tells"].predict([given])[0]
         assert said == {"text": text, "label": best.label, "probability": pytest.approx(best.probability)}
 
 
 def test_a_mask_is_filled_in_before_texts_are_compared(server, opened):
     _, _, said = ask(server, {"run": 0, "what": "similar", "text": "the [MASK] is [MASK] ."})
-    first = opened["fills"].fill("the [MASK] is [MASK] .", 1)[0][0].text
-    assert said["answer"]["text"] == opened["fills"].fill(first, 1)[0][0].text
+    first = opened["fills"].fill_mask("the [MASK] is [MASK] .", 1)[0][0].text
+    assert said["answer"]["text"] == opened["fills"].fill_mask(first, 1)[0][0].text
 
 
 def test_what_a_model_cannot_do_is_said_in_its_column(server):
-    status, _, said = ask(server, {"run": 1, "what": "fill", "text": "the [MASK]"})
-    assert status == 400 and said["error"].startswith("fill: asks for a run that was trained to tell what is hidden")
+    status, _, said = ask(server, {"run": 1, "what": "fill_mask", "text": "the [MASK]"})
+    assert status == 400 and said["error"].startswith(
+        "fill_mask: needs a run that was trained to predict masked tokens"
+    )
     _, _, page = get(server, "/")
-    assert said["error"].removeprefix("fill: ") in page and "a [MASK] ." in page
+    assert said["error"].removeprefix("fill_mask: ") in page and "a [MASK] ." in page
     status, headers, page = get(server, "/attention?run=1&text=the+tree")
     assert status == 200 and "saliency" in page and "sandbox allow-scripts" in headers["Content-Security-Policy"]
 
@@ -91,17 +99,17 @@ def test_every_answer_forbids_what_the_page_does_not_need(server):
 
 
 BAD = {
-    "no object": (["a"], "question = ['a']: expected an object"),
+    "no object": (["a"], "request = ['a']: expected an object"),
     "too little": ({"run": 0}, "what, text, too"),
-    "more": ({"run": 0, "what": "fill", "text": "a", "layer": 1}, "question = 'layer': expected one of"),
-    "no such run": ({"run": 3, "what": "fill", "text": "a"}, "run = 3: expected 0 <= value <= 2"),
-    "true": ({"run": True, "what": "fill", "text": "a"}, "run = True: expected a number"),
-    "nothing to do": ({"run": 0, "what": "fil", "text": "a"}, "did you mean 'fill'?"),
-    "no text": ({"run": 0, "what": "fill", "text": None}, "text = None: expected a text"),
+    "more": ({"run": 0, "what": "fill_mask", "text": "a", "layer": 1}, "request = 'layer': expected one of"),
+    "no such run": ({"run": 3, "what": "fill_mask", "text": "a"}, "run = 3: expected 0 <= value <= 2"),
+    "true": ({"run": True, "what": "fill_mask", "text": "a"}, "run = True: expected a number"),
+    "nothing to do": ({"run": 0, "what": "fill_msk", "text": "a"}, "did you mean 'fill_mask'?"),
+    "no text": ({"run": 0, "what": "fill_mask", "text": None}, "text = None: expected a text"),
     "empty": ({"run": 0, "what": "similar", "text": " \n"}, "expected a text"),
-    "no mask": ({"run": 0, "what": "fill", "text": "a"}, "expected a text with [MASK] in it"),
+    "no mask": ({"run": 0, "what": "fill_mask", "text": "a"}, "expected a text with [MASK] in it"),
     "long": ({"run": 0, "what": "similar", "text": "a " * 501}, "expected at most 1000 characters"),
-    "many masks": ({"run": 0, "what": "fill", "text": "[MASK] " * 9}, "expected at most 8 [MASK]"),
+    "many masks": ({"run": 0, "what": "fill_mask", "text": "[MASK] " * 9}, "expected at most 8 [MASK]"),
     "half a character": ({"run": 0, "what": "similar", "text": "a \ud800"}, "expected whole characters"),
     "no word": ({"run": 0, "what": "word", "text": "the apple", "word": "sky"}, "expected a word of 'the apple'"),
     "no such word": ({"run": 0, "what": "word", "text": "the", "word": "the", "which": 2}, "which = 2: expected 1 <="),
@@ -117,30 +125,40 @@ def test_what_is_no_question_is_refused_in_one_line(server, case):
 
 def test_only_the_page_itself_may_ask(server):
     """No other page in the reader's browser, whatever name it has given to this machine's address."""
-    question = {"run": 0, "what": "fill", "text": "the [MASK]"}
-    for name, status in (("evil.example", 421), (f"evil.example:{server.server_port}", 421), ("", 421),
-                         ("127.0.0.1.evil.example", 421), ("localhost", 200), ("[::1]:1", 200),
-                         (f"LOCALHOST.:{server.server_port}", 200)):
+    question = {"run": 0, "what": "fill_mask", "text": "the [MASK]"}
+    for name, status in (
+        ("evil.example", 421),
+        (f"evil.example:{server.server_port}", 421),
+        ("", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost", 200),
+        ("[::1]:1", 200),
+        (f"LOCALHOST.:{server.server_port}", 200),
+    ):
         assert ask(server, question, Host=name)[0] == status, name
     own = f"127.0.0.1:{server.server_port}"
-    for origin, status in (("http://evil.example", 403), ("null", 403), (f"https://{own}", 403),
-                           (f"http://{own}", 200)):
+    for origin, status in (
+        ("http://evil.example", 403),
+        ("null", 403),
+        (f"https://{own}", 403),
+        (f"http://{own}", 200),
+    ):
         assert ask(server, question, Host=own, Origin=origin)[0] == status, origin
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         assert ask(server, question, **{"Content-Type": kind})[0] in (400, 415), kind
 
 
 def test_runs_are_named_by_what_tells_them_apart():
-    assert list(app.named(["runs/a", "b"])) == ["a", "b"]
-    assert list(app.named(["x/a", "y/a/"])) == ["x/a", "y/a"]
+    assert list(app.name_folders(["runs/a", "b"])) == ["a", "b"]
+    assert list(app.name_folders(["x/a", "y/a/"])) == ["x/a", "y/a"]
     with pytest.raises(errors.ConfigError, match="expected each run once"):
-        app.named(["a", "./a"])
+        app.name_folders(["a", "./a"])
 
 
 def test_500_random_and_hostile_requests_leave_the_server_answering(server, capfd):
-    seed = random.randrange(2 ** 32)
+    seed = random.randrange(2**32)
     print(f"seed {seed}")
-    draw, question = random.Random(seed), {"run": 0, "what": "fill", "text": "the [MASK] is red ."}
+    draw, question = random.Random(seed), {"run": 0, "what": "fill_mask", "text": "the [MASK] is red ."}
     right = ask(server, question)
     capfd.readouterr()
     slow = [socket.create_connection(server.server_address) for _ in range(20)]
@@ -160,7 +178,7 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
     assert capfd.readouterr().err == ""
     for line in slow:  # each was let go
         line.settimeout(10)
-        while line.recv(2 ** 16):
+        while line.recv(2**16):
             pass
         line.close()
 
@@ -180,19 +198,25 @@ def test_one_who_drips_is_let_go(server):
 
 
 def test_questions_on_one_connection_are_answered_in_their_order(server):
-    body = [json.dumps({"run": 0, "what": "fill", "text": text}).encode() for text in ("the [MASK]", "the", "[MASK] .")]
-    sent = b"".join(b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                    b"Content-Length: %d\r\n\r\n%s" % (len(one), one) for one in body)
+    body = [
+        json.dumps({"run": 0, "what": "fill_mask", "text": text}).encode() for text in ("the [MASK]", "the", "[MASK] .")
+    ]
+    sent = b"".join(
+        b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(one), one)
+        for one in body
+    )
     answers = exchanged(server, sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert [status for status, _ in answers] == [200, 400, 200, 200]
-    assert [body for _, body in answers[:3]] == [exchanged(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1]
-                                                 for i in (1, 2, 3)]
+    assert [body for _, body in answers[:3]] == [
+        exchanged(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1] for i in (1, 2, 3)
+    ]
 
 
 def test_there_is_room_for_so_many_at_once(server):
-    lines = [socket.create_connection(server.server_address) for _ in range(http_server.CONNECTIONS + 8)]
+    lines = [socket.create_connection(server.server_address) for _ in range(http_server.MAX_CONNECTIONS + 8)]
     time.sleep(0.3)
-    for line in lines[http_server.CONNECTIONS:]:
+    for line in lines[http_server.MAX_CONNECTIONS :]:
         assert line.recv(99).startswith(b"HTTP/1.1 503")
     for line in lines:
         line.close()
@@ -235,7 +259,7 @@ def test_what_looks_like_a_script_is_shown_as_text(chromium, server):
         tab.locator("#text").fill(f"the [MASK] {SCRIPT} {IMAGE}")
         tab.keyboard.press("Enter")
         answered(tab)
-        for what in ("fill", "similar"):
+        for what in ("fill_mask", "similar"):
             place = tab.locator(f"section[data-run='0'] [data-what={what}]")
             for one in (SCRIPT, IMAGE):
                 assert place.get_by_text(one).count() > 0, what
@@ -250,50 +274,46 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
     with tab_of(chromium, server, viewport={"width": 375, "height": 800}) as tab:
         field, first = tab.locator("#text"), tab.locator("section[data-run='0']")
         assert field.input_value() == "a [MASK] ." and tab.locator(":focus").get_attribute("id") == "text"
-        best = opened["fills"].fill("a [MASK] .", 1)[0][0]
+        best = opened["fills"].fill_mask("a [MASK] .", 1)[0][0]
         filling = first.locator(".filling").first
         assert filling.inner_text().split() == [best.token, f"{best.probability:.1%}"]
-        assert "asks for a run that was trained to tell" in tab.locator("section[data-run='1']").inner_text()
+        assert "needs a run that was trained to predict" in tab.locator("section[data-run='1']").inner_text()
         filling.click()
         answered(tab)
-        assert field.input_value() == best.text and "Put [MASK]" in first.inner_text()
+        assert field.input_value() == best.text and "Put [MASK] where" in first.inner_text()
         field.fill("the red tree")
         field.press("Enter")
         answered(tab)
         tab.locator("#words button", has_text="tree").click()
         tab.locator("section[data-run='2'] [data-what=word] b").first.wait_for()
-        near = neighbors.nearest(opened["fills"], "the red tree", "tree", LINES, 1)
+        near = neighbors.find_neighbors(opened["fills"], "the red tree", "tree", LINES, 1)
         assert first.locator("[data-what=word] b").first.inner_text() == near[0].word
         assert tab.locator("body").evaluate("body => document.documentElement.scrollWidth") <= 375
         field.fill(" ")
         field.press("Enter")
-        assert tab.locator("#said").inner_text() == "Type a sentence first."
+        assert tab.locator("#status").inner_text() == "Type a sentence first."
 
 
-def given(monkeypatch, **values):
-    """The command's flags."""
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-    for name, value in values.items():
-        monkeypatch.setattr(flags.FLAGS[name], "value", value)
-
-
-def test_a_port_that_is_taken_is_said_in_a_line(server, monkeypatch):
-    given(monkeypatch, port=server.server_port, host="127.0.0.1")
+def test_a_port_that_is_taken_is_said_in_a_line(server):
+    options = app.ServeOptions(port=server.server_port)
     with pytest.raises(errors.ConfigError, match=f"--port = {server.server_port}: expected .* a free port"):
-        app.serve(["a"], {})
-    for lines, said in ((dict.fromkeys(range(2001), "a"), "2001: expected at most 2,000 lines"),
-                        ({1: "a" * 300_001}, "300001: expected at most 300,000 characters")):
+        app.serve_models(["a"], {}, options)
+    for lines, said in (
+        (dict.fromkeys(range(2001), "a"), "2001: expected at most 2,000 lines"),
+        ({1: "a" * 300_001}, "300001: expected at most 300,000 characters"),
+    ):
         with pytest.raises(errors.ConfigError, match=f"^--file = {said}"):
-            app.serve(["a"], lines)
+            app.serve_models(["a"], lines, options)
 
 
 def test_it_says_where_to_look_and_ends_at_ctrl_c(server, opened, monkeypatch, capsys):
-    monkeypatch.setattr(mlm, "open", lambda folder: opened[folder])
-    monkeypatch.setattr(http_server.Server, "service_actions", lambda self: self.server_port == server.server_port or
-                        signal.raise_signal(signal.SIGINT))
-    given(monkeypatch, port=0, host="localhost")
+    monkeypatch.setattr(pretrained_io, "load_model", lambda folder: opened[folder])
+    monkeypatch.setattr(
+        http_server.HttpServer,
+        "service_actions",
+        lambda self: self.server_port == server.server_port or signal.raise_signal(signal.SIGINT),
+    )
     with pytest.raises(KeyboardInterrupt):
-        app.serve(["fills"], {})
+        app.serve_models(["fills"], {}, app.ServeOptions("localhost", 0))
     *_, said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said

@@ -1,4 +1,5 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
+
 import functools
 import signal
 import types as python
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import test_run
-from small import VOCAB, about, build, small_config
+from small import VOCAB, build, make_dataset_info, small_config
 from test_step import uneven
 
 from mlm.base import files, types
@@ -16,8 +17,8 @@ from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
-from mlm.train.run import checkpoint, loop
-from mlm.train.step import cost, evaluation, fsdp, program, update
+from mlm.training.run import checkpoint, loop
+from mlm.training.step import cost, evaluation, fsdp, program, update
 
 pytestmark = pytest.mark.slow
 
@@ -25,28 +26,44 @@ STEPS = 20
 DATA = {"rows": "the same"}
 
 
-def member(mode="jit", **changes):
+def member(mode="data_parallel", **changes):
     """Clipped at less than gradients' norms, with dropout."""
-    return small_config(**{"mask__rate": 0.3, "train__batch_size": 8, "train__steps": STEPS, "parallel__mode": mode,
-                           "model__dropout": 0.2, "model__attention_dropout": 0.0, "model__scan_unroll": 1,
-                           "optim__clip_norm": 0.3} | changes)
+    return small_config(
+        **{
+            "mask__rate": 0.3,
+            "train__batch_size": 8,
+            "train__steps": STEPS,
+            "parallel__mode": mode,
+            "model__dropout": 0.2,
+            "model__attention_dropout": 0.0,
+            "model__scan_unroll": 1,
+            "optim__clip_norm": 0.3,
+        }
+        | changes
+    )
 
 
 def train(cfg, devices, first=None):
     """The losses and norms of some updates, from the beginning or a state; the state halfway and at their end, as it is
     kept; and a call for what rows lose by it."""
-    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-    state = made.run.put_state(jax.device_get(made.initial(knobs)) if first is None else first)
+    made, knobs = (
+        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
+        program.make_train_hparams(cfg),
+    )
+    state = made.strategy.put_state(jax.device_get(made.init_state(knobs)) if first is None else first)
     seen, half = [], None
     for number in range(int(state.step), STEPS):
         if number == STEPS // 2:
-            half = made.run.kept(state)
-        state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
-        metrics = made.run.get_metrics(metrics)
+            half = made.strategy.snapshot_state(state)
+        state, metrics = made.strategy.train_step(state, made.strategy.put_batch(uneven(8, number % 2)), knobs)
+        metrics = made.strategy.get_metrics(metrics)
         seen.append([metrics[name] for name in ("loss", "gradient_norm", "parameter_norm")])
-    judged = lambda: evaluation.named(made.run.per_row(update.eval_step, made.model, made.objective)(  # noqa: E731
-        state, made.run.put_batch(uneven(8)), program.frozen(cfg)))["mlm_nats"]
-    return np.array(seen), half, made.run.kept(state), judged
+    judged = lambda: evaluation.name_sums(
+        made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        )
+    )["mlm_nats"]
+    return np.array(seen), half, made.strategy.snapshot_state(state), judged
 
 
 def same(found, expected, since=0):
@@ -62,21 +79,21 @@ def whole():
 
 @pytest.fixture(scope="module")
 def four(whole):
-    return train(member("sharded"), 4)
+    return train(member("fsdp"), 4)
 
 
 def kept(folder, cfg, state):
     """A checkpoint of a state, closed again."""
-    checkpoints = checkpoint.manager(folder)
-    checkpoint.save(checkpoints, cfg, DATA, checkpoint.Saved(state, {}))
+    checkpoints = checkpoint.open_manager(folder)
+    checkpoint.save(checkpoints, cfg, DATA, checkpoint.Checkpoint(state, {}))
     checkpoints.close()
 
 
 def opened(folder, cfg, devices):
     """The state of a folder's checkpoint, as a program on so many devices has it."""
-    checkpoints = checkpoint.manager(folder)
-    made = program.build(cfg, about(cfg), jax.devices()[:devices])
-    state = checkpoint.newest(checkpoints, cfg, DATA, made, program.knobs(cfg)).state
+    checkpoints = checkpoint.open_manager(folder)
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
+    state = checkpoint.restore_newest(checkpoints, cfg, DATA, made, program.make_train_hparams(cfg)).state
     checkpoints.close()
     return state
 
@@ -88,8 +105,8 @@ def test_four_devices_train_as_one_that_has_all(whole, four):
 
 def test_each_device_has_its_part_and_no_more(four):
     for path, leaf in jax.tree_util.tree_leaves_with_path(four[2]):
-        part, = {shard.data.size for shard in leaf.addressable_shards}
-        matrix = leaf.ndim - fsdp.stacked(path) > 1
+        (part,) = {shard.data.size for shard in leaf.addressable_shards}
+        matrix = leaf.ndim - fsdp.is_stacked(path) > 1
         assert part == leaf.size / 4 if matrix else part == leaf.size, path
 
 
@@ -113,28 +130,45 @@ def test_each_device_has_its_part_and_no_more(four):
 )
 def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     """The first on one device, as it is; split, each layer is computed again as well."""
-    cfg = member("sharded", **changes, model__remat=True)
+    cfg = member("fsdp", **changes, model__remat=True)
     same(train(cfg, devices), train(member(**changes), 1))
 
 
 def test_each_tree_s_layers_are_gathered_along_their_own_axes():
     """A generator's up are split along their first axis, the model's, of the same path, along their second."""
+
     def judged(mode, devices):
-        cfg = member(mode, family="feedforward", cell="bag", model__num_layers=1, objective="replaced",
-                     replaced_token_detection__generator_size=0.375)
-        made, rng = program.build(cfg, about(cfg), jax.devices()[:devices]), np.random.default_rng(0)
-        params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32),
-                              jax.eval_shape(made.initial, program.knobs(cfg)).params)
-        state = made.run.put_state(types.TrainState(np.int32(0), params, ()))
-        for tree, spec in ((state.params["model"], (None, None, "data")),
-                           (state.params["objective"]["generator"], (None, "data"))):
+        cfg = member(
+            mode,
+            family="feedforward",
+            cell="bag",
+            model__num_layers=1,
+            objective="replaced_token_detection",
+            replaced_token_detection__generator_size=0.375,
+        )
+        made, rng = (
+            program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
+            np.random.default_rng(0),
+        )
+        params = jax.tree.map(
+            lambda x: rng.normal(size=x.shape).astype(np.float32),
+            jax.eval_shape(made.init_state, program.make_train_hparams(cfg)).params,
+        )
+        state = made.strategy.put_state(types.TrainState(np.int32(0), params, ()))
+        for tree, spec in (
+            (state.params["model"], (None, None, "data")),
+            (state.params["objective"]["generator"], (None, "data")),
+        ):
             kernel = tree["body"]["stack"]["layers"]["layer"]["mlp"]["up"]["kernel"]
             assert devices == 1 or kernel.sharding.spec == jax.P(*spec)
-        found = made.run.per_row(update.eval_step, made.model, made.objective)(
-            state, made.run.put_batch(uneven(8)), program.frozen(cfg))
+        found = made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        )
         return found.loss_B
 
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), judged("sharded", 2), judged("jit", 1))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4), judged("fsdp", 2), judged("data_parallel", 1)
+    )
 
 
 def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_has_all():
@@ -144,98 +178,138 @@ def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_ha
     texts = [" ".join(np.random.default_rng(number).choice(words, 1 + number % 3)) for number in range(8)]
 
     def translations(mode, devices):
-        cfg = small_config("encoder_decoder", objective="causal", data__corpus="aligned", pack__seq_len=8,
-                           pack__source_len=8, eval__batch_size=8, parallel__mode=mode, model__num_layers=1)
+        cfg = small_config(
+            "encoder_decoder",
+            objective="causal",
+            data__corpus="parallel",
+            pack__seq_len=8,
+            pack__source_len=8,
+            eval__batch_size=8,
+            parallel__mode=mode,
+            model__num_layers=1,
+        )
         model, params, _ = build(cfg)
         params = params | {"bias": params["bias"] + 3 * (np.arange(VOCAB) == SEP)}
-        made = program.build(cfg, about(cfg), jax.devices()[:devices])._replace(model=model)
-        state = made.run.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
+        made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])._replace(model=model)
+        state = made.strategy.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
         run = python.SimpleNamespace(cfg=cfg, tokenizer=tokenizer, program=made, state=state)
-        return translation_scores.translations(run, texts, 1, "none")[0]
+        return translation_scores.translate_texts(run, texts, 1, "none")[0]
 
-    found = translations("jit", 1)
+    found = translations("data_parallel", 1)
     assert {len(text.split()) for text in found} == {0, 1, 7}
-    assert translations("sharded", 2) == found
+    assert translations("fsdp", 2) == found
 
 
-@pytest.mark.parametrize(("mode", "devices"), [("jit", 1), ("sharded", 2)])
+@pytest.mark.parametrize(("mode", "devices"), [("data_parallel", 1), ("fsdp", 2)])
 def test_a_checkpoint_of_four_devices_goes_on_on_fewer_and_whole(whole, four, tmp_path, mode, devices):
-    kept(tmp_path, member("sharded"), four[1])
+    kept(tmp_path, member("fsdp"), four[1])
     same(train(member(mode), devices, opened(tmp_path, member(mode), devices)), whole, STEPS // 2)
 
 
 def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole, tmp_path):
-    cfg = member("sharded")
+    cfg = member("fsdp")
     kept(tmp_path, cfg, whole[1])
     state = opened(tmp_path, cfg, 4)
     assert state.params["model"]["token"]["embedding"].sharding.spec == jax.P(None, "data")
-    assert checkpoint.digest(state) == checkpoint.digest(whole[1]) == checkpoint.newest_digest(tmp_path)
+    assert (
+        checkpoint.compute_digest(state)
+        == checkpoint.compute_digest(whole[1])
+        == checkpoint.read_newest_digest(tmp_path)
+    )
     jax.tree.map(np.testing.assert_array_equal, state, whole[1])
-    assert checkpoint.digest(state._replace(step=np.int32(3))) != checkpoint.digest(state)
+    assert checkpoint.compute_digest(state._replace(step=np.int32(3))) != checkpoint.compute_digest(state)
 
 
 def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
     def axis(name, *shape, devices=4):
-        (path, _), = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
-        return fsdp.axis(path, shape, devices)
+        ((path, _),) = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
+        return fsdp.choose_axis(path, shape, devices)
 
     assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
-    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.WHOLE
-    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.WHOLE
-    assert axis("layers", 24, 1024) == fsdp.WHOLE
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.REPLICATED
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.REPLICATED
+    assert axis("layers", 24, 1024) == fsdp.REPLICATED
 
 
 def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_computed_again():
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
     changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
-    cfgs = [program.blank(member(mode, **changes, model__remat=remat))
-            for mode, remat in (("jit", False), ("sharded", False), ("sharded", True))]
-    params = jax.tree_util.tree_leaves_with_path(cost.abstract(cfgs[0], VOCAB).params)
-    matrices = sum(4 * x.size for path, x in params if x.ndim - fsdp.stacked(path) > 1)
+    cfgs = [
+        program.canonicalize_config(member(mode, **changes, model__remat=remat))
+        for mode, remat in (("data_parallel", False), ("fsdp", False), ("fsdp", True))
+    ]
+    params = jax.tree_util.tree_leaves_with_path(cost.make_abstract_state(cfgs[0], VOCAB).params)
+    matrices = sum(4 * x.size for path, x in params if x.ndim - fsdp.is_stacked(path) > 1)
     layers = sum(4 * x.size for path, x in params if x.ndim > 2)
     vectors = sum(4 * x.size for _, x in params) - matrices
-    found = [cost.compiled(cfg, VOCAB) for cfg in cfgs]
+    found = [cost.compile_step(cfg, VOCAB) for cfg in cfgs]
     few = 4 * 100  # weights, losses and norms
-    assert matrices + vectors < found[0].moved.pop("all-reduce") < matrices + vectors + few
-    assert not any(found[0].moved.values())
+    assert matrices + vectors < found[0].collective_bytes.pop("all-reduce") < matrices + vectors + few
+    assert not any(found[0].collective_bytes.values())
     for one, again in zip(found[1:], (0, layers), strict=True):
-        assert one.moved["all-gather"] == matrices + again and one.moved["reduce-scatter"] == matrices
-        assert vectors < one.moved["all-reduce"] < vectors + few
-        assert one.moved["all-to-all"] == one.moved["collective-permute"] == 0
+        assert (
+            one.collective_bytes["all-gather"] == matrices + again
+            and one.collective_bytes["reduce-scatter"] == matrices
+        )
+        assert vectors < one.collective_bytes["all-reduce"] < vectors + few
+        assert one.collective_bytes["all-to-all"] == one.collective_bytes["collective-permute"] == 0
     state = 3 * 3 / 4 * matrices  # three quarters of parameters and moments
     assert found[1].memory < found[0].memory - 0.7 * state and found[2].memory < 0.7 * found[1].memory
 
 
 def further(cfg, count):
     """The step at which a run is taken up in this process, and its next losses."""
-    with loop.opened(cfg, pack.load(cfg)) as (run, state):
-        steps = loop.Alone(run, state)
-        return run.start, [float(steps.take({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
+    with loop.open_run(cfg, pack.load(cfg)) as (run, state):
+        steps = loop.SingleRun(run, state)
+        return run.start_step, [float(steps.make_step({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
 
 
 def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_and_one_process_goes_on(tmp_path):
     """SIGTERM as a cluster sends it, to the second of them."""
     (tmp_path / "text.txt").write_text("\n".join(f"w{n % 7} w{n % 11} w{n % 13} w{n % 5} ." for n in range(400)))
-    said = {"data.path": str(tmp_path / "text.txt"), "data.document_boundary": "line",
-            "data.cache": str(tmp_path / "cache"), "tokenizer.kind": "words", "tokenizer.vocab_size": 16,
-            "pack.seq_len": 16, "model.num_layers": 1, "model.width": 16, "model.mlp_dim": 16, "model.num_heads": 2,
-            "train.steps": 100_000, "train.batch_size": 8, "train.checkpoint_every": 100_000, "train.log_every": 1,
-            "eval.batch_size": 8}
+    said = {
+        "data.path": str(tmp_path / "text.txt"),
+        "data.document_boundary": "line",
+        "data.cache": str(tmp_path / "cache"),
+        "tokenizer.kind": "words",
+        "tokenizer.vocab_size": 16,
+        "pack.seq_len": 16,
+        "model.num_layers": 1,
+        "model.width": 16,
+        "model.mlp_dim": 16,
+        "model.num_heads": 2,
+        "train.steps": 100_000,
+        "train.batch_size": 8,
+        "train.checkpoint_every": 100_000,
+        "train.log_every": 1,
+        "eval.batch_size": 8,
+    }
     pair = tmp_path / "pair"
-    port = local_processes.free_port()
-    both = [test_run.start(said | {"parallel.mode": "sharded"}, pair, f"--coordinator=127.0.0.1:{port}",
-                           "--processes=2", f"--process={number}", devices=2) for number in range(2)]
+    port = local_processes.find_free_port()
+    both = [
+        test_run.start(
+            said | {"parallel.mode": "fsdp"},
+            pair,
+            f"--coordinator=127.0.0.1:{port}",
+            "--processes=2",
+            f"--process={number}",
+            devices=2,
+        )
+        for number in range(2)
+    ]
     test_run.wait_for(pair, both[0], 5)
     both[1].send_signal(signal.SIGTERM)
     for process in both:
         out, _ = process.communicate(timeout=120)
         assert process.returncode == 128 + signal.SIGTERM and "stopped at step" in out, out
-    step, = (int(path.name) for path in (pair / "checkpoints").iterdir())
+    (step,) = (int(path.name) for path in (pair / "checkpoints").iterdir())
     assert all(any((pair / "checkpoints" / str(step) / "state" / f"ocdbt.process_{n}" / "d").iterdir()) for n in (0, 1))
-    losses = [record["loss"] for record in files.read_lines(pair / "metrics.jsonl") if "loss" in record]
+    losses = [record["loss"] for record in files.read_records(pair / "metrics.jsonl") if "loss" in record]
     begun = further(test_run.resolved(said, tmp_path / "alone"), 5)
     assert len(losses) == step and begun[0] == 0
     np.testing.assert_allclose(losses[:5], begun[1], rtol=1e-5)
-    split, whole = (further(test_run.resolved(said | {"parallel.mode": mode}, pair), 5) for mode in ("sharded", "jit"))
+    split, whole = (
+        further(test_run.resolved(said | {"parallel.mode": mode}, pair), 5) for mode in ("fsdp", "data_parallel")
+    )
     assert split[0] == whole[0] == step
     np.testing.assert_allclose(split[1], whole[1], rtol=1e-5)

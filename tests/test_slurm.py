@@ -4,6 +4,7 @@
 
 It takes minutes, and Debian's slurm-wlm and munge (apt-get install; no service needs to run).
 """
+
 import os
 import re
 import signal
@@ -19,21 +20,22 @@ from small import environment
 from mlm.base import files
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.slurm import CLUSTER as SLURM
-from mlm.train.run import directory
+from mlm.training.run import directory
 
 pytestmark = pytest.mark.skipif(
     "MLM_SLURM" not in os.environ or bool(own_slurm.missing()),
-    reason=f"takes minutes: MLM_SLURM=1 asks for it; not here: {', '.join(own_slurm.missing()) or 'nothing'}")
+    reason=f"takes minutes: MLM_SLURM=1 asks for it; not here: {', '.join(own_slurm.missing()) or 'nothing'}",
+)
 
 ROOT = Path(__file__).parents[1]
 STEPS = 800
 EXPERIMENT = f'''
-from mlm.experiment.grid import axis, named, product
+from mlm.experiment.grid import cross_points, make_axis, name_points
 from mlm.report import summary
 from mlm.report.table import Column
 
-FIELDS = {{"model.family": "feedforward", "model.num_layers": 2, "model.width": 32, "model.mlp_dim": 64, "pack.seq_len": 32,
-          "data.language.train_documents": 1000, "data.language.validation_documents": 100,
+FIELDS = {{"model.family": "feedforward", "model.num_layers": 2, "model.width": 32, "model.mlp_dim": 64,
+          "pack.seq_len": 32, "data.language.train_documents": 1000, "data.language.validation_documents": 100,
           "tokenizer.kind": "words", "train.steps": {STEPS}, "train.batch_size": 16, "train.checkpoint_every": 200,
           "train.log_every": 10, "eval.max_examples": 64}}
 SCALES = {{"quick": FIELDS}}
@@ -41,9 +43,9 @@ SCALES = {{"quick": FIELDS}}
 
 def sweep(scale):
     """Twelve points of two programs."""
-    points = product(axis("model.window", 1, 2, name="window{{}}"),
-                     axis("optim.learning_rate", 1e-3, 4e-3, name="lr{{}}"), axis("seed", 0, 1, 2, name="seed{{}}"))
-    return {{name: SCALES[scale] | point for name, point in named(points).items()}}
+    points = cross_points(make_axis("model.window", 1, 2, name="window{{}}"),
+                     make_axis("optim.learning_rate", 1e-3, 4e-3, name="lr{{}}"), make_axis("seed", 0, 1, 2, name="seed{{}}"))
+    return {{name: SCALES[scale] | point for name, point in name_points(points).items()}}
 
 
 def about(seeds):
@@ -51,7 +53,8 @@ def about(seeds):
 
 
 def table(results):
-    return summary.table(results, [Column(name, name, "g") for name in ("model.window", "optim.learning_rate")], about)
+    columns = [Column(name, name, "g") for name in ("model.window", "optim.learning_rate")]
+    return summary.build_table(results, columns, about)
 '''
 
 
@@ -69,10 +72,25 @@ def slurm(request, tmp_path_factory):
 
 
 def sweep(slurm, folder, verb, root, *more, code=0):
-    command = [sys.executable, "-m", "mlm.launch.sweep", verb, str(folder / "experiment.py"),
-               f"--config.workdir={folder / root}", f"--config.data.cache={folder / 'cache'}", *more]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
-                          env=(slurm.env if slurm else os.environ) | {"XLA_FLAGS": environment()["XLA_FLAGS"]})
+    command = [
+        sys.executable,
+        "-m",
+        "mlm",
+        "sweep",
+        verb,
+        str(folder / "experiment.py"),
+        f"--config.workdir={folder / root}",
+        f"--config.data.cache={folder / 'cache'}",
+        *more,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=(slurm.env if slurm else os.environ) | {"XLA_FLAGS": environment()["XLA_FLAGS"]},
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -85,13 +103,15 @@ def alone(folder):
 
 
 def step(run: Path) -> int:
-    return max((record["step"] for record in files.complete_lines(directory.metrics(run))[0]), default=0)
+    return max((record["step"] for record in files.read_complete_lines(directory.metrics_file(run))[0]), default=0)
 
 
 def starts(root: Path) -> dict[str, list[int]]:
     """The steps at which each run was started, by the point's name."""
-    return {path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.read_provenance(path.parent)]
-            for path in root.glob("*/provenance.json")}
+    return {
+        path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.read_provenance(path.parent)]
+        for path in root.glob("*/provenance.json")
+    }
 
 
 class Watched:
@@ -106,8 +126,9 @@ class Watched:
         found = []
 
         def look():
-            for task in self.slurm.say("squeue", "--noheader", "--states=RUNNING", f"--jobs={self.number}",
-                                       "--format=%K").split():
+            for task in self.slurm.say(
+                "squeue", "--noheader", "--states=RUNNING", f"--jobs={self.number}", "--format=%K"
+            ).split():
                 for path in (self.root / "jobs").glob("*/job.sh"):
                     if match := re.search(rf"^ +{task}\) .*--points=(\S+)", path.read_text(), re.MULTILINE):
                         at = [step(run) for run in self.root.glob(f"{match[1]}-??????")]
@@ -125,7 +146,7 @@ class Watched:
         """The id of the command that trains a point: not of its worker, nor of the shell around it."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             words = path.read_bytes().split(b"\0") if path.exists() else []
-            if f"--points={point}".encode() in words and b"mlm.launch.sweep" in words:
+            if f"--points={point}".encode() in words and b"sweep" in words:
                 return int(path.parent.name)
         raise AssertionError(point)
 
@@ -133,7 +154,7 @@ class Watched:
 def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_done_once(slurm, folder, alone):
     root = folder / f"submitted-{slurm.track}"
     began = time.monotonic()
-    said = sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=2", "--each=1")
+    said = sweep(slurm, folder, "submit", root.name, "--cluster=slurm", "--max_running=2", "--points_per_command=1")
     assert "12 points: 12 to submit" in said
     watched = Watched(slurm, root, said)
 
@@ -154,7 +175,7 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     states = sweep(slurm, folder, "status", root.name)
     lost = sorted(re.findall(r"^(\S+-seed\d) +lost", states, re.MULTILINE))
     assert lost == sorted({cancelled, killed})
-    again = ("submit", root.name, "--on=slurm", "--running=2", "--each=1")
+    again = ("submit", root.name, "--cluster=slurm", "--max_running=2", "--points_per_command=1")
     assert f"{len(lost)} to submit" in sweep(slurm, folder, *again)
     said = sweep(slurm, folder, *again)
     assert "0 to submit" in said and "SLURM job" not in said
@@ -162,8 +183,10 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     assert "12 of 12 points are done" in (root / "jobs" / said_last(root) / "0.log").read_text()
     assert (root / "table.csv").read_bytes() == alone
     found = starts(root)
-    print(f"\n{slurm.track}: {time.monotonic() - began:.0f} s; requeued {requeued}, cancelled {cancelled}, killed "
-          f"{killed}, warned {warned}; started at steps {found}")
+    print(
+        f"\n{slurm.track}: {time.monotonic() - began:.0f} s; requeued {requeued}, cancelled {cancelled}, killed "
+        f"{killed}, warned {warned}; started at steps {found}"
+    )
     for name, steps in found.items():
         assert (len(steps) > 1) == (name in {requeued, cancelled, killed, warned}), (name, steps)
         assert all(later > 0 for later in steps[1:]), (name, steps)
@@ -172,19 +195,19 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
 
 
 def said_last(root: Path) -> str:
-    return Path(files.read_sealed(root / "submitted.json")["jobs"][-1]["file"]).parent.name
+    return Path(files.read_json_with_digest(root / "submitted.json")["jobs"][-1]["file"]).parent.name
 
 
 def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder):
     root = folder / f"cancelled-{slurm.track}"
     points = "--points=window1-lr0.001-*"
-    sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
+    sweep(slurm, folder, "submit", root.name, "--cluster=slurm", "--max_running=1", points)
     slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 600)
-    assert "1 at work, which save and end" in sweep(slurm, folder, "cancel", root.name)
+    assert "1 running ones, which save and end" in sweep(slurm, folder, "cancel", root.name)
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 300)
     assert "1 stopped, 2 not started" in sweep(slurm, folder, "status", root.name, points)
     assert len([1 for path in root.glob("*/checkpoints/*") if path.name.isdigit() and int(path.name) % 200]) == 1
-    assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--on=slurm", "--running=1", points)
+    assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--cluster=slurm", "--max_running=1", points)
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 900)
     assert "3 done" in sweep(slurm, folder, "status", root.name, points)
 
@@ -205,11 +228,20 @@ time.sleep(float(sys.argv[1]))
 
 def test_a_command_that_is_preempted_or_whose_time_is_up_saves_and_is_queued_again(slurm, tmp_path):
     def put(name, seconds, *options):
-        made = jobs.Job(name, ((sys.executable, "-c", SAVES, str(seconds)),), tmp_path / name, tmp_path, tmp_path, "",
-                        hours=0.05, running=1, options=jobs.options(SLURM.options, options))
+        made = jobs.Job(
+            name,
+            ((sys.executable, "-c", SAVES, str(seconds)),),
+            tmp_path / name,
+            tmp_path,
+            tmp_path,
+            "",
+            hours=0.05,
+            max_running=1,
+            options=jobs.parse_options(SLURM.options, options),
+        )
         made.folder.mkdir()
-        (made.folder / SLURM.file).write_text(SLURM.text(made))
-        return slurm.say("sbatch", "--parsable", str(made.folder / SLURM.file)).strip(), made.folder / "0.log"
+        (made.folder / SLURM.filename).write_text(SLURM.render_script(made))
+        return slurm.say("sbatch", "--parsable", str(made.folder / SLURM.filename)).strip(), made.folder / "0.log"
 
     def waits(word, times, seconds):
         slurm.wait(lambda: log.exists() and log.read_text().count(word) == times, seconds)
@@ -236,13 +268,13 @@ def hosts(tmp_path_factory):
 def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder):
     root, points = folder / "hosts", "--points=window1-lr0.001-seed0"
     sweep(None, folder, "run", "one", points)
-    sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
+    sweep(hosts, folder, "submit", root.name, "--cluster=slurm", "--hosts=2", points)
     hosts.wait(lambda: any(step(run) > 50 for run in root.glob("window1-*")), 600)
     assert "1 running" in sweep(hosts, folder, "status", root.name, points)
     sweep(hosts, folder, "cancel", root.name)
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 stopped" in sweep(hosts, folder, "status", root.name, points)
-    sweep(hosts, folder, "submit", root.name, "--on=slurm", "--hosts=2", points)
+    sweep(hosts, folder, "submit", root.name, "--cluster=slurm", "--hosts=2", points)
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 done" in sweep(hosts, folder, "status", root.name, points)
     (run,) = root.glob("window1-*")

@@ -1,4 +1,5 @@
 """The script that SLURM starts, started here: what it tells the command in it, and when it asks to be queued again."""
+
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster import registry, slurm
-from mlm.train.run import shutdown
+from mlm.training.run import shutdown
 
 
 @pytest.fixture
@@ -38,14 +39,25 @@ time.sleep(float(sys.argv[2]))
 
     def begin(seconds=60.0):
         words = (sys.executable, "-c", code)
-        made = jobs.Job("a-job", ((*words, "first", "0"), (*words, "it's \"$HOME\"", str(seconds))), tmp_path / "job",
-                        tmp_path / "code", place, "", options=jobs.options(slurm.OPTIONS, []))
-        (tmp_path / "job.sh").write_text(registry.CLUSTERS["slurm"].text(made))
-        env = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_JOB_NAME": "a-job",
-                            "PYTHONPATH": "own"}
+        made = jobs.Job(
+            "a-job",
+            ((*words, "first", "0"), (*words, 'it\'s "$HOME"', str(seconds))),
+            tmp_path / "job",
+            tmp_path / "code",
+            place,
+            "",
+            options=jobs.parse_options(slurm.OPTIONS, []),
+        )
+        (tmp_path / "job.sh").write_text(registry.CLUSTERS["slurm"].render_script(made))
+        env = os.environ | {
+            "SLURM_ARRAY_TASK_ID": "1",
+            "SLURM_ARRAY_JOB_ID": "4711",
+            "SLURM_JOB_NAME": "a-job",
+            "PYTHONPATH": "own",
+        }
         started = subprocess.Popen(["bash", str(tmp_path / "job.sh")], env=env, stdout=subprocess.PIPE, text=True)
         started.stdout.readline()
-        assert started.stdout.readline() == f"it's \"$HOME\" {place} {tmp_path / 'code'}:own\n"
+        assert started.stdout.readline() == f'it\'s "$HOME" {place} {tmp_path / "code"}:own\n'
         return started
 
     return begin
@@ -73,7 +85,7 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_later_is_the_last(monkeypa
     last = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: last.append(number))
     try:
-        with shutdown.Asked() as asked:
+        with shutdown.ShutdownRequest() as asked:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             assert asked.signal == signal.SIGTERM and not last

@@ -1,13 +1,14 @@
 """Label smoothing: the loss and gradients of the plain formula, on both ways through the output layer."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import VOCAB, about, batch, small_config
+from small import VOCAB, batch, make_dataset_info, small_config
 
 from mlm.base import errors
-from mlm.objectives import causal, tokens
-from mlm.train import resolution
+from mlm.objectives import causal, token_prediction
+from mlm.training import resolution
 
 EPS = 0.1
 
@@ -23,18 +24,21 @@ def plain(params, h_BxKxD, target_BxK):
 @pytest.mark.parametrize("fast", [True, False])
 def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
     rng = np.random.default_rng(0)
-    params = {"table": jnp.asarray(rng.normal(size=(VOCAB, 8)), jnp.float32), "gain": jnp.float32(1.5),
-              "bias": jnp.asarray(rng.normal(size=VOCAB), jnp.float32)}
+    params = {
+        "table": jnp.asarray(rng.normal(size=(VOCAB, 8)), jnp.float32),
+        "gain": jnp.float32(1.5),
+        "bias": jnp.asarray(rng.normal(size=VOCAB), jnp.float32),
+    }
     h_BxKxD = jnp.asarray(rng.normal(size=(2, 5, 8)), jnp.float32)
     target_BxK = jnp.asarray(rng.integers(0, VOCAB, (2, 5)))
     weight_BxK = jnp.asarray(rng.normal(size=(2, 5)), jnp.float32)
 
     class Model:
-        head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        lm_head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
         logits = staticmethod(lambda params, h: h * params["gain"] @ params["table"].T + params["bias"])
 
     def ours(params, h_BxKxD):
-        nats_BxK, _ = tokens.predict_fast(params, Model, h_BxKxD, target_BxK, EPS)
+        nats_BxK, _ = token_prediction.compute_token_loss_fast(params, Model, h_BxKxD, target_BxK, EPS)
         return (nats_BxK * weight_BxK).sum(), nats_BxK
 
     (_, nats_BxK), found = jax.value_and_grad(ours, (0, 1), has_aux=True)(params, h_BxKxD)
@@ -46,15 +50,16 @@ def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
 def test_training_is_smoothed_and_evaluation_is_not():
     class Model:
         """The logits of a token are a row of a table."""
-        ways, head = ("left",), None
-        hidden = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
+
+        directions, lm_head = ("left",), None
+        encode = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
         logits = staticmethod(lambda params, h: h)
 
     table_VxV = jnp.asarray(np.random.default_rng(0).normal(size=(VOCAB, VOCAB)), jnp.float32)
     sums = {}
     for eps in (0.0, EPS):
         cfg = small_config(objective="causal", optim__label_smoothing=eps)
-        objective = causal.build(cfg, about(cfg))
+        objective = causal.build(cfg, make_dataset_info(cfg))
         for train in (True, False):
             losses = objective.loss({"model": table_VxV}, Model, batch(), None, {}, train=train)
             sums[eps, train] = np.asarray(losses.loss_B["causal"])

@@ -1,4 +1,5 @@
 """A loss that jumps sends a run back to before it, without the batches that led there, whenever it is killed."""
+
 import functools
 import itertools
 import math
@@ -12,8 +13,8 @@ from small import small_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.train import resolution
-from mlm.train.run import checkpoint, directory, extension, log, loop, spikes, vmapped_runs
+from mlm.training import resolution
+from mlm.training.run import checkpoint, directory, extension, log, loop, spikes, vmapped_runs
 
 STEPS, BACK = 26, 8
 JUMPS = {20}  # batches whose loss is ten times what it is
@@ -32,18 +33,30 @@ def folder(tmp_path_factory):
 
 
 def made(folder, name, **changes):
-    base = {"model__num_layers": 1, "train__steps": STEPS, "train__batch_size": 4, "train__log_every": 1,
-            "train__checkpoint_every": 5, "eval__batch_size": 8, "eval__max_examples": 8, "train__spike_threshold": 2.0,
-            "train__spike_rewind_steps": BACK, "workdir": str(folder / name), "data__path": str(folder / "text.txt"),
-            "data__document_boundary": "line", "data__cache": str(folder / "cache"), "tokenizer__kind": "words",
-            "tokenizer__vocab_size": 12}
+    base = {
+        "model__num_layers": 1,
+        "train__steps": STEPS,
+        "train__batch_size": 4,
+        "train__log_every": 1,
+        "train__checkpoint_every": 5,
+        "eval__batch_size": 8,
+        "eval__max_examples": 8,
+        "train__spike_threshold": 2.0,
+        "train__spike_rewind_steps": BACK,
+        "workdir": str(folder / name),
+        "data__path": str(folder / "text.txt"),
+        "data__document_boundary": "line",
+        "data__cache": str(folder / "cache"),
+        "tokenizer__kind": "words",
+        "tokenizer__vocab_size": 12,
+    }
     return small_config(**base | changes)
 
 
 @pytest.fixture
 def taken(monkeypatch):
     """The number of the batch of each step that is taken, which jumps where it is one of JUMPS."""
-    numbers, feed, take = [], loop.loader.train_batches, loop.Alone.take
+    numbers, feed, take = [], loop.loader.iterate_train_batches, loop.SingleRun.make_step
 
     def batches(*rows, start_step, **how):
         for number, batch in enumerate(feed(*rows, start_step=start_step, **how), start_step):
@@ -54,22 +67,23 @@ def taken(monkeypatch):
         read, number = take(self, batch), numbers[-1]
         return lambda m: (lambda values: values | {"loss": values["loss"] * 10} if number in JUMPS else values)(read(m))
 
-    monkeypatch.setattr(loop.loader, "train_batches", batches)
-    monkeypatch.setattr(loop.Alone, "take", taking)
+    monkeypatch.setattr(loop.loader, "iterate_train_batches", batches)
+    monkeypatch.setattr(loop.SingleRun, "make_step", taking)
     return numbers
 
 
 def killed(monkeypatch, cfg, *counts):
     """Trains, killed when so many batches were taken since the last kill."""
     for count in counts:
-        left, take = itertools.count(count, -1), loop.Alone.take
+        left, take = itertools.count(count, -1), loop.SingleRun.make_step
         with monkeypatch.context() as patch:
+
             def taking(self, batch, left=left, take=take):
                 if not next(left):
                     raise Killed
                 return take(self, batch)
 
-            patch.setattr(loop.Alone, "take", taking)
+            patch.setattr(loop.SingleRun, "make_step", taking)
             with pytest.raises(Killed):
                 loop.train(cfg)
     return loop.train(cfg)
@@ -77,10 +91,12 @@ def killed(monkeypatch, cfg, *counts):
 
 def final(cfg):
     """What a run ended with: its parameters, and what it logged but for the times."""
-    with checkpoint.manager(cfg.workdir) as checkpoints:
-        kept = checkpoint._origin(checkpoints, STEPS)
-    records = [{name: value for name, value in record.items() if name not in (*log.TIMED, "tokens_per_second")}
-               for record in files.read_lines(directory.metrics(cfg.workdir))]
+    with checkpoint.open_manager(cfg.workdir) as checkpoints:
+        kept = checkpoint._read_origin(checkpoints, STEPS)
+    records = [
+        {name: value for name, value in record.items() if name not in (*log.TIMING_TOTALS, "tokens_per_second")}
+        for record in files.read_records(directory.metrics_file(cfg.workdir))
+    ]
     return kept["state"], kept["totals"]["spikes"], kept["totals"]["loss_mean"], records
 
 
@@ -96,10 +112,16 @@ def test_it_goes_back_and_leaves_out_the_batches_up_to_the_one_that_jumped(undis
     result, (_, found, mean, records), numbers = undisturbed
     assert numbers == [*range(22), *range(21, 31)]  # step 21 is read one step late; from 16 on without 16 to 20
     assert result["spikes"] == found and len(found) == 1
-    assert found[0] | {"loss": 0, "mean": 0} == {"step": 21, "loss": 0, "mean": 0, "back_to": 16, "first_batch": 16,
-                                                 "last_batch": 20}
+    assert found[0] | {"loss": 0, "mean": 0} == {
+        "step": 21,
+        "loss": 0,
+        "mean": 0,
+        "back_to": 16,
+        "first_batch": 16,
+        "last_batch": 20,
+    }
     assert found[0]["loss"] > 8 * found[0]["mean"]
-    with checkpoint.manager(result["config"]["workdir"]) as checkpoints:
+    with checkpoint.open_manager(result["config"]["workdir"]) as checkpoints:
         assert {16, 24} <= {*checkpoints.all_steps()}  # beside the two newest
     assert [record["step"] for record in records if "loss" in record] == list(range(1, STEPS + 1))
     assert [record["step"] for record in records if "spike_step" in record] == [17]
@@ -107,8 +129,9 @@ def test_it_goes_back_and_leaves_out_the_batches_up_to_the_one_that_jumped(undis
 
 
 @pytest.mark.parametrize("counts", [(22, 1), (24,), (3, 12, 10)])
-def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_same(folder, taken, monkeypatch, counts,
-                                                                                   undisturbed):
+def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_same(
+    folder, taken, monkeypatch, counts, undisturbed
+):
     cfg = made(folder, f"killed{counts}", train__checkpoint_every=3)
     result = killed(monkeypatch, cfg, *counts)
     ours, theirs = final(cfg), undisturbed[1]
@@ -117,17 +140,25 @@ def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_sa
 
 def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, taken, monkeypatch, undisturbed):
     cfg = made(folder, "gone")
-    settle = loop.settle
-    monkeypatch.setattr(loop, "settle", lambda cfg, checkpoints: (
-        shutil.rmtree(directory.checkpoints(cfg.workdir) / "16", ignore_errors=True), checkpoints.reload(),
-        settle(cfg, checkpoints)))
+    settle = loop.migrate_extended
+    monkeypatch.setattr(
+        loop,
+        "migrate_extended",
+        lambda cfg, checkpoints: (
+            shutil.rmtree(directory.checkpoint_folder(cfg.workdir) / "16", ignore_errors=True),
+            checkpoints.reload(),
+            settle(cfg, checkpoints),
+        ),
+    )
     loop.train(cfg)
     assert min(taken[22:]) < 16  # it came to step 16 again
     assert final(cfg) == undisturbed[1]
 
 
 def test_on_one_device_it_leaves_out_the_same(folder, taken, monkeypatch, undisturbed):
-    monkeypatch.setattr(loop.programs, "build", functools.partial(loop.programs.build, devices=jax.devices()[:1]))
+    monkeypatch.setattr(
+        loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:1])
+    )
     cfg = made(folder, "one")
     loop.train(cfg)
     (_, ours, mean, records), (_, theirs, its, others) = final(cfg), undisturbed[1]
@@ -141,22 +172,24 @@ def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
     cfg = made(folder, "off", train__spike_threshold=0.0, train__spike_rewind_steps=100)
     result = loop.train(cfg)
     assert taken == list(range(STEPS)) and "spikes" not in result
-    with checkpoint.manager(cfg.workdir) as checkpoints:
-        assert not {"spikes", "loss_mean"} & checkpoint._origin(checkpoints, STEPS)["totals"].keys()
-    assert "train.spike_threshold" not in {name for name,
-                                           value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]}
+    with checkpoint.open_manager(cfg.workdir) as checkpoints:
+        assert not {"spikes", "loss_mean"} & checkpoint._read_origin(checkpoints, STEPS)["totals"].keys()
+    assert "train.spike_threshold" not in {
+        name for name, value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]
+    }
     assert fields.fingerprint(cfg) != fields.fingerprint(fields.override(cfg, {"train.spike_threshold": 2.0}))
 
 
 def seen(losses, knobs=(), totals=()):
     """Spikes that saw these losses, and what they raised at the last."""
-    cfg = fields.override(config.Config(), {"train.spike_threshold": 2.0, "train.spike_rewind_steps": 10,
-                                            **dict(knobs)})
-    found = spikes.Spikes(cfg, dict(totals))
+    cfg = fields.override(
+        config.Config(), {"train.spike_threshold": 2.0, "train.spike_rewind_steps": 10, **dict(knobs)}
+    )
+    found = spikes.SpikeGuard(cfg, dict(totals))
     for number, loss in enumerate(losses, 1):
         try:
-            found.see(number, {"loss": np.float32(loss), "gradient_norm": 1.0, "parameter_norm": 1.0})
-        except log.Diverged as diverged:
+            found.check_metrics(number, {"loss": np.float32(loss), "gradient_norm": 1.0, "parameter_norm": 1.0})
+        except log.DivergenceError as diverged:
             assert number == len(losses)
             return found, diverged
     return found, None
@@ -167,36 +200,52 @@ def test_what_a_spike_is():
     assert seen([2.0] * 30 + [4.1])[1].back_to == 30
     assert seen([2.0] * 29 + [4.1])[1].back_to == 20
     assert seen([2.0] * 5 + [9.0])[1] is None  # the first steps may be anything,
-    nan = seen([2.0] * 5 + [math.nan])[1]      # but a number
-    assert nan.back_to == 0 and nan.found[0]["loss"] is None
+    nan = seen([2.0] * 5 + [math.nan])[1]  # but a number
+    assert nan.back_to == 0 and nan.spikes[0]["loss"] is None
     assert seen([8.0] * 300 + [2.0] * 500 + [4.1])[1].back_to == 800  # of the last hundred steps or so
     before = [{"step": 24, "back_to": 20, "first_batch": 20, "last_batch": 23}]
     again = seen([2.0] * 30 + [5.0], totals={"spikes": before})[1]
-    assert (again.found[-1]["first_batch"], again.found[-1]["last_batch"]) == (34, 34)
+    assert (again.spikes[-1]["first_batch"], again.spikes[-1]["last_batch"]) == (34, 34)
     ended = seen([2.0] * 30 + [5.0], {"train.spike_max_rewinds": 1}, {"spikes": before})[1]
-    assert (not isinstance(ended, spikes.Spike) and "step 31" in str(ended) and
-            "config.train.spike_max_rewinds" in str(ended))
+    assert (
+        not isinstance(ended, spikes.LossSpike)
+        and "step 31" in str(ended)
+        and "config.train.spike_max_rewinds" in str(ended)
+    )
     assert seen([2.0] * 30 + [5.0], {"train.spike_threshold": 0.0})[1] is None
 
 
 def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
     cfg = fields.override(config.Config(), {"train.spike_threshold": 2.0})
-    found = spikes.Spikes(cfg, {"spikes": [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10},
-                                           {"step": 26, "back_to": 20}]})
+    found = spikes.SpikeGuard(
+        cfg, {"spikes": [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10}, {"step": 26, "back_to": 20}]}
+    )
     every = [*range(10), *range(15, 25), *range(31, 40)]
     for step in range(25):
-        assert list(itertools.islice(found.batches(itertools.count, step), 29 - step)) == every[step:]
+        assert list(itertools.islice(found.iterate_batches(itertools.count, step), 29 - step)) == every[step:]
 
 
 def test_a_longer_run_does_not_come_by_a_checkpoint_after_a_spike_that_it_would_not_have_had():
-    short, long = (fields.override(config.Config(), {
-        "train.steps": steps, "train.spike_threshold": 2.0, "optim.schedule": "wsd", "optim.decay_fraction": 0.2,
-        "optim.warmup_fraction": 10 / steps}) for steps in (100, 200))
-    assert extension.stable(short) == 81
+    short, long = (
+        fields.override(
+            config.Config(),
+            {
+                "train.steps": steps,
+                "train.spike_threshold": 2.0,
+                "optim.schedule": "wsd",
+                "optim.decay_fraction": 0.2,
+                "optim.warmup_fraction": 10 / steps,
+            },
+        )
+        for steps in (100, 200)
+    )
+    assert extension.count_stable_steps(short) == 81
 
     def on_the_way(*steps):
-        saved = fields.identity(short, {}) | {"totals": {"spikes": [{"step": step, "back_to": 70} for step in steps]}}
-        return extension.behind(long, saved, 81) == short
+        saved = fields.build_identity(short, {}) | {
+            "totals": {"spikes": [{"step": step, "back_to": 70} for step in steps]}
+        }
+        return extension.match_saved_length(long, saved, 81) == short
 
     assert on_the_way() and on_the_way(75) and not on_the_way(95) and not on_the_way(75, 95)
 
@@ -210,11 +259,13 @@ def test_knobs_that_no_run_could_use(folder):
 
 def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monkeypatch):
     a, b = (made(folder, name) for name in "ab")
-    spike = spikes.Spike("step 21: ...", [{"back_to": 16}])
-    monkeypatch.setattr(vmapped_runs, "Together", lambda *runs: None)
-    monkeypatch.setattr(loop, "opened", lambda cfg, packed, **how: vmapped_runs.contextlib.nullcontext((cfg, None)))
-    monkeypatch.setattr(loop, "drive", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
-    monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.held(cfg) or cfg.workdir})
-    monkeypatch.setattr(pack, "load", lambda cfg: pack.Packed(*[{"inputs": {}}] * len(pack.Packed._fields)))
-    monkeypatch.setattr(directory, "finished", lambda *which: None)
+    spike = spikes.LossSpike("step 21: ...", [{"back_to": 16}])
+    monkeypatch.setattr(vmapped_runs, "VmappedRuns", lambda *runs: None)
+    monkeypatch.setattr(loop, "open_run", lambda cfg, packed, **how: vmapped_runs.contextlib.nullcontext((cfg, None)))
+    monkeypatch.setattr(loop, "train_runs", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
+    monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.is_held(cfg) or cfg.workdir})
+    monkeypatch.setattr(
+        pack, "load", lambda cfg: pack.PackedDataset(*[{"inputs": {}}] * len(pack.PackedDataset._fields))
+    )
+    monkeypatch.setattr(directory, "recover_finished", lambda *which: None)
     assert vmapped_runs.train([a, b]) == {a.workdir: {"steps": STEPS}, b.workdir: {"alone": b.workdir}}

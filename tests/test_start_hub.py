@@ -1,5 +1,5 @@
-"""A run that starts from a Hugging Face folder or from another run: its model, its words, its content, not its path.
-"""
+"""A run that starts from a Hugging Face folder or from another run: its model, its words, its content, not its path."""
+
 import json
 import random
 import shutil
@@ -19,12 +19,19 @@ from mlm.base.special import SEP
 from mlm.data.rows import pack
 from mlm.inference import pretrained_io
 from mlm.launch.sweep import sweep_points
-from mlm.train import finetuning_recipe, resolution
-from mlm.train.run import directory, initialization, loop, trained_run
-from mlm.train.step import program
+from mlm.training import finetuning_recipe, resolution
+from mlm.training.run import directory, initialization, loop, trained_run
+from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
-PAIRS = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text": "a", "second": "b", "label": "label"}
+PAIRS = {
+    "format": "tsv",
+    "train": "train.tsv",
+    "dev": "dev.tsv",
+    "text_column": "a",
+    "text_pair_column": "b",
+    "label_column": "label",
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +52,29 @@ def texts(tmp_path_factory):
 
 
 def on_text(texts, **more) -> dict:
-    return (SHORT | {"data.path": str(texts / "a.txt"), "data.document_boundary": "line",
-                     "data.cache": str(texts / "cache"), "data.validation_fraction": 0.2} | {name.replace("__",
-                                                                                                          "."): value for name,
-                                                                                             value in more.items()})
+    return (
+        SHORT
+        | {
+            "data.path": str(texts / "a.txt"),
+            "data.document_boundary": "line",
+            "data.cache": str(texts / "cache"),
+            "data.validation_fraction": 0.2,
+        }
+        | {name.replace("__", "."): value for name, value in more.items()}
+    )
 
 
 def on_pairs(texts, **more) -> dict:
-    return SHORT | {"data.task": "own", "data.task_path": str(texts), "data.cache": str(texts / "cache"),
-                    **{f"data.labelled.{name}": value for name, value in PAIRS.items()}} | {
-                        name.replace("__", "."): value for name, value in more.items()}
+    return (
+        SHORT
+        | {
+            "data.task": "own",
+            "data.task_path": str(texts),
+            "data.cache": str(texts / "cache"),
+            **{f"data.labelled.{name}": value for name, value in PAIRS.items()},
+        }
+        | {name.replace("__", "."): value for name, value in more.items()}
+    )
 
 
 def further(place, texts, **more):
@@ -63,19 +83,21 @@ def further(place, texts, **more):
 
 def blank(cfg, packed):
     """The first state of a run, all of it one but for its shapes."""
-    made = program.build(cfg, packed.about)
-    return jax.tree.map(lambda x: np.ones(x.shape, x.dtype), jax.eval_shape(made.initial, program.knobs(cfg)))
+    made = program.build_program(cfg, packed.about)
+    return jax.tree.map(
+        lambda x: np.ones(x.shape, x.dtype), jax.eval_shape(made.init_state, program.make_train_hparams(cfg))
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_it_takes_the_model_the_words_and_the_parameters(made, texts, name):
-    cfg, opened = further(made[name], texts), mlm.open(made[name])
+    cfg, opened = further(made[name], texts), mlm.load(made[name])
     resolution.check(cfg)
-    assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.cfg.model) | {"size": ""}
+    assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.config.model) | {"size": ""}
     assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(made[name])
     packed = pack.load(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
-    begun = initialization.begin(cfg, blank(cfg, packed), packed.tokenizer)
+    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
 
 
@@ -97,8 +119,9 @@ def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_
     packed = pack.load(first)
     shutil.copy(again / "model.safetensors", tmp_path / "moved")
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub_sha256 = '\w+': expected what is in .*moved, \w+$"):
-        initialization.begin(fields.override(first, {"init.hub": str(tmp_path / "moved")}), blank(first, packed),
-                    packed.tokenizer)
+        initialization.init_from_source(
+            fields.override(first, {"init.hub": str(tmp_path / "moved")}), blank(first, packed), packed.tokenizer
+        )
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +145,15 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     shutil.copytree(cfg.workdir, tmp_path / "copy")
     assert loop.train(again)["evaluation"] == done["evaluation"]
     line = "the sky is [MASK]."
-    found, told = (mlm.open(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
+    found, told = (mlm.load(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
-    assert (len(trained_run.load(str(tmp_path / "copy"),
-                                 {"data.cache": str(tmp_path / "cache")}).packed().train["ids"]) > 8)
+    assert (
+        len(trained_run.load(str(tmp_path / "copy"), {"data.cache": str(tmp_path / "cache")}).load_data().train["ids"])
+        > 8
+    )
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = '.*folder': expected a Hugging Face folder"):
         initialization.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
-    assert pretrained_io.write(mlm.open(tmp_path / "copy"), str(tmp_path / "out"))["model_type"] == "roberta"
+    assert mlm.load(tmp_path / "copy").save_pretrained(str(tmp_path / "out"))["model_type"] == "roberta"
     had, has = (load((place / "model.safetensors").read_bytes()) for place in (made["roberta"], tmp_path / "out"))
     assert had.keys() == has.keys()
     for name, value in had.items():
@@ -136,23 +161,28 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
         np.testing.assert_allclose(has[name][first:], value[first:], rtol=0, atol=1e-6, err_msg=name)
 
 
-REFUSED = {"another model": ({"model.num_heads": 4},
-                             r"^config.model.num_heads = 4: expected 2, as .*bert has it; leave it out"),
-           "another norm": ({"model.norm_eps": 1e-6},
-                            r"^config.model.norm_eps = 1e-06: expected 1e-12, as .*bert has it"),
-           "another size": ({"model.size": "base"}, r"^config.model.size = 'base': expected 'micro', as .*bert has it"),
-           "a run beside it": ({"init.run": "runs/a"},
-                               r"^config.init.hub = '.*bert': expected none beside config.init.ru"),
-           "words of its own": ({"tokenizer.kind": "wordpiece"},
-                                r"^config.tokenizer.kind = .*: nothing reads it, since"), "no text": ({"data.path": "",
-                                                                                                       "data.document_boundary": "file"},
-                                                                                                      r"^config.data.path = '': expected text to go on with"),
-           "no folder": ({"init.hub": "runs/none"}, r"^config.init.hub = 'runs/none': expected a Hugging Face folder"),
-           "a name too long": ({"init.hub": "a" * 5000},
-                               r"^config.init.hub = 'a+\.\.\.a+': expected a path of less than"),
-           "two lines": ({"init.hub": "a\nb"}, r"^config.init.hub = 'a\\nb': expected text without line ends"),
-           "longer rows": ({"pack.seq_len": 64}, r"^config.pack.seq_len = 64: expected .*32"),
-           "left alone": ({"objective": "causal"}, r"^config.model.context = 'both': expected left or apart, since")}
+REFUSED = {
+    "another model": (
+        {"model.num_heads": 4},
+        r"^config.model.num_heads = 4: expected 2, as .*bert has it; leave it out",
+    ),
+    "another norm": ({"model.norm_eps": 1e-6}, r"^config.model.norm_eps = 1e-06: expected 1e-12, as .*bert has it"),
+    "another size": ({"model.size": "base"}, r"^config.model.size = 'base': expected 'micro', as .*bert has it"),
+    "a run beside it": ({"init.run": "runs/a"}, r"^config.init.hub = '.*bert': expected only one of config.init.ru"),
+    "words of its own": ({"tokenizer.kind": "wordpiece"}, r"^config.tokenizer.kind = .*: nothing reads it, since"),
+    "no text": (
+        {"data.path": "", "data.document_boundary": "file"},
+        r"^config.data.path = '': expected text to train on",
+    ),
+    "no folder": ({"init.hub": "runs/none"}, r"^config.init.hub = 'runs/none': expected a Hugging Face folder"),
+    "a name too long": ({"init.hub": "a" * 5000}, r"^config.init.hub = 'a+\.\.\.a+': expected a path of less than"),
+    "two lines": ({"init.hub": "a\nb"}, r"^config.init.hub = 'a\\nb': expected text without line ends"),
+    "longer rows": ({"pack.seq_len": 64}, r"^config.pack.seq_len = 64: expected .*32"),
+    "left alone": (
+        {"objective": "causal"},
+        r"^config.model.context = 'bidirectional': expected causal or two_stack, since",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -169,35 +199,38 @@ def test_what_differs_is_refused_in_one_line(made, texts, case):
 def test_another_vocabulary_is_refused(made, texts):
     cfg = further(made["bert"], texts)
     words = pack.load(further(made["bert_uncased"], texts)).tokenizer
-    with pytest.raises(errors.ConfigError, match=r"^config.init.hub = .*: expected the vocabulary of the rows to"):
-        initialization.begin(cfg, blank(cfg, pack.load(cfg)), words)
+    with pytest.raises(
+        errors.ConfigError, match=r"^config.init.hub = .*: expected the vocabulary of the training data"
+    ):
+        initialization.init_from_source(cfg, blank(cfg, pack.load(cfg)), words)
 
 
 def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(made, texts):
     cfg = resolution.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
-    assert pack.load(cfg).tokenizer.vocab_size == mlm.open(made["bert"]).tokenizer.vocab_size
+    assert pack.load(cfg).tokenizer.vocab_size == mlm.load(made["bert"]).tokenizer.vocab_size
 
 
 def test_sweeps_have_starts_as_points(made, texts):
     sweep = {name: {"init.hub": str(made[name])} if name in made else {} for name in ("drawn", "bert", "roberta")}
-    found = list(sweep_points.resolved(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
+    found = list(sweep_points.resolve_points(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
     assert [cfg.model.norm_eps for cfg in found] == [1e-6, 1e-12, 1e-5]
     assert [cfg.tokenizer.vocab_size for cfg in found] == [64, 0, 0]
     assert len({fields.fingerprint(cfg) for cfg in found}) == 3
 
 
 def tuned(place, texts, tmp_path, **more):
-    return finetuning_recipe.resolve(config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"),
-                                                                           **more))
+    return finetuning_recipe.resolve(
+        config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more)
+    )
 
 
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
 def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
     cfg, packed = tuned(made[name], texts, tmp_path)
-    assert cfg.optim.learning_rate == finetuning_recipe.RATES_OF["micro"][1] and cfg.model.dropout == 0.1
+    assert cfg.optim.learning_rate == finetuning_recipe.LEARNING_RATES_BY_SIZE["micro"][1] and cfg.model.dropout == 0.1
     row = packed.train["ids"][0]
     first = int(np.argmax(row == SEP))
-    assert list(row[first:first + between + 1] == SEP) == [True] * between + [False]
+    assert list(row[first : first + between + 1] == SEP) == [True] * between + [False]
     assert (row == SEP).sum() == between + 1
     assert ("types" in packed.train) == (name == "bert")
 
@@ -217,7 +250,7 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
     for read in ("first", "mean"):
         cfg, packed = tuned(folder, texts, tmp_path, finetune__pooling=read)
         state = blank(cfg, packed)
-        begun = initialization.begin(cfg, state, packed.tokenizer).params
+        begun = initialization.init_from_source(cfg, state, packed.tokenizer).params
         head = begun["objective"]
         assert (head["label"]["kernel"] == 1).all() and ("pool" in head) == (read == "first")
         if read == "first":
@@ -237,7 +270,7 @@ def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, 
     shutil.rmtree("theirs")
     again, _ = finetuning_recipe.resolve(config.Config(), "theirs", on_pairs(texts))
     assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
-    found = mlm.open(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
+    found = mlm.load(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
     assert {one.label for one in found} <= {"n", "y"}
 
 
@@ -246,20 +279,24 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
     asked = {"init.run": first.workdir} | on_text(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
     cfg = initialization.resolve(config.Config(), asked)
-    assert cfg.model == first.model and cfg.init.run_sha256 and cfg.tokenizer.path == str(
-        directory.tokenizer_folder(first.workdir))
+    assert (
+        cfg.model == first.model
+        and cfg.init.run_sha256
+        and cfg.tokenizer.path == str(directory.tokenizer_folder(first.workdir))
+    )
     assert fields.fingerprint(
         initialization.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)
     packed = pack.load(cfg)
-    begun = initialization.begin(cfg, blank(cfg, packed), packed.tokenizer)
-    jax.tree.map(np.testing.assert_array_equal, begun.params["model"],
-                 jax.device_get(mlm.open(first.workdir).params["model"]))
+    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    jax.tree.map(
+        np.testing.assert_array_equal, begun.params["model"], jax.device_get(mlm.load(first.workdir).params["model"])
+    )
     for changes, said in (
         ({"model.num_heads": 4}, "config.model.num_heads = 4: expected 2, as "),
         ({"model.positions": "rotary"}, "config.model.positions = 'rotary': expected 'learned', as "),
         ({"init.run": f"{first.workdir}s"}, "run '.*runs': expected the directory of a run; did yo"),
-        ({"data.path": "", "data.document_boundary": "file"}, "config.data.path = '': expected text to go on"),
+        ({"data.path": "", "data.document_boundary": "file"}, "config.data.path = '': expected text to train on"),
         ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l"),
     ):
         with pytest.raises(errors.ConfigError, match=said):
@@ -271,10 +308,10 @@ class Library(types.ModuleType):
 
     def __init__(self, folder):
         super().__init__("huggingface_hub")
-        self.folder, self.asked = folder, []
+        self.folder, self.inputs = folder, []
 
     def snapshot_download(self, name, revision, allow_patterns):
-        self.asked.append((name, revision))
+        self.inputs.append((name, revision))
         if self.folder is None:
             raise OSError("no\nnetwork")
         assert {"config.json", "model.safetensors", "tokenizer.json"} < {*allow_patterns}
@@ -285,17 +322,23 @@ class Library(types.ModuleType):
 def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
     library = Library(made["bert"])
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
-    assert mlm.open("hf:org/bert@main").tokenizer.model == mlm.open(made["bert"]).tokenizer.model
+    assert mlm.load("hf:org/bert@main").tokenizer.model == mlm.load(made["bert"]).tokenizer.model
     cfg, named = further(made["bert"], texts), further("hf:org/bert", texts)
     assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.init.hub == "hf:org/bert"
-    assert library.asked == [("org/bert", "main"), ("org/bert", None)]
+    assert library.inputs == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load(named)
-    assert (initialization.begin(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1).any()
+    assert (
+        initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
+    ).any()
     for place in ("hf:org/bert@main", f"{made['bert']}/.", str(made["bert"])):
-        assert initialization.directory_of(place, "sst2") == directory.fine_tuning("runs/bert", "sst2")
+        assert initialization.choose_finetuning_folder(place, "sst2") == directory.finetuning_folder(
+            "runs/bert", "sst2"
+        )
     monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))
-    with pytest.raises(errors.ConfigError, match=r"^hf:a/b: cannot be fetched \(no network\); expected the name of a"):
-        mlm.open("hf:a/b")
+    with pytest.raises(
+        errors.ConfigError, match=r"^hf:a/b: cannot be downloaded \(no network\); expected the name of a"
+    ):
+        mlm.load("hf:a/b")
 
 
 def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, monkeypatch):
@@ -303,10 +346,10 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
     library = Library(None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
     with pytest.raises(errors.ConfigError, match=r"^run 'bert-base': expected the directory of a run, or hf:bert-base"):
-        mlm.open("bert-base")
+        mlm.load("bert-base")
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
         further("org/bert", texts)
-    assert not library.asked
+    assert not library.inputs
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(errors.ConfigError, match=r"^hf:a/b: expected the library huggingface_hub .*\[hub\]\), or a fo"):
-        mlm.open("hf:a/b")
+    with pytest.raises(errors.ConfigError, match=r'^hf:a/b: expected the package huggingface_hub: .*\[hub\]"'):
+        mlm.load("hf:a/b")

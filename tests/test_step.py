@@ -1,43 +1,58 @@
 """One update: the same numbers however the batch is cut into parts, devices, and ways of running on them."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import LABELLED, PLAIN, about, batch, params_of, small_config, state_of, with_text
+from small import LABELLED, PLAIN, batch, make_dataset_info, params_of, small_config, state_of, with_text
 
 from mlm.objectives import OBJECTIVES
-from mlm.train.step import evaluation, parallel, program, update
+from mlm.training.step import evaluation, parallel, program, update
 
 pytestmark = pytest.mark.slow
 
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 LAYER = {"model__num_layers": 1}
-OWN = {"causal": {"model__context": "left"},  # what an objective asks for where it is not small_config's
-       "denoise": {"family": "encoder_decoder", "model__num_heads": 2}}
+OWN = {
+    "causal": {"model__context": "causal"},  # what an objective asks for where it is not small_config's
+    "denoising": {"family": "encoder_decoder", "model__num_heads": 2},
+}
 
 
 def uneven(rows, seed=0):
     """Rows whose numbers of maskable tokens differ widely, the first half holding far fewer than the second."""
     full = batch(rows, seed=seed, pad=0, labels=True)
     keep = np.where(np.arange(rows) < rows // 2, 4, 15)[:, None]
-    cut = lambda x: np.where(np.arange(16) < keep, x, 0)  # noqa: E731
+    cut = lambda x: np.where(np.arange(16) < keep, x, 0)
     return with_text(full, ids_BxL=cut(full.text.ids_BxL), segments_BxL=cut(full.text.segments_BxL))
 
 
-def losses(steps=20, mode="jit", devices=1, objective="mlm", **changes):
+def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes):
     """The losses of some updates, the state after them, and a call for what rows lose in evaluation."""
-    defaults = {"mask__rate": 0.3, "train__batch_size": 8, "train__steps": steps, "objective": objective,
-                "parallel__mode": mode, "pack__mode": "segment_pair"}
+    defaults = {
+        "mask__rate": 0.3,
+        "train__batch_size": 8,
+        "train__steps": steps,
+        "objective": objective,
+        "parallel__mode": mode,
+        "pack__mode": "segment_pair",
+    }
     cfg = small_config(**defaults | LAYER | changes)
-    made, knobs = program.build(cfg, about(cfg), jax.devices()[:devices]), program.knobs(cfg)
-    state = made.run.put_state(state_of(made.initial.eval_shape(knobs)))
+    made, knobs = (
+        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
+        program.make_train_hparams(cfg),
+    )
+    state = made.strategy.put_state(state_of(made.init_state.eval_shape(knobs)))
     seen = []
     for number in range(steps):
-        state, metrics = made.run.train_step(state, made.run.put_batch(uneven(8, number % 2)), knobs)
-        seen.append(float(made.run.get_metrics(metrics)["loss"]))
-    judged = lambda: evaluation.named(made.run.per_row(update.eval_step, made.model, made.objective)(  # noqa: E731
-        state, made.run.put_batch(uneven(8)), program.frozen(cfg)))
-    return np.array(seen), made.run.get_state(state), judged
+        state, metrics = made.strategy.train_step(state, made.strategy.put_batch(uneven(8, number % 2)), knobs)
+        seen.append(float(made.strategy.get_metrics(metrics)["loss"]))
+    judged = lambda: evaluation.name_sums(
+        made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        )
+    )
+    return np.array(seen), made.strategy.get_state(state), judged
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +61,7 @@ def one_device():
     return seen, judged()
 
 
-@pytest.mark.parametrize(("mode", "devices"), [("jit", 4), ("pmap", 2)])
+@pytest.mark.parametrize(("mode", "devices"), [("data_parallel", 4), ("pmap", 2)])
 def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     alone, rows_alone = one_device
     many, _, rows_many = losses(mode=mode, devices=devices, **DROPOUT)
@@ -57,25 +72,27 @@ def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
 def test_a_step_is_handed_its_sum_over_devices():
     """Told that it is one of two alike, a device makes the update of both: twice the sums, over twice the weight."""
     cfg = small_config(mask__rate=0.3, train__batch_size=8, pack__mode="segment_pair", **PLAIN, **LAYER)
-    made, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
-    state = state_of(made.initial.eval_shape(knobs))
+    made, knobs = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]), program.make_train_hparams(cfg)
+    state = state_of(made.init_state.eval_shape(knobs))
     seen = []
     for total in (lambda tree: tree, lambda tree: jax.tree.map(lambda x: 2 * x, tree)):
         after, metrics = jax.jit(lambda *arguments, total=total: made.train_step(total, *arguments))(
-            state, uneven(8), knobs)
-        seen.append((after.params, float(metrics["loss"]), evaluation.named(metrics["sums"])["mlm_weight"]))
+            state, uneven(8), knobs
+        )
+        seen.append((after.params, float(metrics["loss"]), evaluation.name_sums(metrics["sums"])["mlm_weight"]))
     (one, loss_one, weight_one), (two, loss_two, weight_two) = seen
     assert loss_one == pytest.approx(loss_two, rel=1e-6) and weight_two == 2 * weight_one
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, two)
-    assert parallel.total_over(1)(weight_one) is weight_one
+    assert parallel.make_all_reduce(1)(weight_one) is weight_one
 
 
 @pytest.mark.parametrize("objective", sorted({*OBJECTIVES} - {*LABELLED}))
 def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
     own = OWN.get(objective, {})
     whole, state, _ = losses(5, objective=objective, optim__clip_norm=0.0, **PLAIN, **own)
-    parts, state_parts, _ = losses(5, mode="pmap", devices=2, objective=objective, train__grad_accum_steps=4,
-                                   optim__clip_norm=0.0, **PLAIN, **own)
+    parts, state_parts, _ = losses(
+        5, mode="pmap", devices=2, objective=objective, train__grad_accum_steps=4, optim__clip_norm=0.0, **PLAIN, **own
+    )
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped
@@ -83,12 +100,19 @@ def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
 
 def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     cfg = small_config(mask__rate=0.3, pack__mode="segment_pair", **PLAIN, **LAYER)
-    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg), uneven(8)
-    params = params_of(made.initial.eval_shape(knobs).params)
-    per_row = jax.jit(lambda params: made.objective.loss(
-        params, made.model, rows, update.row_keys(knobs.seed, 0, rows.index_B), knobs, train=True))(params)
+    made, knobs, rows = (
+        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]),
+        program.make_train_hparams(cfg),
+        uneven(8),
+    )
+    params = params_of(made.init_state.eval_shape(knobs).params)
+    per_row = jax.jit(
+        lambda params: made.objective.loss(
+            params, made.model, rows, update.make_example_keys(knobs.seed, 0, rows.index_B), knobs, train=True
+        )
+    )(params)
     nats, weight = np.asarray(per_row.loss_B["mlm"]), np.asarray(per_row.weight_B["mlm"])
-    first, _, _ = losses(1, mode="jit", devices=2, **PLAIN)
+    first, _, _ = losses(1, mode="data_parallel", devices=2, **PLAIN)
     np.testing.assert_allclose(first[0], nats.sum() / weight.sum(), rtol=1e-5)
     halves = np.mean([nats[:4].sum() / weight[:4].sum(), nats[4:].sum() / weight[4:].sum()])
     assert abs(halves - first[0]) > 1e-4
@@ -96,8 +120,12 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
 
 def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN, **LAYER)
-    made, knobs, rows = program.build(cfg, about(cfg), jax.devices()[:1]), program.frozen(cfg), batch(4, labels=True)
-    params = params_of(made.initial.eval_shape(knobs).params)
+    made, knobs, rows = (
+        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]),
+        program.make_eval_hparams(cfg),
+        batch(4, labels=True),
+    )
+    params = params_of(made.init_state.eval_shape(knobs).params)
 
     @jax.jit
     def terms(label):

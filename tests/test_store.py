@@ -1,4 +1,5 @@
 """Folders of derived files: whole or not there, whoever else makes them at once and whoever is killed."""
+
 import multiprocessing
 import os
 import pathlib
@@ -22,7 +23,7 @@ def slow(path, log, die, folder):
 
 
 def ask(cache, log, die=False):
-    folder, manifest = store.made(cache, "thing", {"x": 1}, lambda folder: slow(cache, log, die, folder))
+    folder, manifest = store.get_or_make_folder(cache, "thing", {"x": 1}, lambda folder: slow(cache, log, die, folder))
     assert (folder / "a.bin").read_bytes() == b"whole" and manifest["count"] == 1
 
 
@@ -41,20 +42,25 @@ def test_two_processes_at_once_end_with_one_good_copy(tmp_path):
     assert run((cache, log), (cache, log)) == [0, 0]
     assert pathlib.Path(log).read_text() == "made\n"
     assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == [
-        store.made(cache, "thing", {"x": 1}, None)[0].name]
+        store.get_or_make_folder(cache, "thing", {"x": 1}, None)[0].name
+    ]
 
 
 def test_without_locks_two_processes_still_end_with_one_good_copy(tmp_path, monkeypatch):
     def other_comes_first(folder):
         with monkeypatch.context() as patch:
             patch.setattr(store.tempfile, "mkdtemp", lambda **_: os.makedirs(tmp_path / "x") or str(tmp_path / "x"))
-            store.made(tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("first") and {"by": "other"})
+            store.get_or_make_folder(
+                tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("first") and {"by": "other"}
+            )
         (folder / "a").write_text("first")
         return {"by": "me"}
+
     def no_lock(*_):
         raise OSError("no locks here")
+
     monkeypatch.setattr(store.fcntl, "flock", no_lock)
-    folder, manifest = store.made(tmp_path, "thing", {"x": 1}, other_comes_first)
+    folder, manifest = store.get_or_make_folder(tmp_path, "thing", {"x": 1}, other_comes_first)
     assert manifest["by"] == "other" and (folder / "a").read_text() == "first"
     assert [name for name in os.listdir(tmp_path) if not name.endswith(".lock")] == [folder.name]
 
@@ -67,22 +73,24 @@ def test_a_killed_making_is_not_mistaken_for_whole(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_serves_what_is_whole_and_refuses_the_rest(tmp_path, monkeypatch):
-    folder, manifest = store.made(tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("b") and {"count": 1})
+    folder, manifest = store.get_or_make_folder(
+        tmp_path, "thing", {"x": 1}, lambda f: (f / "a").write_text("b") and {"count": 1}
+    )
 
     def read_only(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(store, "_alone", read_only)
-    assert store.made(tmp_path, "thing", {"x": 1}, None) == (folder, manifest)
+    monkeypatch.setattr(store, "_hold_lock", read_only)
+    assert store.get_or_make_folder(tmp_path, "thing", {"x": 1}, None) == (folder, manifest)
     for inputs in ({"x": 2}, {"x": 1}):
         (folder / "a").write_text("c")
         with pytest.raises(errors.ConfigError, match=r"^config\.data\.cache = .*Permission denied.*thing-\w{16}"):
-            store.made(tmp_path, "thing", inputs, None)
+            store.get_or_make_folder(tmp_path, "thing", inputs, None)
 
 
 @pytest.mark.parametrize("cache", ["", " ", "{}/file", "{}/file/below", "{}/" + "n" * 256, "{}/" + "n/" * 2100])
 def test_a_cache_that_can_be_no_folder_is_refused_and_nothing_is_made(tmp_path, cache):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.cache = '"):
-        store.made(cache.format(tmp_path), "thing", {"x": 1}, None)
+        store.get_or_make_folder(cache.format(tmp_path), "thing", {"x": 1}, None)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

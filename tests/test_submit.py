@@ -1,4 +1,5 @@
 """Sweeps handed to a cluster: its commands are recorded, no cluster is there. What a real one does: test_slurm.py."""
+
 import re
 import subprocess
 import sys
@@ -6,14 +7,12 @@ from pathlib import Path
 
 import own_slurm
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
 from mlm.base import buckets, config, errors, fields, files
 from mlm.cli import sweep as command
 from mlm.launch.cluster import job as jobs
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
-from mlm.train.run import directory, initialization, provenance
+from mlm.training.run import directory, initialization, provenance
 
 EXPERIMENT = """SCALES = {"quick": {}}
 
@@ -23,6 +22,7 @@ def sweep(scale):
 def table(results):
     return [], []
 """
+
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
@@ -35,58 +35,75 @@ def sweep(tmp_path, monkeypatch):
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs" / "some sweep"
-    fields_ = {f"width{width}-seed{seed}": {"model.width": width, "model.num_heads": 1, "model.num_layers": 1,
-                                            "seed": seed} for width in (8, 16) for seed in (0, 1)}
-    configs = [fields.override(cfg, {"workdir": str(root / f"{name}-{fields.fingerprint(cfg)[:6]}")})
-               for name, cfg in sweep_points.resolved(config.Config(), fields_, {}).items()]
+    fields_ = {
+        f"width{width}-seed{seed}": {"model.width": width, "model.num_heads": 1, "model.num_layers": 1, "seed": seed}
+        for width in (8, 16)
+        for seed in (0, 1)
+    }
+    configs = [
+        fields.override(cfg, {"workdir": str(root / f"{name}-{fields.fingerprint(cfg)[:6]}")})
+        for name, cfg in sweep_points.resolve_points(config.Config(), fields_, {}).items()
+    ]
     return submit.Sweep(str(tmp_path / "experiment.py"), root, configs, ("--scale=quick",), config.Config(), "")
 
 
 @pytest.fixture
 def go(sweep):
-    """submit with flags."""
-    def call(sweep=sweep, on="slurm", **given):
-        defaults = {"on": on, "dry_run": False, "kind": "", "hosts": 0, "hours": 24.0, "running": 8, "each": 0,
-                    "option": []}
-        flags.FLAGS.mark_as_parsed()
-        with flagsaver.flagsaver(**defaults | given):
-            submit.submit(sweep)
+    """submit with options."""
+
+    def call(sweep=sweep, cluster="slurm", **options):
+        submit.submit_sweep(sweep, submit.SubmitOptions(cluster, **options))
+
     return call
 
 
 def queued(tools, sweep, *commands, job=0):
     """The queue holds these commands, "NUMBER|STATE", of a job."""
-    name = Path(job_registry.read(sweep.root)[job].file).parent.name
+    name = Path(job_registry.read_jobs(sweep.root)[job].file).parent.name
     with (tools / "squeue").open("a") as file:
         file.writelines(f"{name}|{4711 + job}|{command}\n" for command in commands)
 
 
 def members(sweep) -> list:
-    return [[name.rpartition("-")[0] for name in names] for one in job_registry.read(sweep.root) for names in one.members]
+    return [
+        [name.rpartition("-")[0] for name in names]
+        for job in job_registry.read_jobs(sweep.root)
+        for names in job.points
+    ]
 
 
 def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(sweep):
     a, b, c, d = sweep.configs
-    assert submit.grouped([a, c, b, d], 1, 0) == [[a, b], [c, d]]
-    assert submit.grouped([a, b, c], 3, 0) == [[a], [b], [c]]
-    assert submit.grouped([a, b, c, d], 3, 0) == [[a], [b], [c, d]]
-    assert submit.grouped([a, b, c, d], 8, 0) == [[a], [b], [c], [d]]
-    assert submit.grouped([a, b, c, d], 1, 1) == [[a], [b], [c], [d]]
-    assert submit.grouped([], 8, 0) == []
+    assert submit.group_points([a, c, b, d], 1, 0) == [[a, b], [c, d]]
+    assert submit.group_points([a, b, c], 3, 0) == [[a], [b], [c]]
+    assert submit.group_points([a, b, c, d], 3, 0) == [[a], [b], [c, d]]
+    assert submit.group_points([a, b, c, d], 8, 0) == [[a], [b], [c], [d]]
+    assert submit.group_points([a, b, c, d], 1, 1) == [[a], [b], [c], [d]]
+    assert submit.group_points([], 8, 0) == []
 
 
 def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
-    site = ["partition=gpu", "cpus=8", "sbatch=--qos=long --mem=64G"]
-    go(dry_run=True, running=2, kind="H200-8", hours=1.5, option=site)
+    site = ("partition=gpu", "cpus=8", "sbatch=--qos=long --mem=64G")
+    go(dry_run=True, max_running=2, accelerator="H200-8", hours=1.5, options=site)
     assert sorted(tmp_path.rglob("*")) == before
     told = capsys.readouterr().out
     train, table = re.split(r"^==> .* <==\n", told, flags=re.MULTILINE)[1:]
     for text in (train, table):
         assert text.startswith("#!/bin/bash\n")
         assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    for line in ("--array=0-1%2", "--gpus-per-node=h200:8", "--time=0-01:30:00", "--partition=gpu", "--cpus-per-task=8",
-                 "--qos=long", "--mem=64G", "--requeue", "--nodes=1", f'--output="{sweep.root}/jobs/'):
+    for line in (
+        "--array=0-1%2",
+        "--gpus-per-node=h200:8",
+        "--time=0-01:30:00",
+        "--partition=gpu",
+        "--cpus-per-task=8",
+        "--qos=long",
+        "--mem=64G",
+        "--requeue",
+        "--nodes=1",
+        f'--output="{sweep.root}/jobs/',
+    ):
         assert f"#SBATCH {line}" in train, line
     assert train.count("--points=") == 2 and "'--points=width8-seed0,width8-seed1'" not in train
     assert "--points=width8-seed0,width8-seed1 ;;" in train and "--points=width16-seed0,width16-seed1 ;;" in train
@@ -96,27 +113,36 @@ def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, cap
 def test_a_dry_run_is_shown_where_a_bucket_is_out_of_reach(sweep, go, monkeypatch, capsys):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
     away = [fields.override(cfg, {"workdir": f"gs://lab/{Path(cfg.workdir).name}"}) for cfg in sweep.configs]
-    go(sweep._replace(root=files.path("gs://lab"), configs=away), "tpu", dry_run=True, kind="v5p-8", option=["zone=a"])
+    go(
+        sweep._replace(root=files.make_path("gs://lab"), configs=away),
+        "tpu",
+        dry_run=True,
+        accelerator="v5p-8",
+        options=("zone=a",),
+    )
     said = capsys.readouterr()
     assert "4 to submit" in said.out and "--points=width8-seed0" in said.out and "no_such_library" in said.err
 
 
 def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):
-    go(running=4)
+    go(max_running=4)
     train, table = own_slurm.called(tools, "sbatch")
     assert "--dependency" not in train and train.endswith("job.sh") and table.endswith("-table/job.sh")
     assert members(sweep) == [["width8-seed0"], ["width8-seed1"], ["width16-seed0"], ["width16-seed1"], []]
     queued(tools, sweep, "0|RUNNING", "1|RUNNING", "2|PENDING")
-    at = sweep_state.state(sweep.configs[0])
-    monkeypatch.setattr(sweep_state, "state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at)
-    go(running=4)
+    at = sweep_state.read_state(sweep.configs[0])
+    monkeypatch.setattr(
+        sweep_state, "read_state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at
+    )
+    go(max_running=4)
     assert members(sweep)[5:] == [[]]  # the table's job, which is in no queue
     assert "--dependency=afterany:4711" in own_slurm.called(tools, "sbatch")[-1]
     (tools / "squeue").write_text("")
-    with directory.claim(sweep.configs[1]):
-        monkeypatch.setattr(sweep_state, "state",
-                            lambda cfg: at._replace(name="elsewhere") if directory.held(cfg) else at)
-        go(running=1)
+    with directory.acquire_run(sweep.configs[1]):
+        monkeypatch.setattr(
+            sweep_state, "read_state", lambda cfg: at._replace(name="in use") if directory.is_held(cfg) else at
+        )
+        go(max_running=1)
     assert members(sweep)[6:] == [["width8-seed0"], ["width16-seed0", "width16-seed1"], []]
 
 
@@ -125,69 +151,92 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
     (tools / "sbatch.code").write_text("1")
     (tools / "sbatch").write_text("")
     with pytest.raises(errors.ConfigError, match="sbatch --parsable failed"):
-        go(running=1)
+        go(max_running=1)
     (tools / "sbatch.code").unlink()
     if reached:
         queued(tools, sweep, "0|PENDING", "1|PENDING")
     (tools / "calls").unlink()
-    go(running=1)
+    go(max_running=1)
     assert len(own_slurm.called(tools, "sbatch")) == (1 if reached else 2)  # the table's job alone, or all
     assert (members(sweep)[2:] == [[]]) == reached
 
 
 def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
-    directory.fail(sweep.configs[1].workdir, "Diverged, before it was submitted")
-    go(running=1, each=2)
-    first = Path(job_registry.read(sweep.root)[0].file)
-    jobs.log(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
+    directory.write_error(sweep.configs[1].workdir, "Diverged, before it was submitted")
+    go(max_running=1, points_per_command=2)
+    first = Path(job_registry.read_jobs(sweep.root)[0].file)
+    jobs.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
     queued(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
-    directory.fail(d.workdir, "Diverged: step 3")
-    directory.metrics(a.workdir).parent.mkdir()
-    files.write_lines(directory.metrics(a.workdir), [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
-    with directory.claim(a):
-        found = {one.point: one for one in status.read(sweep.root, sweep.configs)}
-    assert [found[sweep_points.name(cfg)].state for cfg in (a, b, c, d)] == ["running", "queued", "lost", "failed"]
+    directory.write_error(d.workdir, "Diverged: step 3")
+    directory.metrics_file(a.workdir).parent.mkdir()
+    files.write_records(directory.metrics_file(a.workdir), [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
+    with directory.acquire_run(a):
+        found = {one.point: one for one in status.read_status(sweep.root, sweep.configs)}
+    assert [found[sweep_points.point_name(cfg)].state for cfg in (a, b, c, d)] == [
+        "running",
+        "queued",
+        "lost",
+        "failed",
+    ]
     seconds = (a.train.steps - 100) // 2
-    with directory.claim(b):
-        assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "running", "lost", "failed"]
-    assert found[sweep_points.name(a)].left == f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    assert found[sweep_points.name(a)].step == f"100/{a.train.steps:,}"
-    assert found[sweep_points.name(c)].more == "slurmstepd: error: *** NODE FAILURE ***"
-    assert found[sweep_points.name(d)].more == "Diverged: step 3"
-    states = [one.state for one in status.read(sweep.root, sweep.configs)]
+    with directory.acquire_run(b):
+        assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
+            "queued",
+            "running",
+            "lost",
+            "failed",
+        ]
+    assert found[sweep_points.point_name(a)].time_left == sweep_state.format_duration(seconds)
+    assert found[sweep_points.point_name(a)].step == f"100/{a.train.steps:,}"
+    assert found[sweep_points.point_name(c)].note == "slurmstepd: error: *** NODE FAILURE ***"
+    assert found[sweep_points.point_name(d)].note == "Diverged: step 3"
+    states = [one.state for one in status.read_status(sweep.root, sweep.configs)]
     assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
     (tools / "squeue").unlink()
     queued(tools, sweep, "0|PENDING", "1|PENDING")
-    assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["queued", "queued", "queued", "queued"]
-    status.show(sweep.root, sweep.configs)
+    assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
+        "queued",
+        "queued",
+        "queued",
+        "queued",
+    ]
+    status.show_status(sweep.root, sweep.configs)
     assert "4 queued" in capsys.readouterr().out
 
 
 def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
-    go(running=1)
+    go(max_running=1)
     queued(tools, sweep, "0|RUNNING", "1|PENDING")
     queued(tools, sweep, "0|PENDING", job=1)
-    status.cancel(sweep.root)
-    assert own_slurm.called(tools, "scancel") == ["scancel --quiet --state=PENDING 4711 4712",
-                                                  "scancel --quiet --batch --signal=TERM 4711"]
-    assert "2 queued commands, and 1 at work" in capsys.readouterr().out
+    status.cancel_jobs(sweep.root)
+    assert own_slurm.called(tools, "scancel") == [
+        "scancel --quiet --state=PENDING 4711 4712",
+        "scancel --quiet --batch --signal=TERM 4711",
+    ]
+    assert "2 queued commands, and 1 running ones" in capsys.readouterr().out
     (tools / "squeue").write_text("")
-    assert [one.state for one in status.read(sweep.root, sweep.configs)] == ["not started"] * 4  # and none is lost
-    status.cancel(sweep.root)
+    assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
+        "not started"
+    ] * 4  # and none is lost
+    status.cancel_jobs(sweep.root)
     assert len(own_slurm.called(tools, "scancel")) == 2
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    ({"on": "slrum"}, "--on = 'slrum': expected one of .*did you mean 'slurm'"),
-    ({"kind": "h200"}, "--kind = 'h200': expected one of A100, "),
-    ({"kind": "v4-8"}, "--kind = 'v4-8': expected one of A100, "),
-    ({"hours": 0.0}, "--hours = 0.0: expected 0.05 <= value"),
-    ({"hours": float("nan")}, "--hours = nan: expected 0.05 <= value"),
-    ({"option": ["partitoin=gpu"]}, "--option = 'partitoin': .*did you mean 'partition'"),
-    ({"option": ["cpus=many"]}, "--option=cpus = 'many': expected a number of cores"),
-    ({"option": ["sbatch=rm -rf"]}, "--option=sbatch = 'rm -rf': expected options of sbatch's"),
-], ids=lambda given: str(given)[:30])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cluster": "slrum"}, "--cluster = 'slrum': expected one of .*did you mean 'slurm'"),
+        ({"accelerator": "h200"}, "--accelerator = 'h200': expected one of A100, "),
+        ({"accelerator": "v4-8"}, "--accelerator = 'v4-8': expected one of A100, "),
+        ({"hours": 0.0}, "--hours = 0.0: expected 0.05 <= value"),
+        ({"hours": float("nan")}, "--hours = nan: expected 0.05 <= value"),
+        ({"options": ("partitoin=gpu",)}, "--option = 'partitoin': .*did you mean 'partition'"),
+        ({"options": ("cpus=many",)}, "--option=cpus = 'many': expected a number of cores"),
+        ({"options": ("sbatch=rm -rf",)}, "--option=sbatch = 'rm -rf': expected options of sbatch"),
+    ],
+    ids=lambda given: str(given)[:30],
+)
 def test_what_no_cluster_could_be_asked_is_refused_in_a_line(sweep, go, tools, given, said):
     with pytest.raises(errors.ConfigError, match=said) as refused:
         go(**given)
@@ -202,12 +251,12 @@ def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypa
 
 
 def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep, go, capsys):
-    go(dry_run=True, hosts=2, kind="H200-8")
+    go(dry_run=True, num_hosts=2, accelerator="H200-8")
     train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
-    assert "#SBATCH --nodes=2" in train and 'srun --label --kill-on-bad-exit=0 ' in train
+    assert "#SBATCH --nodes=2" in train and "srun --label --kill-on-bad-exit=0 " in train
     assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7\n" in train
     assert "#SBATCH --nodes=1" in table and "srun" not in table
-    found = re.findall(r"-m mlm.cli.train --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
+    found = re.findall(r"-m mlm train --distributed --expect_processes=2 --expect_devices=16 (.*) ;;", train)
     for words, cfg in zip(found, sweep.configs, strict=True):
         given = dict(re.findall(r"--config\.([\w.]+)='?([^' ]*(?: sweep[^']*)?)", words))
         typed = {name: type(fields.DEFAULT[name])(value) for name, value in given.items()}
@@ -215,65 +264,73 @@ def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep,
         assert given["workdir"] == cfg.workdir
 
 
-@pytest.mark.parametrize(("kind", "asked", "hosts", "devices"), [
-    ("", 0, 1, None), ("H200-8", 0, 1, 8), ("H200-8", 4, 4, 32), ("v4-16", 0, 2, 8), ("v4-16", 4, 4, 16)])
+@pytest.mark.parametrize(
+    ("kind", "asked", "hosts", "devices"),
+    [("", 0, 1, None), ("H200-8", 0, 1, 8), ("H200-8", 4, 4, 32), ("v4-16", 0, 2, 8), ("v4-16", 4, 4, 16)],
+)
 def test_a_command_is_for_as_many_hosts_as_its_kind_of_device_has(kind, asked, hosts, devices):
-    flags.FLAGS.mark_as_parsed()
-    with flagsaver.flagsaver(kind=kind, hosts=asked):
-        assert submit.hosts() == hosts
-        assert submit.expected() == [f"--expect_processes={hosts}",
-                                     *([f"--expect_devices={devices}"] if devices else [])]
+    options = submit.SubmitOptions("slurm", kind, asked)
+    assert submit.count_hosts(options) == hosts
+    assert submit.make_expectation_flags(options) == [
+        f"--expect_processes={hosts}",
+        *([f"--expect_devices={devices}"] if devices else []),
+    ]
 
 
 def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monkeypatch):
-    go(running=1)
+    go(max_running=1)
     (folder,) = (sweep.root / "code").iterdir()
-    assert (folder / "elsewhere" / "experiment.py").read_text() == EXPERIMENT
-    assert {"mlm", "launch", "configs", "experiments"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "user" / "experiment.py").read_text() == EXPERIMENT
+    assert {"mlm", "configs", "experiments"} <= {path.name for path in folder.iterdir()}
     assert not [path for path in folder.rglob("*") if path.name == "__pycache__" or path.name.startswith(".git")]
-    source = provenance.source()
-    monkeypatch.setattr(provenance, "__file__", str(folder / "mlm/train/run/provenance.py"))
-    assert provenance.source() == source
-    go(running=1)
+    source = provenance.describe_source()
+    monkeypatch.setattr(provenance, "__file__", str(folder / "mlm/training/run/provenance.py"))
+    assert provenance.describe_source() == source
+    go(max_running=1)
     assert len(list((sweep.root / "code").iterdir())) == 1
     (tmp_path / "experiment.py").write_text(f"{EXPERIMENT}# changed\n")
-    go(running=1)
+    go(max_running=1)
     assert len(list((sweep.root / "code").iterdir())) == 2
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
-    (folder / "launch" / "run.py").write_text("changed")
-    with pytest.raises(errors.ConfigError, match="something changed it"):
-        go(running=1)
+    (folder / "mlm" / "launch" / "supervisor.py").write_text("changed")
+    with pytest.raises(errors.ConfigError, match="expected an unchanged copy"):
+        go(max_running=1)
 
 
 def test_of_the_packages_nothing_is_copied_that_python_makes(tmp_path, monkeypatch):
-    for name in ("mlm/a.py", "mlm/__pycache__/a.pyc", "launch/.b.py.swp", "tests/c.py", "experiments/notes/d.txt"):
+    for name in ("mlm/a.py", "mlm/__pycache__/a.pyc", "mlm/.b.py.swp", "tests/c.py", "experiments/notes/d.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     monkeypatch.setattr(code_snapshot, "ROOT", tmp_path)
-    assert list(code_snapshot.code(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
+    assert list(code_snapshot.make_snapshot(tmp_path / "runs", ()).files) == ["mlm/a.py", "experiments/notes/d.txt"]
 
 
 def test_a_recipe_of_one_s_own_is_copied_too(sweep, go, tools, tmp_path):
     (tmp_path / "own.py").write_text("the recipe")
-    go(sweep._replace(recipe="own.py:small"), running=1)
+    go(sweep._replace(config_path="own.py:small"), max_running=1)
     (code,) = (sweep.root / "code").iterdir()
-    assert (code / "elsewhere" / "own.py").read_text() == "the recipe"
-    text = Path(job_registry.read(sweep.root)[0].file).read_text()
-    assert f"'--config={code}/elsewhere/own.py:small' --scale=quick" in text
+    assert (code / "user" / "own.py").read_text() == "the recipe"
+    text = Path(job_registry.read_jobs(sweep.root)[0].file).read_text()
+    assert f"'--config={code}/user/own.py:small' --scale=quick" in text
 
 
 def test_a_field_is_told_as_it_is_typed():
-    assert [submit.flag("a", value) for value in (True, "Some.TXT", (0.1, 2.0), 1e-5)] == [
-        "--config.a=true", "--config.a=Some.TXT", "--config.a=(0.1, 2.0)", "--config.a=1e-05"]
+    assert [submit.format_config_flag("a", value) for value in (True, "Some.TXT", (0.1, 2.0), 1e-5)] == [
+        "--config.a=true",
+        "--config.a=Some.TXT",
+        "--config.a=(0.1, 2.0)",
+        "--config.a=1e-05",
+    ]
 
 
 def test_a_file_of_the_packages_is_known_by_its_own_path_in_the_copy():
-    assert (code_snapshot.within(str(code_snapshot.ROOT / "experiments" / "masking_rate.py")) == "experiments/masking_rate.py")
-    assert code_snapshot.within("/somewhere/masking_rate.py") == "elsewhere/masking_rate.py"
+    path = "experiments/masking_rate.py"
+    assert code_snapshot.path_in_snapshot(str(code_snapshot.ROOT / path)) == path
+    assert code_snapshot.path_in_snapshot("/somewhere/masking_rate.py") == "user/masking_rate.py"
 
 
 def test_points_are_chosen_by_name_and_by_pattern(sweep):
-    names = lambda *wanted: [sweep_points.name(cfg) for cfg in sweep_points.chosen(sweep.configs, wanted)]  # noqa: E731
+    names = lambda *wanted: [sweep_points.point_name(cfg) for cfg in sweep_points.select_points(sweep.configs, wanted)]
     assert names() == ["width8-seed0", "width8-seed1", "width16-seed0", "width16-seed1"]
     assert names("width16-seed0", "*-seed1") == ["width8-seed1", "width16-seed0", "width16-seed1"]
     with pytest.raises(errors.ConfigError, match=r"--points = 'width8-seed': .*did you mean 'width8-seed"):
@@ -281,20 +338,40 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
 
 
 def test_points_that_are_not_selected_are_no_strangers(sweep, monkeypatch, capsys):
-    monkeypatch.setattr(directory, "beside", lambda workdir: [cfg.workdir for cfg in sweep.configs])
-    flags.FLAGS.mark_as_parsed()
-    with flagsaver.flagsaver(points=["width8-seed0"]):
-        command.listed(sweep.configs[:1])
+    monkeypatch.setattr(directory, "list_sibling_runs", lambda workdir: [cfg.workdir for cfg in sweep.configs])
+    args = command.make_parser().parse_words(["list", "experiment.py", "--points=width8-seed0"])
+    command.list_points(sweep.configs[:1], args)
     assert capsys.readouterr() == (f"{sweep.configs[0].workdir}: not started\n", "")
 
 
 def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
     """By the command itself, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "mlm.launch.sweep", "submit", "experiments/masking_rate.py", "--on=slurm", "--dry_run",
-         "--config.eval.mask_rates=(0.15,0.4)", "--config.train.steps=7", "--points=*-0.15-*,*-0.8-*", "--workers=2",
-         f"--config.workdir={tmp_path / 'sweep'}"], cwd=code_snapshot.ROOT, capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-m",
+            "mlm",
+            "sweep",
+            "submit",
+            "experiments/masking_rate.py",
+            "--cluster=slurm",
+            "--dry_run",
+            "--config.eval.mask_rates=(0.15,0.4)",
+            "--config.train.steps=7",
+            "--points=*-0.15-*,*-0.8-*",
+            "--workers=2",
+            f"--config.workdir={tmp_path / 'sweep'}",
+        ],
+        cwd=code_snapshot.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*'--config.eval.mask_rates=" r"\(0.15, 0.4\)'.* --config.train.steps=7 .*--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
-                     done.stdout)
+    assert re.search(
+        r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*"
+        r"'--config.eval.mask_rates=\(0.15, 0.4\)'.* --config.train.steps=7 .*"
+        r"--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
+        done.stdout,
+    )
     assert not (tmp_path / "sweep").exists() and set(command.VERBS) >= {"submit", "status", "cancel"}

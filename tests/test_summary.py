@@ -1,4 +1,5 @@
 """A table says what its runs were judged on and asked: other rows, other texts and missing seeds have a name in it."""
+
 import copy
 
 import numpy as np
@@ -7,9 +8,9 @@ from test_experiments import FLOORS, OWN, about, result
 
 from mlm.base import config, fields
 from mlm.objectives import mlm
-from mlm.report import rows, summary, table
+from mlm.report import evaluation_sets, summary, table
 from mlm.report.evaluation_columns import METRIC
-from mlm.train.step import references
+from mlm.training.step import references
 
 
 def on(group, seed, loss, unigram=5.0, **changes):
@@ -22,26 +23,41 @@ def on(group, seed, loss, unigram=5.0, **changes):
 
 
 def made(results):
-    found, columns = summary.table(results, OWN, about)
-    return found, columns, " ".join(table.notes(found, columns))
+    found, columns = summary.build_table(results, OWN, about)
+    return found, columns, " ".join(table.collect_notes(found, columns))
 
 
 def test_runs_on_the_same_rows_have_no_column_of_them():
     found, columns, said = made([on("one", 0, 3.0), on("one", 1, 3.0, 5.0 + 1e-7), on("two", 0, 3.1)])
-    assert len(found) == 3 and summary.JUDGED not in {column.name for column in columns} and "Judged on" not in said
+    assert (
+        len(found) == 3
+        and summary.EVALUATION_SET not in {column.name for column in columns}
+        and "Judged on" not in said
+    )
 
 
 def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
-    found, columns, _ = made([
-        on("long", 0, 3.0, pack__seq_len=128, model__width=64), on("short", 0, 3.4, 5.5, pack__seq_len=64),
-        on("wide", 0, 2.9, pack__seq_len=128, model__width=96)])
-    assert [(row["model"], row[summary.JUDGED], row["loss"] if row["model"] == "unigram" else row["loss"].mean)
-            for row in found] == [("a model", "A", 3.0), ("a model", "B", 3.4), ("a model", "A", 2.9),
-                                  ("unigram", "A", 5.0), ("unigram", "B", 5.5)]
+    found, columns, _ = made(
+        [
+            on("long", 0, 3.0, pack__seq_len=128, model__width=64),
+            on("short", 0, 3.4, 5.5, pack__seq_len=64),
+            on("wide", 0, 2.9, pack__seq_len=128, model__width=96),
+        ]
+    )
+    assert [
+        (row["model"], row[summary.EVALUATION_SET], row["loss"] if row["model"] == "unigram" else row["loss"].mean)
+        for row in found
+    ] == [
+        ("a model", "A", 3.0),
+        ("a model", "B", 3.4),
+        ("a model", "A", 2.9),
+        ("unigram", "A", 5.0),
+        ("unigram", "B", 5.5),
+    ]
     assert [row["below_unigram"].mean for row in found[:3]] == pytest.approx([2.0, 2.1, 2.1])
-    assert "judged on" in [column.title for column in columns]
-    said = "A: 500 rows, 9,000 predictions, pack.seq_len 128; B: 500 rows, 9,000 predictions, pack.seq_len 64."
-    assert said in table.markdown(found, columns)
+    assert "evaluation set" in [column.title for column in columns]
+    said = "A: 500 examples, 9,000 predictions, pack.seq_len 128; B: 500 examples, 9,000 predictions, pack.seq_len 64."
+    assert said in table.to_markdown(found, columns)
 
 
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])
@@ -49,9 +65,9 @@ def test_what_makes_losses_incomparable_is_seen(change):
     one = on("one", 0, 3.0)
     one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
     one["held_out"] = {"mlm_weight": np.full(4, 5.0)}
-    one["evaluation"] |= {"floor": 2.0, "gap": 1.0}
+    one["evaluation"] |= {"floor": 2.0, "excess_loss": 1.0}
     other = copy.deepcopy(one)
-    assert rows.alike(one, other)
+    assert evaluation_sets.are_comparable(one, other)
     if change == "masks":
         other["held_out"]["mlm_weight"] = np.array([5.0, 5, 4, 6])
     if change == "rows":
@@ -59,69 +75,90 @@ def test_what_makes_losses_incomparable_is_seen(change):
     if change == "score":
         other["scores"] = [score | {"columns": ("causal_nats", "causal_weight")} for score in other["scores"]]
     if change == "floor":
-        other["evaluation"] |= {"floor": 2.1, "gap": 0.9}
+        other["evaluation"] |= {"floor": 2.1, "excess_loss": 0.9}
     if change == "unigram":  # known for another corpus; the optimum, where it is known, says that the rows are the same
         other["evaluation"]["unigram_loss"] = 5.1
-        assert rows.alike(one, other)
+        assert evaluation_sets.are_comparable(one, other)
         for run in (one, other):
             run["scores"] = [score._asdict() for score in mlm.SCORES]
-    assert not rows.alike(one, other)
+    assert not evaluation_sets.are_comparable(one, other)
 
 
 def test_a_unigram_of_other_training_texts_is_given_from_its_least_to_its_most():
-    few, many = (on(name, 0, 3.0, unigram, data__language__train_documents=count)
-                 for name, unigram, count in (("few", 5.2, 10), ("many", 5.0, 20)))
+    few, many = (
+        on(name, 0, 3.0, unigram, data__language__train_documents=count)
+        for name, unigram, count in (("few", 5.2, 10), ("many", 5.0, 20))
+    )
     for one in (few, many):
         one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
-        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "gap": 1.0, "gap_se": 0.1}
+        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.1}
     found, columns, _ = made([few, many])
     unigram, floor = found[2:]
     assert (unigram["model"], unigram["loss"], unigram["accuracy"]) == ("unigram", "5.000 to 5.200", 0.1)
-    assert floor["loss"] == 2.0 and floor["gap"] == 0 and "gap" not in unigram
-    assert "5.000 to 5.200" in table.markdown(found, columns)
-    assert {"loss", "loss_note"} <= set(table.plain(found, columns).splitlines()[0].split(","))
+    assert floor["loss"] == 2.0 and floor["excess_loss"] == 0 and "excess_loss" not in unigram
+    assert "5.000 to 5.200" in table.to_markdown(found, columns)
+    assert {"loss", "loss_note"} <= set(table.to_csv(found, columns).splitlines()[0].split(","))
 
 
 def test_a_group_whose_seeds_were_judged_on_different_rows_says_both():
     found, _, _ = made([on("one", 0, 3.0), on("one", 1, 3.2, 5.5)])
-    assert found[0][summary.JUDGED] == "A, B"
+    assert found[0][summary.EVALUATION_SET] == "A, B"
 
 
 def judge(one, perplexity=None, **suites):
     """Suites by name: the share of pairs that are right, and the SHA-256 of what was asked."""
     if perplexity:
-        one["answers"]["sentences"] = {"all": {"sha256": perplexity[1], "sentences": 40, METRIC: {
-            "word_perplexity": perplexity[0], "word_perplexity_se": 1.0}}}
-    one["summary"]["pairs"] = {f"{name}-{sha}": {"suite": name, "sha256": sha, "overall": {
-        f"{METRIC}_accuracy": share, "pairs": 100, "paradigms": 2}} for name, (share, sha) in suites.items()}
+        one["evaluations"]["pseudo_likelihood"] = {
+            "all": {
+                "sha256": perplexity[1],
+                "sentences": 40,
+                METRIC: {"word_perplexity": perplexity[0], "word_perplexity_se": 1.0},
+            }
+        }
+    one["summary"]["minimal_pairs"] = {
+        f"{name}-{sha}": {
+            "suite": name,
+            "sha256": sha,
+            "overall": {f"{METRIC}_accuracy": share, "pairs": 100, "paradigms": 2},
+        }
+        for name, (share, sha) in suites.items()
+    }
     return one
 
 
 def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
     results = [result("one", seed, 3.0) for seed in (0, 1)]
-    assert not [name for name in summary.table(results, OWN, about)[0][0] if name.startswith(("pseudo", "pairs"))]
+    assert not [name for name in summary.build_table(results, OWN, about)[0][0] if name.startswith(("pseudo", "pairs"))]
     for seed, one in enumerate(results):
         judge(one, (20.0 + seed, "a"), blimp=(0.6, "b"), mine=(0.9 + seed / 20, "c"))
     found, columns, said = made([*results, judge(result("other", 0, 3.0), mine=(1.0, "c"))])
     titles = {column.name: column.title for column in columns}
-    assert titles["pairs_blimp"] == "blimp: pairs right (%)" and titles["pairs_mine"] == "mine: pairs right (%)"
+    assert (
+        titles["pairs_blimp"] == "blimp: accuracy on pairs (%)"
+        and titles["pairs_mine"] == "mine: accuracy on pairs (%)"
+    )
     assert found[0]["pseudo_perplexity"].mean == 20.5 and found[0]["pairs_blimp"].mean == pytest.approx(60)
     assert found[0]["pairs_mine"] == pytest.approx((92.5, 90, 95)) and found[1]["pairs_mine"].mean == 100
-    assert "pairs_blimp" not in found[1] and "mine: pairs right (%): 100 pairs in 2 paradigms." in said
+    assert "pairs_blimp" not in found[1] and "mine: accuracy on pairs (%): 100 pairs in 2 paradigms." in said
 
 
 def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_were_not():
     """Of a suite less was asked of one run, and a third was not asked at all."""
-    results = [judge(result("one", 0, 3.0), (20.0, "a"), blimp=(0.6, "7788")),
-               judge(result("one", 1, 3.0), (21.0, "e"), blimp=(0.9, "99aa")), result("one", 2, 3.0)]
+    results = [
+        judge(result("one", 0, 3.0), (20.0, "a"), blimp=(0.6, "7788")),
+        judge(result("one", 1, 3.0), (21.0, "e"), blimp=(0.9, "99aa")),
+        result("one", 2, 3.0),
+    ]
     found, columns, said = made([*results, judge(result("other", 0, 3.0), blimp=(0.9, "99aa"))])
     first, other = found[:2]
-    assert first["pairs_blimp_7788"] == first["pairs_blimp_99aa"] == "1 of 3 seeds judged"
-    assert first["pseudo_perplexity_a"] == first["pseudo_perplexity_e"] == "1 of 3 seeds judged"
+    assert first["pairs_blimp_7788"] == first["pairs_blimp_99aa"] == "1 of 3 seeds evaluated"
+    assert first["pseudo_perplexity_a"] == first["pseudo_perplexity_e"] == "1 of 3 seeds evaluated"
     assert other["pairs_blimp_99aa"].mean == 90 and "pairs_blimp_7788" not in other
-    assert "blimp: pairs right (%), 7788: 100 pairs" in said and "1 of 3 seeds judged" in table.markdown(found, columns)
-    line = dict(zip(*(line.split(",") for line in table.plain(found, columns).splitlines()[:2]), strict=True))
-    assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds judged"
+    assert "blimp: accuracy on pairs (%), 7788: 100 pairs" in said and "1 of 3 seeds evaluated" in table.to_markdown(
+        found, columns
+    )
+    line = dict(zip(*(line.split(",") for line in table.to_csv(found, columns).splitlines()[:2]), strict=True))
+    assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds evaluated"
 
 
 def test_no_percentage_has_an_interval_beyond_the_scale():
@@ -130,20 +167,21 @@ def test_no_percentage_has_an_interval_beyond_the_scale():
         found, columns, _ = made(results)
         value = found[0]["pairs_blimp"]
         assert 0 <= value.low <= value.mean <= value.high <= 100
-        cell = table.text(value, ".1f")
-        assert cell in table.markdown(found, columns) and "±" not in cell, cell
+        cell = table.format_cell(value, ".1f")
+        assert cell in table.to_markdown(found, columns) and "±" not in cell, cell
 
 
 def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not():
     def run(group, seed, gap, error=0.01):
         one = on(group, seed, 2.0 + gap)
         one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS[:3])]
-        one["evaluation"] |= {"floor": 2.0, "gap": gap, "gap_se": error}
+        one["evaluation"] |= {"floor": 2.0, "excess_loss": gap, "excess_loss_se": error}
         return one
 
-    found, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029), run("leaks", 0, 0.1),
-                                  run("leaks", 1, -0.031)])
-    assert [row.get("leaks") for row in found[:3]] == [None, None, "seed 1: gap -0.031 ± 0.010"]
+    found, columns, said = made(
+        [run("fine", 0, 0.3), run("near", 0, -0.029), run("leaks", 0, 0.1), run("leaks", 1, -0.031)]
+    )
+    assert [row.get("leaks") for row in found[:3]] == [None, None, "seed 1: excess_loss -0.031 ± 0.010"]
     assert "below the floor" in [column.title for column in columns] and "something leaks" in said
     _, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029)])
     assert "below the floor" not in [column.title for column in columns] and "leaks" not in said
@@ -151,10 +189,10 @@ def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not
 
 def test_a_bound_over_all_masks_is_not_held_against_the_floor_of_those_that_were_drawn():
     one = on("one", 0, 2.3)
-    scores = (*mlm.SCORES, *FLOORS[:3], *references.documents(mlm.SCORES[0], 1, None, 0).scores)
+    scores = (*mlm.SCORES, *FLOORS[:3], *references.make_document_references(mlm.SCORES[0], 1, None, 0).scores)
     one["scores"] = [score._asdict() for score in scores]
-    one["evaluation"] |= {"floor": 2.0, "gap": 0.3, "gap_se": 0.01, "bound": 2.2}
+    one["evaluation"] |= {"floor": 2.0, "excess_loss": 0.3, "excess_loss_se": 0.01, "bound": 2.2}
     found, _, _ = made([one])
     by_name = {row["model"]: row for row in found}
-    assert by_name["exact bound"]["loss"] == 2.2 and "gap" not in by_name["exact bound"]
-    assert by_name["exact optimum"]["gap"] == 0 and by_name["unigram"]["gap"] == 3.0
+    assert by_name["exact bound"]["loss"] == 2.2 and "excess_loss" not in by_name["exact bound"]
+    assert by_name["Bayes optimum"]["excess_loss"] == 0 and by_name["unigram"]["excess_loss"] == 3.0

@@ -1,4 +1,5 @@
 """A sweep goes on past a point that fails, skips what is done, and makes its table from what there is."""
+
 import csv
 import subprocess
 import sys
@@ -27,15 +28,41 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "texts.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
     (folder / "experiment.py").write_text(EXPERIMENT)
-    fields = {"data.path": folder / "texts.txt", "data.document_boundary": "blank_line", "data.cache": folder / "cache",
-              "tokenizer.kind": "words", "tokenizer.vocab_size": 100, "pack.seq_len": 16, "model.num_layers": 1,
-              "model.width": 8, "model.mlp_dim": 8, "model.num_heads": 1, "train.steps": 6, "train.batch_size": 8,
-              "eval.batch_size": 8, "workdir": folder / "runs"}
+    fields = {
+        "data.path": folder / "texts.txt",
+        "data.document_boundary": "blank_line",
+        "data.cache": folder / "cache",
+        "tokenizer.kind": "words",
+        "tokenizer.vocab_size": 100,
+        "pack.seq_len": 16,
+        "model.num_layers": 1,
+        "model.width": 8,
+        "model.mlp_dim": 8,
+        "model.num_heads": 1,
+        "train.steps": 6,
+        "train.batch_size": 8,
+        "eval.batch_size": 8,
+        "workdir": folder / "runs",
+    }
 
     def call(verb, *more):
-        done = subprocess.run([sys.executable, "-m", "mlm.launch.sweep", verb, str(folder / "experiment.py"),
-                               *(f"--config.{name}={value}" for name, value in fields.items()), *more], cwd=ROOT,
-                              capture_output=True, text=True, check=False, env=environment())
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mlm",
+                "sweep",
+                verb,
+                str(folder / "experiment.py"),
+                *(f"--config.{name}={value}" for name, value in fields.items()),
+                *more,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+        )
         return done.returncode, done.stdout, done.stderr
 
     return folder / "runs", call
@@ -56,8 +83,8 @@ def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
     assert code == 0 and out.count("not started") == 2
     code, out, errors = call("run")
     assert code == 1 and "1 of 2 points are done" in out
-    assert "Diverged: step 1" in errors.splitlines()[-1] and "bad-" in errors.splitlines()[-1]
-    assert "failed at step 0 of 6: Diverged: step 1" in call("list")[1]
+    assert "DivergenceError: step 1" in errors.splitlines()[-1] and "bad-" in errors.splitlines()[-1]
+    assert "failed at step 0 of 6: DivergenceError: step 1" in call("list")[1]
     (good,) = runs.glob("good-*")
     before = (good / "result.json").stat().st_mtime_ns
     code, out, errors = call("run")

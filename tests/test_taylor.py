@@ -1,4 +1,6 @@
 """The cloze procedure: each word is deleted once, every fifth at a time, and counts where it is filled in exactly."""
+
+import dataclasses
 import re
 
 import jax
@@ -8,21 +10,21 @@ import pytest
 from small import small_config
 
 from mlm.base import errors
-from mlm.base.special import CLS, MASK, SEP, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import readability, reading_ease
 from mlm.inference import masked_queries, pretrained_io
 
-ENTRIES = [*SPECIAL, "a", "b", "c", "##b", "##c", ".", ","]
+ENTRIES = [*SPECIAL_TOKENS, "a", "b", "c", "##b", "##c", ".", ","]
 PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c, b abc a b c a"]
 
 
 @pytest.fixture(scope="module")
 def model():
     cfg = small_config(pack__seq_len=20, model__width=8)
-    made = pretrained_io.joined(cfg, kinds.KINDS["wordpiece"].restore("\n".join(ENTRIES).encode()), {})
+    made = pretrained_io.build_language_model(cfg, kinds.KINDS["wordpiece"].restore("\n".join(ENTRIES).encode()), {})
     params = jax.tree.map(lambda x: 3 * x, made.model.init(jax.random.key(0)))
-    return pretrained_io.joined(cfg, made.tokenizer, params)
+    return pretrained_io.build_language_model(cfg, made.tokenizer, params)
 
 
 def asked(model, words, version, every):
@@ -33,53 +35,60 @@ def asked(model, words, version, every):
         ids = model.tokenizer.encode(word)
         where[i] = len(row), ids
         row += [MASK] * len(ids) if i in deleted else ids
-    logits_TxV = model.model.logits(model.params["model"], model.model.encode(
-        model.params["model"], masked_queries.text(jnp.asarray([[*row, SEP]])))[0])[0]
+    logits_TxV = model.model.logits(
+        model.params["model"],
+        model.model.encode(model.params["model"], masked_queries.make_tokens(jnp.asarray([[*row, SEP]])))[0],
+    )[0]
     best = logits_TxV.argmax(-1).tolist()
-    return sum(best[first:first + len(ids)] == ids for first, ids in map(where.get, deleted))
+    return sum(best[first : first + len(ids)] == ids for first, ids in map(where.get, deleted))
 
 
 @pytest.mark.parametrize("every", [2, 5])
 def test_words_are_exact_where_the_model_s_likeliest_tokens_are_theirs(model, every):
-    found = readability.passages(model, PASSAGES[:2], every)
+    found = readability.measure_readability(model, PASSAGES[:2], every)
     for passage, text in zip(found, PASSAGES, strict=False):
         words = re.findall(r"\w+|[.,]", text)
         assert passage.words == sum(word.isalnum() for word in words) and passage.text == text
         assert passage.exact == sum(asked(model, words, version, every) for version in range(every))
     assert sum(one.exact for one in found) > 0
-    assert found[0] == readability.passages(model, PASSAGES[:1], every)[0]
+    assert found[0] == readability.measure_readability(model, PASSAGES[:1], every)[0]
 
 
 def test_every_word_of_a_passage_longer_than_a_row_is_asked_once(model, monkeypatch):
     hidden = []
-    kept = readability._hidden
-    monkeypatch.setattr(readability, "_hidden", lambda row, words: hidden.append((row, words)) or kept(row, words))
-    passage, = readability.passages(model, PASSAGES[2:])
+    kept = readability._mask_words
+    monkeypatch.setattr(readability, "_mask_words", lambda row, words: hidden.append((row, words)) or kept(row, words))
+    (passage,) = readability.measure_readability(model, PASSAGES[2:])
     spoken = [model.tokenizer.decode(row[first:end]) for row, words in hidden for first, end in words]
     assert sorted(spoken) == sorted(readability.WORD.findall(PASSAGES[2])) and len(spoken) == passage.words
-    assert len(hidden) == 2 * readability.EVERY and all(len(row) <= model.length for row, _ in hidden)
+    assert len(hidden) == 2 * readability.DELETION_INTERVAL and all(len(row) <= model.length for row, _ in hidden)
     for row, words in hidden:
         shown = kept(row, words)
         assert shown.count(MASK) == sum(end - first for first, end in words) and len(shown) == len(row)
 
 
 def test_a_word_that_the_vocabulary_lacks_is_never_exact(model, monkeypatch):
-    monkeypatch.setattr(readability, "best", lambda model, params, ids_BxL: jnp.full(ids_BxL.shape, UNK))
-    assert readability.passages(model, ["x x x x x x"]) == [readability.Passage("x x x x x x", 6, 0)]
+    monkeypatch.setattr(readability, "predict_tokens", lambda model, params, ids_BxL: jnp.full(ids_BxL.shape, UNK))
+    assert readability.measure_readability(model, ["x x x x x x"]) == [
+        readability.PassageReadability("x x x x x x", 6, 0)
+    ]
 
 
-@pytest.mark.parametrize(("text", "wanted"), [
-    ("The cat sat on the mat.", 206.835 - 1.015 * 6 - 84.6),
-    ("Apples are red. The window is there today!", 206.835 - 1.015 * 4 - 84.6 * 11 / 8),
-])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("The cat sat on the mat.", 206.835 - 1.015 * 6 - 84.6),
+        ("Apples are red. The window is there today!", 206.835 - 1.015 * 4 - 84.6 * 11 / 8),
+    ],
+)
 def test_flesch_is_his_formula(text, wanted):
-    assert reading_ease.reading_ease(text) == pytest.approx(wanted)
+    assert reading_ease.compute_reading_ease(text) == pytest.approx(wanted)
 
 
 def test_what_is_no_passage_is_refused(model):
     with pytest.raises(errors.ConfigError, match=r"^text = 'a b c': expected a passage of 5 words or more$"):
-        readability.passages(model, ["a b c"])
-    alone = model._replace(output=False)
-    with pytest.raises(errors.ConfigError, match=r"^cloze = 'mlm': expected a run that was trained to tell"):
-        readability.passages(alone, PASSAGES)
-    assert np.isfinite(readability.passages(model, PASSAGES)[0].share)
+        readability.measure_readability(model, ["a b c"])
+    alone = dataclasses.replace(model, has_lm_head=False)
+    with pytest.raises(errors.ConfigError, match=r"^cloze = 'mlm': expected a run that was trained to predict"):
+        readability.measure_readability(alone, PASSAGES)
+    assert np.isfinite(readability.measure_readability(model, PASSAGES)[0].cloze_score)

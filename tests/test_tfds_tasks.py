@@ -1,4 +1,5 @@
 """Labelled rows of TensorFlow Datasets: of a data set that is written here, as nothing is downloaded."""
+
 import json
 import re
 import sys
@@ -9,12 +10,22 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import labelled, pack
 from mlm.data.tokenizers import kinds
-from mlm.train import resolution
+from mlm.training import resolution
 
 pytest.importorskip("tensorflow_datasets")
 NAMES = ("right", "also_right", "absent")  # sorted they would stand otherwise
-ROWS = [{"name": f"e{at}", "one": f"w{at}", "other": f"w1 w{at % 3}", "label": at % 2, "tag": "ab"[at % 2],
-         "score": at / 4, "pair": np.array([at, 1])} for at in range(12)]
+ROWS = [
+    {
+        "name": f"e{at}",
+        "one": f"w{at}",
+        "other": f"w1 w{at % 3}",
+        "label": at % 2,
+        "tag": "ab"[at % 2],
+        "score": at / 4,
+        "pair": np.array([at, 1]),
+    }
+    for at in range(12)
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +38,20 @@ def folder(tmp_path_factory):
 
         def _info(self):
             text = tfds.features.Text()
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({
-                "name": text, "one": text, "other": text, "tag": text, "score": np.float32,
-                "label": tfds.features.ClassLabel(names=NAMES),
-                "pair": tfds.features.Tensor(shape=(2,), dtype=np.int64)}))
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict(
+                    {
+                        "name": text,
+                        "one": text,
+                        "other": text,
+                        "tag": text,
+                        "score": np.float32,
+                        "label": tfds.features.ClassLabel(names=NAMES),
+                        "pair": tfds.features.Tensor(shape=(2,), dtype=np.int64),
+                    }
+                ),
+            )
 
         def _split_generators(self, dl_manager):
             return {split: self._generate_examples(split) for split in ("train", "validation", "test", "bad")}
@@ -47,12 +68,29 @@ def folder(tmp_path_factory):
     return made
 
 
-def load(folder, objective="classify", path="toy", **said):
-    said = {"format": "tfds", "train": "train", "dev": "validation", "text": "one", "label": "label"} | said
-    cfg = resolution.resolve(fields.override(config.Config(), {
-        "objective": objective, "data.task": "own", "data.task_path": path, "data.cache": str(folder / "cache"),
-        "data.tfds_dir": str(folder) if said["format"] == "tfds" else "", "tokenizer.path": str(folder),
-        "pack.seq_len": 16} | {f"data.labelled.{name}": one for name, one in said.items()}))
+def load(folder, objective="classification", path="toy", **said):
+    said = {
+        "format": "tfds",
+        "train": "train",
+        "dev": "validation",
+        "text_column": "one",
+        "label_column": "label",
+    } | said
+    cfg = resolution.resolve(
+        fields.override(
+            config.Config(),
+            {
+                "objective": objective,
+                "data.task": "own",
+                "data.task_path": path,
+                "data.cache": str(folder / "cache"),
+                "data.tfds_dir": str(folder) if said["format"] == "tfds" else "",
+                "tokenizer.path": str(folder),
+                "pack.seq_len": 16,
+            }
+            | {f"data.labelled.{name}": one for name, one in said.items()},
+        )
+    )
     resolution.check(cfg)
     return pack.load(cfg)
 
@@ -61,12 +99,19 @@ def test_a_data_set_is_read_as_its_table_would_be(folder):
     table = folder / "table"
     table.mkdir()
     for name, rows in (("train", ROWS), ("dev", ROWS[:5])):
-        (table / name).write_text("".join(json.dumps({
-            key: value for key, value in row.items() if key != "pair"} | {"label": NAMES[row["label"]]}) + "\n"
-            for row in rows))
-    for objective, said in (("classify", {"second": "other", "id": "name", "labels": ",".join(NAMES)}),
-                            ("classify", {"label": "tag"}), ("regress", {"label": "score", "second": "other"}),
-                            ("choice", {"choices": "one,other", "text": "other", "labels": "right,also_right"})):
+        (table / name).write_text(
+            "".join(
+                json.dumps({key: value for key, value in row.items() if key != "pair"} | {"label": NAMES[row["label"]]})
+                + "\n"
+                for row in rows
+            )
+        )
+    for objective, said in (
+        ("classification", {"text_pair_column": "other", "id_column": "name", "labels": ",".join(NAMES)}),
+        ("classification", {"label_column": "tag"}),
+        ("regression", {"label_column": "score", "text_pair_column": "other"}),
+        ("multiple_choice", {"choice_columns": "one,other", "text_column": "other", "labels": "right,also_right"}),
+    ):
         one = load(folder, objective, **said)
         two = load(folder, objective, str(table), **said | {"format": "jsonl", "train": "train", "dev": "dev"})
         order, other = (np.lexsort(packed.train["ids"].T) for packed in (one, two))  # TFDS shuffles what it writes
@@ -74,13 +119,13 @@ def test_a_data_set_is_read_as_its_table_would_be(folder):
         for column, value in one.train.items():
             np.testing.assert_array_equal(value[order], two.train[column][other], column)
         assert one.about.classes == two.about.classes and len(one.validation["ids"]) == 5
-    assert labelled.examples(load(folder, id="name"), "train")[0]["id"].startswith("e")
+    assert labelled.read_examples(load(folder, id_column="name"), "train")[0]["id"].startswith("e")
 
 
 def test_classes_stand_in_the_feature_s_own_order(folder):
     packed = load(folder)
     assert packed.about.classes == NAMES and packed.manifest["counts"] == {"right": 6, "also_right": 6, "absent": 0}
-    for one, label in zip(labelled.examples(packed, "train"), packed.train["label"], strict=True):
+    for one, label in zip(labelled.read_examples(packed, "train"), packed.train["label"], strict=True):
         assert one["label"] == NAMES[int(one["texts"][0][1:]) % 2] == NAMES[label]
 
 
@@ -93,18 +138,40 @@ def test_a_slice_of_a_split_is_rows_of_its_own(folder):
     assert len(half.train["ids"]) == 6 and half.manifest["inputs"]["corpus"] != parts.manifest["inputs"]["corpus"]
 
 
-@pytest.mark.parametrize(("said", "words"), [
-    ({"path": "tou"}, "config.data.task_path = 'tou': expected a TensorFlow data set, or one prepared in config"),
-    ({"path": "imdb_reviewz"}, "config.data.task_path = 'imdb_reviewz': expected .*; did you mean 'imdb_reviews'"),
-    ({"dev": "validatoin"}, "config.data.labelled.dev = 'validatoin': expected one of .*; did you mean 'validation'"),
-    ({"dev": "train[:x%]"}, r"config.data.labelled.dev = 'train\[:x%\]': expected one of .* a slice of it such as"),
-    ({"label": "labels"}, "config.data.labelled.label_column = 'labels': expected one of .*; did you mean 'label'"),
-    ({"objective": "choice", "choices": "one,otter"}, "config.data.labelled.choice_columns = 'otter': expected one of"),
-    ({"test": "test"}, "toy/1.2.0, split test, record 0: label = -1: expected a label; where it is hidden, another"),
-    ({"dev": "bad"}, r"toy/1.2.0, split bad, record 0: one: byte 4 = b'\\xff': expected UTF-8"),
-    ({"text": "pair"}, "toy/1.2.0, split train, record 0: pair = 'ndarray': expected a text, a class or a number"),
-    ({"text": "score"}, "toy/1.2.0, split train, record 0: score = .*: expected a text that is not blank"),
-    ({"objective": "regress", "label": "tag"}, "toy/1.2.0, split train, record 0: label = '[ab]': expected a finite")])
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"path": "tou"}, "config.data.task_path = 'tou': expected a TensorFlow data set, or one prepared in config"),
+        ({"path": "imdb_reviewz"}, "config.data.task_path = 'imdb_reviewz': expected .*; did you mean 'imdb_reviews'"),
+        (
+            {"dev": "validatoin"},
+            "config.data.labelled.dev = 'validatoin': expected one of .*; did you mean 'validation'",
+        ),
+        ({"dev": "train[:x%]"}, r"config.data.labelled.dev = 'train\[:x%\]': expected one of .* a slice of it such as"),
+        (
+            {"label_column": "labels"},
+            "config.data.labelled.label_column = 'labels': expected one of .*; did you mean 'label'",
+        ),
+        (
+            {"objective": "multiple_choice", "choice_columns": "one,otter"},
+            "config.data.labelled.choice_columns = 'otter': expected one of",
+        ),
+        (
+            {"test": "test"},
+            "toy/1.2.0, split test, record 0: label = -1: expected a label; where it is hidden, another",
+        ),
+        ({"dev": "bad"}, r"toy/1.2.0, split bad, record 0: one: byte 4 = b'\\xff': expected UTF-8"),
+        (
+            {"text_column": "pair"},
+            "toy/1.2.0, split train, record 0: pair = 'ndarray': expected a text, a class or a number",
+        ),
+        ({"text_column": "score"}, "toy/1.2.0, split train, record 0: score = .*: expected a text that is not blank"),
+        (
+            {"objective": "regression", "label_column": "tag"},
+            "toy/1.2.0, split train, record 0: label = '[ab]': expected a finite",
+        ),
+    ],
+)
 def test_what_is_not_there_ends_in_one_line(folder, said, words):
     with pytest.raises(errors.ConfigError) as error:
         load(folder, **said)
@@ -116,18 +183,21 @@ def test_without_the_package_a_line_says_how_to_have_it(folder, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     import mlm.data.tasks
     import mlm.data.text
+
     for room in (mlm.data.tasks, mlm.data.text):
         monkeypatch.delattr(room, "tfds", raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(errors.ConfigError, match=r"labelled.format, = 'tfds': expected an installed tensorflow-datas"):
+    with pytest.raises(errors.ConfigError, match=r"labelled.format, = 'tfds': expected the package tensorflow_datas"):
         load(folder, labels="a,b")
 
 
 def test_the_folder_of_data_sets_is_read_where_there_are_any():
     cfg = fields.override(config.Config(), {"data.tfds_dir": "b", "tokenizer.path": "c"})
-    for said, why in (({"data.task": "sst2", "data.task_path": "a"}, "config.data.labelled.format is 'tsv', not tfds"),
-                      ({"data.task": "topic"}, "config.data.task is 'topic'"),
-                      ({"data.corpus": "docstrings"}, "config.data.corpus is 'docstrings', not tfds or task")):
+    for said, why in (
+        ({"data.task": "sst2", "data.task_path": "a"}, "config.data.labelled.format is 'tsv', not tfds"),
+        ({"data.task": "topic"}, "config.data.task is 'topic'"),
+        ({"data.corpus": "docstrings"}, "config.data.corpus is 'docstrings', not tfds or task"),
+    ):
         with pytest.raises(errors.ConfigError, match=f"^config.data.tfds_dir = 'b': nothing reads it, since {why}; l"):
             resolution.resolve(fields.override(cfg, said))
     resolution.resolve(fields.override(cfg, {"data.corpus": "tfds", "data.tfds_name": "lm1b"}))

@@ -1,4 +1,5 @@
 """Vocabularies: the special ids, what comes back, how many entries a text can give."""
+
 import itertools
 import pathlib
 import random
@@ -39,9 +40,9 @@ def test_special_ids_and_size(trained):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_never_gives_a_special_id_but_unknown(kind):
-    hostile = [f"{a}{s}{b} {s}" for s in special.SPECIAL for a in ("", "word") for b in ("", "word")]
+    hostile = [f"{a}{s}{b} {s}" for s in special.SPECIAL_TOKENS for a in ("", "word") for b in ("", "word")]
     words = kinds.train(config.Tokenizer(kind=kind, vocab_size=SIZE[kind]), [*sentences(), *hostile * 200])
-    for ids in words.encode_batch([*hostile, *special.SPECIAL, "<pad> <unk> <s> </s>"]):
+    for ids in words.encode_batch([*hostile, *special.SPECIAL_TOKENS, "<pad> <unk> <s> </s>"]):
         assert ids and all(i >= special.NUM_SPECIAL or i == special.UNK for i in ids)
 
 
@@ -72,15 +73,21 @@ def test_saved_is_the_same(trained, tmp_path):
 
 
 def test_training_is_deterministic_across_processes():
-    code = ("import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
-            "from mlm.base import config; from mlm.data.tokenizers import kinds\n"
-            "from test_tokenizer import SIZE, sentences\n"
-            "for kind, size in SIZE.items():\n"
-            "    model = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model\n"
-            "    print(kind, hashlib.sha256(model).hexdigest())")
+    code = (
+        "import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
+        "from mlm.base import config; from mlm.data.tokenizers import kinds\n"
+        "from test_tokenizer import SIZE, sentences\n"
+        "for kind, size in SIZE.items():\n"
+        "    model = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model\n"
+        "    print(kind, hashlib.sha256(model).hexdigest())"
+    )
     root = pathlib.Path(__file__).parents[1]
-    first, second = (subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True
-                                    ).stdout.splitlines() for _ in range(2))
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True
+        ).stdout.splitlines()
+        for _ in range(2)
+    )
     assert first == second and len(first) == len(KINDS)
 
 
@@ -94,7 +101,7 @@ def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "characters"])
 def test_more_characters_than_entries_leave_room_for_pieces(kind):
-    rare = [f"{chr(0x4e00 + i)} {chr(0x4e00 + i + 1)}" for i in range(3000)]
+    rare = [f"{chr(0x4E00 + i)} {chr(0x4E00 + i + 1)}" for i in range(3000)]
     words = kinds.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
     assert words.vocab_size == 1000
     ids = [i for s in sentences() for i in words.encode(s)]
@@ -121,7 +128,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 @pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))
-    texts = [s for path in paths for s in corpus.sentences(path.read_text(encoding="utf-8"))]
+    texts = [s for path in paths for s in corpus.split_sentences(path.read_text(encoding="utf-8"))]
     words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
     ids = words.encode_batch(texts)
     assert len(paths) == 338
@@ -136,7 +143,7 @@ def test_one_vocabulary_over_338_languages():
 def test_the_size_that_an_error_advises_is_right_the_first_time(kind, latin):
     """Of characters that are words of their own, of which few take two entries."""
     draw = random.Random(0)
-    letters = [chr(0x4e00 + i) for i in range(700)]
+    letters = [chr(0x4E00 + i) for i in range(700)]
     text = ["".join(draw.choices(letters, [1 / (i + 1) for i in range(700)], k=15)) + "\u3002" for _ in range(300)]
     text += [" ".join(draw.choices(["alpha", "beta", "gamma", "the", "of"], k=8)) for _ in range(100 * latin)]
     with pytest.raises(errors.ConfigError, match=r"expected at most \d+,") as error:
@@ -173,7 +180,11 @@ def test_a_given_tokenizer_is_that_of_its_folder(trained, tmp_path):
         (tmp_path / "bad" / trained.save(tmp_path).name).write_bytes(content)
         with pytest.raises(errors.ConfigError, match=words):
             kinds.given("x", str(tmp_path / "bad"))
-    for folder, words in (("", "it holds 2"), ("run", "it holds 0; did you mean '.*run/tokenizer'"), ("no", "a folder"),
-                          ("bad/none", "a folder")):
+    for folder, words in (
+        ("", "it holds 2"),
+        ("run", "it holds 0; did you mean '.*run/tokenizer'"),
+        ("no", "a folder"),
+        ("bad/none", "a folder"),
+    ):
         with pytest.raises(errors.ConfigError, match=rf"^x = '.*{words}"):
             kinds.given("x", str(tmp_path / folder))

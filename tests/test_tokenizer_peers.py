@@ -3,6 +3,7 @@
 Against tokenizer_lines.npz, made by transformers; where that is installed, it is what it still says, and where the
 variable MLM_TEXTS names a folder of texts, one line in so many of those is asked of vocabularies learnt from them.
 """
+
 import functools
 import os
 import random
@@ -16,7 +17,7 @@ from fixtures import tokenizer_lines as theirs
 
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.data.tokenizers import exported, hub, kinds
+from mlm.data.tokenizers import hub, hub_export, kinds
 
 ASKED = 10_000
 SIZE = {"bpe": 600, "wordpiece": 700, "unigram": 500, "words": 200, "characters": 0}
@@ -43,8 +44,9 @@ def many() -> list[str]:
     if not Path(folder).is_dir() or not folder:
         pytest.skip("the variable MLM_TEXTS names no folder of texts")
     pytest.importorskip("transformers")
-    return [line for path in sorted(Path(folder).glob("*.txt"))
-            for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        line for path in sorted(Path(folder).glob("*.txt")) for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def there(name):
@@ -62,11 +64,12 @@ def read_there(folder, lines):
 def composed(line) -> bool:
     """Whether NFKC makes one of several letters and marks, or a joiner stands there."""
     return "\u200d" in line or unicodedata.normalize("NFKC", line) != "".join(
-        unicodedata.normalize("NFKC", letter) for letter in line)
+        unicodedata.normalize("NFKC", letter) for letter in line
+    )
 
 
 def written(words, folder) -> Path:
-    for name, text in exported.files(words, 512, 2).items():
+    for name, text in hub_export.files(words, 512, 2).items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
 
@@ -92,7 +95,7 @@ def test_ours_exported_gives_our_ids(kind, tmp_path):
 
 def test_bytes_know_every_text_and_give_it_back():
     words = learnt("bpe")
-    for line in [*theirs.LINES, "".join(map(chr, [*range(0xd800), *range(0xe000, 0x3000)]))]:
+    for line in [*theirs.LINES, "".join(map(chr, [*range(0xD800), *range(0xE000, 0x3000)]))]:
         ids = words.encode(line)
         assert min(ids, default=5) > MASK and words.decode(ids) == line.removeprefix(" ")
         assert words.encode(f" {line}") == ids or line.startswith(" ") or not line
@@ -126,7 +129,11 @@ def test_too_few_entries_for_the_bytes_are_refused():
         kinds.train(config.Tokenizer("bpe", 260), theirs.LINES)
     alone = kinds.train(config.Tokenizer("bpe", 261), theirs.LINES)
     assert alone.vocab_size == 261 and [alone.pieces[i] for i in alone.encode("x\u00e9")] == [
-        "\u2581", "x", "\\xc3", "\\xa9"]
+        "\u2581",
+        "x",
+        "\\xc3",
+        "\\xa9",
+    ]
     assert alone.locate("x\u00e9")[1] == [(0, 0), (0, 1), (1, 2), (1, 2)]  # the space before it is no letter of it
 
 

@@ -1,4 +1,5 @@
 """TPUs: each command gets one and gives it back, whatever happens between; gcloud is one that writes down its calls."""
+
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, tpu
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster.job import Job, options
+from mlm.launch.cluster.job import Job, parse_options
 from mlm.launch.sweep import code_snapshot
 
 ROOT = Path(__file__).parents[1]
@@ -30,11 +31,17 @@ echo "$1" >>"$CLOUD/done"
 """
 
 
-def job(folder=Path("folder"), *, commands=((sys.executable, "-m", "mlm.cli.train"),), asked=(), **changes) -> Job:
-    said = options(tpu.OPTIONS, ["zone=us-east5-a", *asked])
+def job(folder=Path("folder"), *, commands=((sys.executable, "-m", "mlm", "train"),), asked=(), **changes) -> Job:
+    said = parse_options(tpu.OPTIONS, ["zone=us-east5-a", *asked])
     name = changes.pop("name", "lab-1")
-    return Job(name, tuple(commands), folder / name, folder / "code", folder, **{
-        "kind": "v4-16", "hosts": 2, "runs": "gs://lab/runs", "options": said} | changes)
+    return Job(
+        name,
+        tuple(commands),
+        folder / name,
+        folder / "code",
+        folder,
+        **{"accelerator": "v4-16", "num_hosts": 2, "runs_folder": "gs://lab/runs", "options": said} | changes,
+    )
 
 
 def work(number, seconds=0.2, fails="never") -> tuple[str, ...]:
@@ -43,9 +50,9 @@ def work(number, seconds=0.2, fails="never") -> tuple[str, ...]:
 
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
-    code = tmp_path / "code" / "launch" / "cluster"
+    code = tmp_path / "code" / "mlm" / "launch" / "cluster"
     code.mkdir(parents=True)
-    shutil.copy(ROOT / "launch" / "cluster" / "host.sh", code)
+    shutil.copy(ROOT / "mlm" / "launch" / "cluster" / "host.sh", code)
     (tmp_path / "code" / "work.sh").write_text(WORK)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a").touch()
@@ -58,11 +65,11 @@ def cloud(tmp_path, monkeypatch):
 
 def submit(folder, commands, asked=("files=texts",), **changes) -> Path:
     made = job(folder, commands=commands, asked=("install=true", *asked), **changes)
-    tpu.check(made)
+    tpu.check_job(made)
     path = made.folder / tpu.FILE
     made.folder.mkdir()
-    path.write_text(tpu.text(made))
-    tpu.submit(made, path)
+    path.write_text(tpu.render_script(made))
+    tpu.submit_job(made, path)
     return path
 
 
@@ -74,7 +81,7 @@ def until(condition, seconds=30):
 
 
 def ended(path) -> bool:
-    return not tpu.states([path])[path]
+    return not tpu.query_states([path])[path]
 
 
 def calls(cloud, *verbs) -> list[str]:
@@ -87,33 +94,38 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     """One is preempted, one fails once, one each time, one is told to end: all do, two at a time."""
     (cloud / "preempt" / "lab-1-1").touch()
     commands = [work(0), work(1), work(2, fails="once"), work(3, fails="always"), work(4, fails="told")]
-    path = submit(tmp_path, commands, ("files=texts", "restarts=1", "ssh=--tunnel-through-iap"), running=2)
-    first = tpu.states([path])[path]
+    path = submit(tmp_path, commands, ("files=texts", "restarts=1", "ssh=--tunnel-through-iap"), max_running=2)
+    first = tpu.query_states([path])[path]
     assert sorted(first) == [0, 1, 2, 3, 4] and set(first.values()) <= {"queued", "running"}
     there = []
     until(lambda: there.append(len(list((cloud / "resources").iterdir()))) or ended(path), 60)
     assert max(there) == 2
     done = Counter((cloud / "done").read_text().split())
     assert done["0"] == 2 and done["1"] == 2 and done["2"] == done["4"] == 2 and not done["3"], done  # two hosts each
-    assert Counter(calls(cloud, "create")) == {"create lab-1-0": 1, "create lab-1-1": 2, "create lab-1-2": 1,
-                                               "create lab-1-3": 1, "create lab-1-4": 1}
+    assert Counter(calls(cloud, "create")) == {
+        "create lab-1-0": 1,
+        "create lab-1-1": 2,
+        "create lab-1-2": 1,
+        "create lab-1-3": 1,
+        "create lab-1-4": 1,
+    }
     assert not list((cloud / "resources").iterdir())
     assert "MEGASCALE" not in (cloud / "environment").read_text()
     told = [line for line in (cloud / "calls").read_text().splitlines() if " ssh " in line or " scp " in line]
     assert told and all("--tunnel-through-iap" in line for line in told)
     states = {number: (path.parent / "tpu" / str(number)).read_text().strip() for number in range(5)}
     assert states == {0: "done", 1: "done", 2: "done", 3: "failed", 4: "done"}
-    logs = [jobs.log(path, number).read_text() for number in range(5)]
+    logs = [jobs.log_path(path, number).read_text() for number in range(5)]
     assert "queued: preempted" in logs[1] and "queued: it ended (1), failure 1" in logs[2] and "failure 2" in logs[3]
     assert "ALREADY_EXISTS" not in "".join(logs)
 
 
 @pytest.mark.slow
 def test_a_cancelled_job_leaves_nothing(cloud, tmp_path):
-    path = submit(tmp_path, [work(0, 60), work(1, 60)], running=1)
+    path = submit(tmp_path, [work(0, 60), work(1, 60)], max_running=1)
     until(lambda: (cloud / "at_work").exists())
-    until(lambda: tpu.states([path])[path] == {0: "running", 1: "queued"})
-    tpu.cancel([path])
+    until(lambda: tpu.query_states([path])[path] == {0: "running", 1: "queued"})
+    tpu.cancel_jobs([path])
     assert ended(path) and not list((cloud / "resources").iterdir())
     assert (cloud / "saved").read_text() == "0 saved\n" * 2
     time.sleep(0.3)
@@ -124,10 +136,10 @@ def test_a_cancelled_job_leaves_nothing(cloud, tmp_path):
 def test_who_follows_may_be_killed(cloud, tmp_path):
     """What is there is seen all the same, and the same script goes on with it."""
     path = submit(tmp_path, [work(0, 3)])
-    until(lambda: tpu.states([path])[path] == {0: "running"})
+    until(lambda: tpu.query_states([path])[path] == {0: "running"})
     os.killpg(int((path.parent / "tpu" / "pid").read_text()), signal.SIGKILL)
     until(lambda: subprocess.run(["flock", "-n", path.parent / "tpu" / "lock", "true"], check=False).returncode == 0)
-    assert tpu.states([path]) == {path: {0: "running"}}
+    assert tpu.query_states([path]) == {path: {0: "running"}}
     assert subprocess.run(["bash", path], capture_output=True, check=False).returncode == 0
     assert calls(cloud, "create") == ["create lab-1-0"] and ended(path)
     assert (cloud / "done").read_text().split() == ["0", "0"]
@@ -137,7 +149,7 @@ def test_who_follows_may_be_killed(cloud, tmp_path):
 def test_a_slice_short_of_a_host_is_not_taken_for_started(cloud, tmp_path):
     """Those that were there are started again with the others: two slices of two hosts."""
     (cloud / "missing").touch()
-    path = submit(tmp_path, [work(0)], hosts=4)
+    path = submit(tmp_path, [work(0)], num_hosts=4)
     until(lambda: ended(path))
     assert set((cloud / "at_work").read_text().splitlines()) == {f"0 host-{host}" for host in range(4)}
     assert len(calls(cloud, "scp")) == 2 and "--node-count=2 --node-prefix=lab-1-0" in (cloud / "calls").read_text()
@@ -147,69 +159,86 @@ def test_a_slice_short_of_a_host_is_not_taken_for_started(cloud, tmp_path):
 def test_what_needs_no_accelerator_runs_here_when_the_jobs_before_it_have_ended(cloud, tmp_path):
     first = submit(tmp_path, [work(7, 1)], ())
     code = "import os, sys; open('said', 'w').write(open(sys.argv[1]).read() + os.environ['PYTHONPATH'])"
-    second = submit(tmp_path, [(sys.executable, "-c", code, str(cloud / "done"))], name="lab-1-table", kind="", hosts=1,
-                    after=(first,))
-    assert tpu.states([second]) == {second: {0: "queued"}}
+    second = submit(
+        tmp_path,
+        [(sys.executable, "-c", code, str(cloud / "done"))],
+        name="lab-1-table",
+        accelerator="",
+        num_hosts=1,
+        after=(first,),
+    )
+    assert tpu.query_states([second]) == {second: {0: "queued"}}
     until(lambda: ended(second))
     assert (tmp_path / "said").read_text() == f"7\n7\n{tmp_path / 'code'}"
     assert calls(cloud, "create") == ["create lab-1-0"]
 
 
-@pytest.mark.parametrize(("kind", "hosts", "said"), [
-    ("v4-32", 4, "--accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base"),
-    ("v5e-16", 4, "--accelerator-type=v5litepod-16 --runtime-version=v2-alpha-tpuv5-lite"),
-    ("v5p-64", 16, "--accelerator-type=v5p-64 --runtime-version=v2-alpha-tpuv5"),
-    ("v6e-8", 1, "--accelerator-type=v6e-8 --runtime-version=v2-alpha-tpuv6e"),
-])
+@pytest.mark.parametrize(
+    ("kind", "hosts", "said"),
+    [
+        ("v4-32", 4, "--accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base"),
+        ("v5e-16", 4, "--accelerator-type=v5litepod-16 --runtime-version=v2-alpha-tpuv5-lite"),
+        ("v5p-64", 16, "--accelerator-type=v5p-64 --runtime-version=v2-alpha-tpuv5"),
+        ("v6e-8", 1, "--accelerator-type=v6e-8 --runtime-version=v2-alpha-tpuv6e"),
+    ],
+)
 def test_the_script_says_what_is_asked_for(kind, hosts, said, tmp_path):
-    words = (sys.executable, "-m", "mlm.launch.sweep", "folder/code/experiments/a.py", "it's", "a b", "$HOME")
-    text = tpu.text(job(commands=[words], kind=kind, hosts=hosts, asked=("capacity=spot", "create=--network=lab")))
+    words = (sys.executable, "-m", "mlm", "folder/code/experiments/a.py", "it's", "a b", "$HOME")
+    text = tpu.render_script(
+        job(commands=[words], accelerator=kind, num_hosts=hosts, asked=("capacity=spot", "create=--network=lab"))
+    )
     assert f"\nCREATE=({said} --spot --network=lab)\n" in text
-    assert f"\nSLICES={hosts // accelerators.KINDS[kind].hosts} " in text and f"\nHOSTS={hosts} " in text
+    assert f"\nSLICES={hosts // accelerators.ACCELERATORS[kind].num_hosts} " in text and f"\nHOSTS={hosts} " in text
     path = tmp_path / "job.sh"
-    path.write_text(text[:text.index("set -uo")] + 'bash -c "printf %s\\\\\\\\n ${COMMANDS[0]}"\n')
+    path.write_text(text[: text.index("set -uo")] + 'bash -c "printf %s\\\\\\\\n ${COMMANDS[0]}"\n')
     printed = subprocess.run(["bash", path], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines() == ["python", "-m", "mlm.launch.sweep", "./experiments/a.py", *words[4:]]
+    assert printed.splitlines() == ["python", "-m", "mlm", "./experiments/a.py", *words[4:]]
 
 
 def test_the_sizes_of_slices_are_those_of_their_topologies():
-    for name, kind in accelerators.KINDS.items():
+    for name, kind in accelerators.ACCELERATORS.items():
         if kind.tpu:
             chips = 1
             for side in kind.tpu.topology.split("x"):
                 chips *= int(side)
-            assert chips == kind.chips and kind.chips % kind.hosts == 0 and kind.chips // kind.hosts in (1, 4, 8), name
+            assert chips == kind.num_chips and kind.num_chips % kind.num_hosts == 0, name
+            assert kind.num_chips // kind.num_hosts in (1, 4, 8), name
 
 
 def test_the_copied_code_is_what_a_host_needs(tmp_path):
-    assert {"setup.py", "pyproject.toml", "mlm/launch/cluster/host.sh"} <= set(code_snapshot.code(tmp_path, ()).files)
+    assert {"setup.py", "pyproject.toml", "mlm/launch/cluster/host.sh"} <= set(
+        code_snapshot.make_snapshot(tmp_path, ()).files
+    )
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"kind": "v5p-65"}, "did you mean 'v5p-64'?"),
-    ({"kind": "H200"}, "--kind = 'H200': expected one of v4-8,"),
-    ({"hosts": 3}, "--hosts = 3: expected 2, which a v4-16 has"),
-    ({"runs": "runs/a"}, "--config.workdir = 'runs/a': expected gs://"),
-    ({"asked": ("capacity=spto",)}, "did you mean 'spot'?"),
-    ({"asked": ("restarts=x",)}, "--option=restarts = 'x'"),
-    ({"asked": ("create=--a 'b",)}, "--option=create"),
-    ({"asked": ("files=none",)}, "--option=files = 'none': expected files and folders in folder"),
-    ({"asked": ("zonr=x",)}, "did you mean 'zone'?"),
-    ({"asked": ("zone=x",)}, "each name once"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"accelerator": "v5p-65"}, "did you mean 'v5p-64'?"),
+        ({"accelerator": "H200"}, "--accelerator = 'H200': expected one of v4-8,"),
+        ({"num_hosts": 3}, "--hosts = 3: expected 2, the hosts of a v4-16"),
+        ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://"),
+        ({"asked": ("capacity=spto",)}, "did you mean 'spot'?"),
+        ({"asked": ("restarts=x",)}, "--option=restarts = 'x'"),
+        ({"asked": ("create=--a 'b",)}, "--option=create"),
+        ({"asked": ("files=none",)}, "--option=files = 'none': expected files and folders in folder"),
+        ({"asked": ("zonr=x",)}, "did you mean 'zone'?"),
+        ({"asked": ("zone=x",)}, "each name once"),
+    ],
+)
 def test_what_cannot_run_is_said_in_a_line(changes, said):
     with pytest.raises(ConfigError) as error:
-        tpu.check(job(**changes))
+        tpu.check_job(job(**changes))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_option_without_default_must_be_given():
     with pytest.raises(ConfigError, match=r"--option=zone=\.\.\. is missing: the TPUs' zone"):
-        options(tpu.OPTIONS, [])
+        parse_options(tpu.OPTIONS, [])
 
 
 def test_without_gcloud_a_line_names_the_dry_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"gcloud is not on PATH.*--dry_run"):
-        tpu.ready()
-    assert tpu.states([tmp_path / "tpu.sh"]) == {tmp_path / "tpu.sh": {}}  # written down, and never submitted
+        tpu.check_tools()
+    assert tpu.query_states([tmp_path / "tpu.sh"]) == {tmp_path / "tpu.sh": {}}  # written down, and never submitted

@@ -3,17 +3,18 @@
 Against the file that fixtures/transformers_heads.py makes; where torch and transformers are installed, it is what they
 still say.
 """
+
 import functools
 
 import jax
 import numpy as np
 import pytest
 from fixtures import transformers_heads as theirs
-from small import PLAIN, about, small_config
+from small import PLAIN, make_dataset_info, small_config
 
 from mlm.base import types
-from mlm.objectives import choice, heads
-from mlm.train.step import program
+from mlm.objectives import heads, multiple_choice
+from mlm.training.step import program
 
 
 @functools.cache
@@ -34,24 +35,41 @@ def norm(name):
 def encoder(number):
     at = f"bert.encoder.layer.{number}"
     qkv = [layer(f"{at}.attention.self.{name}") for name in ("query", "key", "value")]
-    return {"attention": {"qkv": {name: np.concatenate([one[name] for one in qkv], -1) for name in ("kernel", "bias")},
-                          "out": layer(f"{at}.attention.output.dense")},
-            "attention_norm": norm(f"{at}.attention.output.LayerNorm"),
-            "mlp": {"up": layer(f"{at}.intermediate.dense"), "down": layer(f"{at}.output.dense")},
-            "mlp_norm": norm(f"{at}.output.LayerNorm")}
+    return {
+        "attention": {
+            "qkv": {name: np.concatenate([one[name] for one in qkv], -1) for name in ("kernel", "bias")},
+            "out": layer(f"{at}.attention.output.dense"),
+        },
+        "attention_norm": norm(f"{at}.attention.output.LayerNorm"),
+        "mlp": {"up": layer(f"{at}.intermediate.dense"), "down": layer(f"{at}.output.dense")},
+        "mlp_norm": norm(f"{at}.output.LayerNorm"),
+    }
+
+
+# By the names that the fixture has for its heads.
+OBJECTIVES = {"classify": "classification", "tag": "tagging", "span": "extractive_qa", "choice": "multiple_choice"}
 
 
 def params(drawn, head):
     """Theirs by our names; what is left of `drawn` is the output layer over tokens, which no label reads."""
-    tables = {name: {"embedding": kept()[f"bert.embeddings.{there}_embeddings.weight"]}
-              for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))}
+    tables = {
+        name: {"embedding": kept()[f"bert.embeddings.{there}_embeddings.weight"]}
+        for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))
+    }
     layers = jax.tree.map(lambda *each: np.stack(each), *map(encoder, range(theirs.SIZES["num_hidden_layers"])))
     one = jax.tree.map(lambda x: x[..., :1], layer("classifier"))
-    own = {"classify": lambda: {"pool": layer("bert.pooler.dense"), "label": layer("classifier")},
-           "choice": lambda: {"pool": layer("bert.pooler.dense"), "label": one},
-           "tag": lambda: layer("classifier"), "span": lambda: layer("qa_outputs")}[head]()
-    return {"model": drawn["model"] | tables | {"embed_norm": norm("bert.embeddings.LayerNorm"),
-                                                "body": {"stack": {"layers": {"layer": layers}}}}, "objective": own}
+    own = {
+        "classify": lambda: {"pool": layer("bert.pooler.dense"), "label": layer("classifier")},
+        "choice": lambda: {"pool": layer("bert.pooler.dense"), "label": one},
+        "tag": lambda: layer("classifier"),
+        "span": lambda: layer("qa_outputs"),
+    }[head]()
+    return {
+        "model": drawn["model"]
+        | tables
+        | {"embed_norm": norm("bert.embeddings.LayerNorm"), "body": {"stack": {"layers": {"layer": layers}}}},
+        "objective": own,
+    }
 
 
 def batch(number, head):
@@ -70,27 +88,44 @@ def batch(number, head):
 def made(head):
     """Theirs' config, its program, and the state that holds their weights."""
     sizes, (b1, b2) = theirs.SIZES, theirs.ADAM["betas"]
-    cfg = small_config(objective=head, model__num_layers=sizes["num_hidden_layers"], model__width=sizes["hidden_size"],
-                       model__num_heads=sizes["num_attention_heads"], model__mlp_dim=sizes["intermediate_size"],
-                       model__max_positions=sizes["max_position_embeddings"], model__norm_placement="post",
-                       model__norm_eps=1e-12, model__scan_unroll=1, pack__seq_len=theirs.LENGTH,
-                       train__steps=theirs.STEPS, train__batch_size=theirs.ROWS, optim__learning_rate=theirs.PEAK,
-                       optim__warmup_fraction=theirs.WARMUP / theirs.STEPS, optim__b1=b1, optim__b2=b2,
-                       optim__eps=theirs.ADAM["eps"], optim__weight_decay=theirs.DECAY, optim__clip_norm=theirs.CLIP,
-                       **PLAIN)
-    of, knobs = program.build(cfg, about(cfg), jax.devices()[:1]), program.knobs(cfg)
-    state = jax.device_get(of.initial(knobs))
+    cfg = small_config(
+        objective=OBJECTIVES[head],
+        model__num_layers=sizes["num_hidden_layers"],
+        model__width=sizes["hidden_size"],
+        model__num_heads=sizes["num_attention_heads"],
+        model__mlp_dim=sizes["intermediate_size"],
+        model__max_positions=sizes["max_position_embeddings"],
+        model__norm_placement="post",
+        model__norm_eps=1e-12,
+        model__scan_unroll=1,
+        pack__seq_len=theirs.LENGTH,
+        train__steps=theirs.STEPS,
+        train__batch_size=theirs.ROWS,
+        optim__learning_rate=theirs.PEAK,
+        optim__warmup_fraction=theirs.WARMUP / theirs.STEPS,
+        optim__b1=b1,
+        optim__b2=b2,
+        optim__eps=theirs.ADAM["eps"],
+        optim__weight_decay=theirs.DECAY,
+        optim__clip_norm=theirs.CLIP,
+        **PLAIN,
+    )
+    of, knobs = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]), program.make_train_hparams(cfg)
+    state = jax.device_get(of.init_state(knobs))
     ours = params(state.params, head)
     assert jax.tree.map(np.shape, ours) == jax.tree.map(np.shape, state.params)
-    return cfg, of, knobs, of.run.put_state(state._replace(params=ours))
+    return cfg, of, knobs, of.strategy.put_state(state._replace(params=ours))
 
 
 def logits(cfg, model, head, params, given):
     if head == "choice":
-        return choice.logits(cfg, params, model, given, None, endings=theirs.ENDINGS)
+        return multiple_choice.compute_logits(cfg, params, model, given, None, num_choices=theirs.ENDINGS)
     (h_BxLxD,), own = model.encode(params["model"], given.text), params["objective"]
-    return heads.row(own, h_BxLxD, given.text, None, read="first", rate=0.0) if head == "classify" else (
-        heads.dense(own, h_BxLxD))
+    return (
+        heads.apply_pooled_head(own, h_BxLxD, given.text, None, pooling="first", dropout_rate=0.0)
+        if head == "classify"
+        else (heads.apply_dense(own, h_BxLxD))
+    )
 
 
 @pytest.mark.slow
@@ -104,8 +139,8 @@ def test_logits_and_fifty_losses_are_theirs(head):
 
     losses = []
     for step in range(theirs.STEPS):
-        state, metrics = of.run.train_step(state, of.run.put_batch(batch(step % theirs.BATCHES, head)), knobs)
-        losses.append(float(of.run.get_metrics(metrics)["loss"]))
+        state, metrics = of.strategy.train_step(state, of.strategy.put_batch(batch(step % theirs.BATCHES, head)), knobs)
+        losses.append(float(of.strategy.get_metrics(metrics)["loss"]))
     np.testing.assert_allclose(losses, kept()[f"{head}_losses"], rtol=1e-4)
 
 

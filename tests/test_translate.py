@@ -1,4 +1,5 @@
 """Translations of a run: each beside its own source, whatever the batches; BLEU as sacrebleu has it, with its error."""
+
 import dataclasses
 import sys
 import types as python
@@ -11,16 +12,16 @@ import pytest
 
 from experiments import translation
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import OverItems, Score
+from mlm.base.estimates import ItemInterval, Score
 from mlm.base.special import CLS
-from mlm.data.rows import aligned as rows
-from mlm.data.text.aligned import Pair
+from mlm.data.rows import parallel_text as rows
+from mlm.data.text.parallel_text import Pair
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_tables
-from mlm.train.run import directory
-from mlm.train.step import parallel
+from mlm.training.run import directory
+from mlm.training.step import parallel
 
 WORDS = [f"w{i}" for i in range(30)]
 LENGTH = 10
@@ -50,14 +51,18 @@ def copied(params, cache, ids_B):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     cfg = config.Config(
-        data=config.Data(corpus="aligned"), pack=config.Pack(seq_len=LENGTH + 2, source_len=LENGTH + 1),
-        eval=config.Eval(batch_size=4), workdir=str(tmp_path_factory.mktemp("run")))
+        data=config.Data(corpus="parallel"),
+        pack=config.Pack(seq_len=LENGTH + 2, source_len=LENGTH + 1),
+        eval=config.Eval(batch_size=4),
+        workdir=str(tmp_path_factory.mktemp("run")),
+    )
     tokenizer = kinds.train(config.Tokenizer(kind="words"), [" ".join(WORDS)])
-    model = types.Model(directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=copying,
-                        decode_step=copied)
-    runs = parallel.one_device(lambda *_: None)
+    model = types.Model(
+        directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=copying, decode_step=copied
+    )
+    runs = parallel.build_single_device(lambda *_: None)
     state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())
-    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, run=runs), runs.put_state(state))
+    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, strategy=runs), runs.put_state(state))
 
 
 def sentences(count, longest):
@@ -67,47 +72,53 @@ def sentences(count, longest):
 
 @pytest.mark.parametrize(("width", "norm"), [(1, "none"), (2, "mean")])
 def test_each_text_is_translated_beside_itself_and_cut_where_it_is_too_long(run, width, norm):
-    texts = [*sentences(9, LENGTH), " ".join(WORDS[:LENGTH + 3])]
-    found, cut = translation_scores.translations(run, texts, width, norm)
+    texts = [*sentences(9, LENGTH), " ".join(WORDS[: LENGTH + 3])]
+    found, cut = translation_scores.translate_texts(run, texts, width, norm)
     assert found == [*texts[:-1], " ".join(WORDS[:LENGTH])] and cut == 1
 
 
 def test_sources_stand_alone_in_their_rows(run):
-    columns, cut = rows.sources(run.tokenizer, ["w1 w2", "w3"], 6)
+    columns, cut = rows.encode_sources(run.tokenizer, ["w1 w2", "w3"], 6)
     assert cut == 0 and columns["source_segments"].tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]
     assert columns["source_positions"][0].tolist() == [0, 1, 2, 0, 0, 0] and CLS not in columns["source_ids"]
 
 
 def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=None))
-    cfg = config.Config(data=config.Data(corpus="aligned"))
-    assert [part.name for part in translation_scores.due(cfg, (1, 4))] == ["dev-beam1", "dev-beam4-mean",
-                                                                           "dev-beam4-none"]
+    cfg = config.Config(data=config.Data(corpus="parallel"))
+    assert [part.name for part in translation_scores.list_due_cases(cfg, (1, 4))] == [
+        "dev-beam1",
+        "dev-beam4-mean",
+        "dev-beam4-none",
+    ]
     with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, parallel=config.ParallelText(test="test")))
-    assert [part.name for part in translation_scores.due(with_test, (2,))] == ["test-beam2-mean", "test-beam2-none"]
+    assert [part.name for part in translation_scores.list_due_cases(with_test, (2,))] == [
+        "test-beam2-mean",
+        "test-beam2-none",
+    ]
     asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
-    assert [part.asked["beam"] for part in evaluation_tasks.due(asked)] == [1, 8, 8]
-    assert all(isinstance(part.asked["beam"], int) for part in evaluation_tasks.due(asked))
-    assert translation_scores.due(cfg, ()) == [] and not translation.can(cfg)
-    assert translation_scores.can(config.Config()) == "config.data.corpus is auto, not aligned"
-    pairs = [translation_scores.of_pairs("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
-    assert len({*pairs, translation_scores.due(cfg, (1,))[0].sha256}) == 3
+    assert [part.inputs["num_beams"] for part in evaluation_tasks.list_due_cases(asked)] == [1, 8, 8]
+    assert all(isinstance(part.inputs["num_beams"], int) for part in evaluation_tasks.list_due_cases(asked))
+    assert translation_scores.list_due_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
+    assert translation_scores.get_unsupported_reason(config.Config()) == "config.data.corpus is auto, not parallel"
+    pairs = [translation_scores.list_pair_cases("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
+    assert len({*pairs, translation_scores.list_due_cases(cfg, (1,))[0].sha256}) == 3
 
 
 def test_what_is_asked_for_without_sacrebleu_says_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    part, = translation_scores.of_pairs("own", [Pair("w1", "w1")], (1,))
-    with pytest.raises(errors.ConfigError, match=r"pip install 'mlm\[translate\]'"):
-        translation_scores.ask(run, part, lambda: None)
+    (part,) = translation_scores.list_pair_cases("own", [Pair("w1", "w1")], (1,))
+    with pytest.raises(errors.ConfigError, match=r'pip install "mlm\[evaluate\]"'):
+        translation_scores.evaluate(run, part, lambda: None)
 
 
 def test_before_any_training_a_run_with_beams_asks_for_sacrebleu(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert evaluation_tasks.due(run.cfg) == []
+    assert evaluation_tasks.list_due_cases(run.cfg) == []
     asked = fields.override(run.cfg, {"eval.beams": (1,), "objective": "causal"})
-    with pytest.raises(errors.ConfigError, match=r"^sacrebleu: expected to be installed"):
-        evaluation_tasks.due(asked)
-    assert len(evaluation_tasks.missing(asked)) == 1  # which is known without it
+    with pytest.raises(errors.ConfigError, match=r"^BLEU: expected the package sacrebleu: pip install"):
+        evaluation_tasks.list_due_cases(asked)
+    assert len(evaluation_tasks.list_missing_cases(asked)) == 1  # which is known without it
 
 
 def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
@@ -115,13 +126,16 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
     references = sentences(200, 20)
     rng = np.random.default_rng(1)
     texts = [" ".join(word if rng.random() < 0.8 else "other" for word in text.split()) for text in references]
-    found = translation_scores.scored(texts, references, seed=0)
+    found = translation_scores.compute_scores(texts, references, seed=0)
     whole = bleu.corpus_score(texts, [references])
     assert found["bleu"] == whole.score and found["brevity"] == whole.sys_len / whole.ref_len == 1
     assert found["signature"] == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + str(
-        bleu.get_signature().info["version"])
-    drawn = [bleu.corpus_score([texts[i] for i in some], [[references[i] for i in some]]).score
-             for some in rng.integers(0, 200, (60, 200))]
+        bleu.get_signature().info["version"]
+    )
+    drawn = [
+        bleu.corpus_score([texts[i] for i in some], [[references[i] for i in some]]).score
+        for some in rng.integers(0, 200, (60, 200))
+    ]
     assert found["bleu_se"] == pytest.approx(np.std(drawn), rel=0.3)
     assert found["bleu_low"] < whole.score - found["bleu_se"] and whole.score + found["bleu_se"] < found["bleu_high"]
 
@@ -129,30 +143,66 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
 def test_the_answer_is_kept_with_what_was_found(run):
     pytest.importorskip("sacrebleu")
     told = []
-    (part,) = translation_scores.of_pairs("own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9",
-                                                                                                 "w6 w7 w8 w1")], (1,))
-    found = translation_scores.ask(run, part, lambda: told.append(1))
-    assert found["pairs"] == 2 and found["cut"] == 0 and told == [1] and 50 < found["bleu"] < 100
-    assert directory.predictions(run.cfg.workdir, "own-beam1")[1] == {
-        "source": "w6 w7 w8 w9", "target": "w6 w7 w8 w1", "translation": "w6 w7 w8 w9"}
-    assert isinstance(part, EvaluationCase) and part.about == {"of": "own", "beam": 1, "normalise": "none"}
+    (part,) = translation_scores.list_pair_cases(
+        "own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9", "w6 w7 w8 w1")], (1,)
+    )
+    found = translation_scores.evaluate(run, part, lambda: told.append(1))
+    assert found["pairs"] == 2 and found["truncated"] == 0 and told == [1] and 50 < found["bleu"] < 100
+    assert directory.read_predictions(run.cfg.workdir, "own-beam1")[1] == {
+        "source": "w6 w7 w8 w9",
+        "target": "w6 w7 w8 w1",
+        "translation": "w6 w7 w8 w9",
+    }
+    assert isinstance(part, EvaluationCase) and part.metadata == {
+        "pairs_name": "own",
+        "num_beams": 1,
+        "length_penalty": "none",
+    }
 
 
 def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
-    answer = {"sha256": "a", "of": "test", "pairs": 9, "cut": 0, "bleu_se": 1.0, "bleu_low": 28.0, "bleu_high": 32.0,
-              "brevity": 0.9, "chrf": 50.0, "signature": "nrefs:1|tok:13a", "chrf_signature": "nrefs:1"}
-    searches = {"test-beam1": answer | {"bleu": 30.0, "beam": 1, "normalise": "none"},
-                "test-beam4-mean": answer | {"bleu": 31.0, "beam": 4, "normalise": "mean"}}
+    answer = {
+        "sha256": "a",
+        "pairs_name": "test",
+        "pairs": 9,
+        "truncated": 0,
+        "bleu_se": 1.0,
+        "bleu_low": 28.0,
+        "bleu_high": 32.0,
+        "brevity": 0.9,
+        "chrf": 50.0,
+        "signature": "nrefs:1|tok:13a",
+        "chrf_signature": "nrefs:1",
+    }
+    searches = {
+        "test-beam1": answer | {"bleu": 30.0, "num_beams": 1, "length_penalty": "none"},
+        "test-beam4-mean": answer | {"bleu": 31.0, "num_beams": 4, "length_penalty": "mean"},
+    }
     score = Score("loss", "held-out loss", ("nats", "weight"), unit="nats", better=-1, chart=True)
-    run = {"config": {"workdir": "runs/transformer-seed0-012345", "model.cell": "transformer", "model.num_layers": 4,
-                      "model.width": 128}, "parameters": 10, "flops": 2e9, "predictions": 100.0, "summary": {},
-           "evaluation": {"loss": 2.0, "loss_se": 0.1}, "scores": [score._asdict()], "answers": {}}
-    rows, columns = translation.table([run | {"answers": {"translation": searches}}])
+    run = {
+        "config": {
+            "workdir": "runs/transformer-seed0-012345",
+            "model.cell": "transformer",
+            "model.num_layers": 4,
+            "model.width": 128,
+        },
+        "parameters": 10,
+        "flops": 2e9,
+        "predictions": 100.0,
+        "summary": {},
+        "evaluation": {"loss": 2.0, "loss_se": 0.1},
+        "scores": [score._asdict()],
+        "evaluations": {},
+    }
+    rows, columns = translation.table([run | {"evaluations": {"translation": searches}}])
     assert [(row["beam"], row["normalised"], row["bleu"]) for row in rows] == [
-        (1, "", OverItems(30.0, 28.0, 32.0)), (4, "over length", OverItems(31.0, 28.0, 32.0))]
+        (1, "", ItemInterval(30.0, 28.0, 32.0)),
+        (4, "over length", ItemInterval(31.0, 28.0, 32.0)),
+    ]
     assert [column.note for column in columns if column.name == "bleu"] == [
-        "BLEU: of test, by sacrebleu, nrefs:1|tok:13a."]
+        "BLEU: of test, by sacrebleu, nrefs:1|tok:13a."
+    ]
     rows, columns = translation.table([run])  # not yet asked
     assert len(rows) == 1 and "bleu" not in {column.name for column in columns}
-    rows, _ = evaluation_tables.translations({"answers": {"translation": searches}})
+    rows, _ = evaluation_tables.build_translation_table({"evaluations": {"translation": searches}})
     assert [row["bleu"].mean for row in rows] == [30.0, 31.0] and rows[0]["signature"] == "nrefs:1|tok:13a"

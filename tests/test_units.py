@@ -1,23 +1,24 @@
 """Whole words and spans: what is chosen is whole, in a random order, and as many tokens as the rate says but a word."""
+
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import VOCAB, about, batch, drawn_config, small_config
+from small import VOCAB, batch, drawn_config, make_dataset_info, small_config
 
 from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
-from mlm.objectives import masking, units
-from mlm.train import resolution
-from mlm.train.step import program, update
+from mlm.objectives import masking, masking_units
+from mlm.training import resolution
+from mlm.training.step import program, update
 
 STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word
 ROWS, LENGTH, SLOTS = 300, 40, 20
-KEYS = update.row_keys(np.uint32(0), 0, np.arange(ROWS))
+KEYS = update.make_example_keys(np.uint32(0), 0, np.arange(ROWS))
 
 
 @functools.cache
@@ -29,16 +30,28 @@ def rows():
 
 @functools.cache
 def masked(kind, rate=0.5, predict=0.0):
-    unit = None if kind == "token" else units.Unit(kind == "span", STARTS_V)
-    corrupt = functools.partial(masking.corrupt, rate=rate, mask_share=1.0, random_share=0.0, predict=predict,
-                                slots=SLOTS, cdf_V=np.ones(1), unit=unit)
+    unit = None if kind == "token" else masking_units.MaskingUnit(kind == "span", STARTS_V)
+    corrupt = functools.partial(
+        masking.corrupt_tokens,
+        rate=rate,
+        mask_token_prob=1.0,
+        random_token_prob=0.0,
+        predict_rate=predict,
+        num_slots=SLOTS,
+        cdf_V=np.ones(1),
+        unit=unit,
+    )
     return jax.device_get(jax.jit(corrupt)(KEYS, rows()))
 
 
 def chosen(found):
     """chosen_BxL: the tokens that are corrupted."""
-    return np.array([np.isin(np.arange(LENGTH), places_K[:count])
-                     for places_K, count in zip(found.positions_BxK, found.corrupted_B, strict=True)])
+    return np.array(
+        [
+            np.isin(np.arange(LENGTH), places_K[:count])
+            for places_K, count in zip(found.positions_BxK, found.num_corrupted_B, strict=True)
+        ]
+    )
 
 
 def word_BxL():
@@ -53,25 +66,32 @@ def sizes(ids_L, word_L):
 
 @pytest.mark.parametrize("kind", ["word", "span"])
 def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
-    found, budget_B = masked(kind), masked("token").corrupted_B
-    np.testing.assert_array_equal((found.ids_BxL != rows()).sum(1), found.corrupted_B)
-    np.testing.assert_array_equal(found.weights_BxK.sum(1), found.corrupted_B)
+    found, budget_B = masked(kind), masked("token").num_corrupted_B
+    np.testing.assert_array_equal((found.ids_BxL != rows()).sum(1), found.num_corrupted_B)
+    np.testing.assert_array_equal(found.weights_BxK.sum(1), found.num_corrupted_B)
     for ids_L, word_L, chosen_L, budget in zip(rows(), word_BxL(), chosen(found), budget_B, strict=True):
         size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
         assert ((inside_W == 0) | (inside_W == size_W)).all() and (ids_L[chosen_L] >= NUM_SPECIAL).all()
         left = size_W[(inside_W == 0) & (size_W > 0)]
         assert chosen_L.sum() <= budget < chosen_L.sum() + left.max()
-    assert 0.9 < found.corrupted_B.sum() / budget_B.sum() < 1
+    assert 0.9 < found.num_corrupted_B.sum() / budget_B.sum() < 1
 
 
 def test_what_begins_no_word_behind_a_special_token_is_masked_like_any_other():
     """Such as what is left of a word that was cut where a row began."""
     ids_BxL = np.full((400, 10), 6, np.int32)  # goes on with a word
     ids_BxL[:, 0], ids_BxL[:, 5] = CLS, UNK
-    corrupt = functools.partial(masking.corrupt, rate=0.5, mask_share=1.0, random_share=0.0, slots=8, cdf_V=np.ones(1),
-                                unit=units.Unit(False, np.arange(VOCAB) != 6))
-    found = jax.device_get(jax.jit(corrupt)(update.row_keys(np.uint32(0), 0, np.arange(400)), ids_BxL))
-    assert set(found.corrupted_B) == {4} and 100 < (found.ids_BxL[:, 1] == MASK).sum() < 300
+    corrupt = functools.partial(
+        masking.corrupt_tokens,
+        rate=0.5,
+        mask_token_prob=1.0,
+        random_token_prob=0.0,
+        num_slots=8,
+        cdf_V=np.ones(1),
+        unit=masking_units.MaskingUnit(False, np.arange(VOCAB) != 6),
+    )
+    found = jax.device_get(jax.jit(corrupt)(update.make_example_keys(np.uint32(0), 0, np.arange(400)), ids_BxL))
+    assert set(found.num_corrupted_B) == {4} and 100 < (found.ids_BxL[:, 1] == MASK).sum() < 300
 
 
 @pytest.mark.parametrize("kind", ["word", "span"])
@@ -81,14 +101,21 @@ def test_what_is_predicted_is_whole_words_of_what_is_corrupted(kind):
     for ids_L, word_L, places_K, weight_K in zip(rows(), word_BxL(), part.positions_BxK, part.weights_BxK, strict=True):
         inside_W = np.bincount(word_L[places_K[weight_K > 0]], minlength=LENGTH)
         assert ((inside_W == 0) | (inside_W == sizes(ids_L, word_L))).all()
-    asked_B = np.floor(0.2 * found.eligible_B + 1)
+    asked_B = np.floor(0.2 * found.num_eligible_B + 1)
     assert (part.weights_BxK.sum(1) <= asked_B).all() and part.weights_BxK.sum() > 0.6 * asked_B.sum() - ROWS
 
 
 def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
-    alone = units.Unit(False, np.ones(VOCAB, bool))
-    corrupt = functools.partial(masking.corrupt, rate=0.5, mask_share=1.0, random_share=0.0, slots=SLOTS,
-                                cdf_V=np.ones(1), unit=alone)
+    alone = masking_units.MaskingUnit(False, np.ones(VOCAB, bool))
+    corrupt = functools.partial(
+        masking.corrupt_tokens,
+        rate=0.5,
+        mask_token_prob=1.0,
+        random_token_prob=0.0,
+        num_slots=SLOTS,
+        cdf_V=np.ones(1),
+        unit=alone,
+    )
     np.testing.assert_array_equal(jax.jit(corrupt)(KEYS, rows()).ids_BxL, masked("token").ids_BxL)
 
 
@@ -105,10 +132,10 @@ def test_no_word_is_chosen_for_its_length():
 
 def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
     """Against a loop over spans, with the same draws."""
-    found, budget_B = chosen(masked("span")), masked("token").corrupted_B
-    draws = jax.vmap(lambda key: masking.uniform(key, LENGTH, SLOTS, 0, 1))(KEYS)
+    found, budget_B = chosen(masked("span")), masked("token").num_corrupted_B
+    draws = jax.vmap(lambda key: masking.sample_uniforms(key, LENGTH, SLOTS, 0, 1))(KEYS)
     drawn_BxW = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1), (LENGTH,)))(KEYS)
-    length_BxW = np.asarray(units.lengths(drawn_BxW))
+    length_BxW = np.asarray(masking_units.compute_span_lengths(drawn_BxW))
     for row in range(40):
         ids_L, word_L, order_L = rows()[row], word_BxL()[row], np.asarray(draws.order_L[row])
         first_L = np.append(True, word_L[1:] != word_L[:-1]) & (ids_L >= NUM_SPECIAL)
@@ -126,7 +153,7 @@ def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
 
 
 def test_lengths_of_spans_are_geometric_up_to_ten():
-    found = np.asarray(units.lengths((np.arange(100_000) + 0.5) / 100_000))
+    found = np.asarray(masking_units.compute_span_lengths((np.arange(100_000) + 0.5) / 100_000))
     share = 0.2 * 0.8 ** np.arange(10)
     np.testing.assert_allclose(np.bincount(found, minlength=11)[1:] / 100_000, share / share.sum(), atol=2e-5)
     assert found.mean() == pytest.approx(3.8, abs=0.01)  # as section 3.1 says
@@ -135,19 +162,30 @@ def test_lengths_of_spans_are_geometric_up_to_ten():
 def test_evaluation_masks_tokens_whatever_training_masks():
     def shown(unit, train):
         """What a model is shown of rows, and what evaluation asks for."""
-        cfg = small_config("feedforward", "bag", mask__unit=unit, mask__rate=0.3, eval__mask_rate=0.3,
-                           mask__mask_token_prob=1.0, mask__random_token_prob=0.0)
-        objective = objectives.OBJECTIVES["mlm"].build(cfg, about(cfg)._replace(starts=STARTS_V.tobytes()))
-        knobs, seen = (program.knobs if train else program.frozen)(cfg), []
+        cfg = small_config(
+            "feedforward",
+            "bag",
+            mask__unit=unit,
+            mask__rate=0.3,
+            eval__mask_rate=0.3,
+            mask__mask_token_prob=1.0,
+            mask__random_token_prob=0.0,
+        )
+        objective = objectives.OBJECTIVES["mlm"].build(
+            cfg, make_dataset_info(cfg)._replace(word_starts=STARTS_V.tobytes())
+        )
+        knobs, seen = (program.make_train_hparams if train else program.make_eval_hparams)(cfg), []
 
         def hidden(params, text, source=None, *, key_B=None):
             seen.append(text.ids_BxL)
             return (jnp.zeros((*text.ids_BxL.shape, 1)),)
 
         def told(rows):
-            model = types.Model(("both",), 1, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
+            model = types.Model(
+                ("bidirectional",), 1, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB))
+            )
             objective.loss({"model": None}, model, rows, KEYS[:4], knobs, train=train)
-            return seen[-1] == MASK, objective.asked(rows.text, KEYS[:4], knobs)
+            return seen[-1] == MASK, objective.eval_mask(rows.text, KEYS[:4], knobs)
 
         return jax.device_get(jax.jit(told)(batch(4)))
 
@@ -163,13 +201,21 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
     lines = [f"the unbelievable cat number {number} sat unbelievably" for number in range(40)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     for unit in ("word", "token"):
-        cfg = resolution.resolve(drawn_config(tmp_path / "cache", mask__unit=unit), {
-            "data.corpus": "text", "data.path": str(tmp_path / "*.txt"), "data.document_boundary": "blank_line",
-            "tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 40, "data.validation_fraction": 0.3})
+        cfg = resolution.resolve(
+            drawn_config(tmp_path / "cache", mask__unit=unit),
+            {
+                "data.corpus": "text",
+                "data.path": str(tmp_path / "*.txt"),
+                "data.document_boundary": "blank_line",
+                "tokenizer.kind": "wordpiece",
+                "tokenizer.vocab_size": 40,
+                "data.validation_fraction": 0.3,
+            },
+        )
         made = pack.load(cfg)
         expected = made.tokenizer.starts_word_V
         assert isinstance(made.about, types.DatasetInfo) and not expected.all()
-        assert made.about.starts == (expected.tobytes() if unit == "word" else b"")
+        assert made.about.word_starts == (expected.tobytes() if unit == "word" else b"")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 """A language so small that all of its documents can be written out, with their probabilities."""
+
 import itertools
 
 import numpy as np
@@ -12,9 +13,9 @@ TINY = HMM(
     class_SxC=np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]]),
     class_W=np.array([0, 1, 1, 2, 2]),
     topic_T=np.array([0.4, 0.6]),
-    by_topic_TxW=np.array([[1, 0.9, 0.1, 1, 1], [1, 0.3, 0.7, 1, 1]]),
+    topic_emission_TxW=np.array([[1, 0.9, 0.1, 1, 1], [1, 0.3, 0.7, 1, 1]]),
     name_M=np.array([0.3, 0.7]),
-    by_name_MxW=np.array([[1, 1, 1, 0.8, 0.2], [1, 1, 1, 0.1, 0.9]]),
+    name_emission_MxW=np.array([[1, 1, 1, 0.8, 0.2], [1, 1, 1, 0.1, 0.9]]),
 )
 
 
@@ -30,7 +31,9 @@ def documents(hmm: HMM, length: int) -> dict[int, np.ndarray]:
         count = max((i + 1 for i, state in enumerate(path) if state == hmm.end), default=0)
         if count:
             for (topic, by_topic_W), (name, by_name_W) in itertools.product(
-                    zip(hmm.topic_T, hmm.by_topic_TxW, strict=True), zip(hmm.name_M, hmm.by_name_MxW, strict=True)):
+                zip(hmm.topic_T, hmm.topic_emission_TxW, strict=True),
+                zip(hmm.name_M, hmm.name_emission_MxW, strict=True),
+            ):
                 word_SxW = hmm.class_SxC[:, hmm.class_W] * by_topic_W * by_name_W
                 joint = np.array(share * topic * name)
                 for state in path[:count]:

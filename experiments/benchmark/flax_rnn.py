@@ -1,11 +1,12 @@
-"""The recurrent nets' other peer: the project's layers and step with Flax's own nn.RNN as their recurrence."""
+"""A peer of the recurrent models: this project's layers and step with Flax's nn.RNN as the recurrence."""
+
 from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmark import ours
+from experiments.benchmark import mlm_step
 from mlm.base import config, types
 from mlm.models import layers, lm
 
@@ -20,7 +21,7 @@ class Layer(nn.Module):
         model = self.model
 
         def direction(name):
-            dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.dtype(model.dtype)  # quicker so on a CPU
+            dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.dtype(model.dtype)  # faster on a CPU
             return nn.RNN(CELLS[model.cell](model.rnn_dim, dtype=dtype), name=name)
 
         y_BxLxD = layers.norm(model, "norm")(x_BxLxD)
@@ -36,10 +37,10 @@ class Encoder(nn.Module):
         return layers.norm(self.model, "norm")(layers.Stack(self.model, Layer, name="stack")(x_BxLxD, None, key_B))
 
 
-def build(cfg: config.Config) -> types.Model:
-    """A bidirectional recurrent net; nothing resets its state, so its rows must hold one segment each."""
+def build_model(cfg: config.Config) -> types.Model:
+    """A bidirectional recurrent model. It never resets its state, so each example must hold one segment."""
     return lm.build(cfg.model, cfg.tokenizer.vocab_size, Encoder)
 
 
-def step(cfg: config.Config) -> Callable[[], None]:
-    return ours.build(cfg, build(cfg)).step
+def build_step(cfg: config.Config) -> Callable[[], None]:
+    return mlm_step.build_timed_step(cfg, build_model(cfg)).step

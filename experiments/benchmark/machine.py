@@ -1,4 +1,5 @@
-"""The machine: what it is, and the environment that both sides run in."""
+"""A description of the machine, and the environment variables of both sides."""
+
 import importlib.metadata
 import os
 import platform
@@ -11,11 +12,11 @@ ENVIRONMENT = process_environment.ALLOCATOR | {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
 }  # on a GPU, PyTorch needs room beside JAX
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "tokenizers", "datasets")
-WORTH_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of matrix products depends on
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # they determine the speed of matrix products
 
 
-def describe() -> dict:
-    """Device, processor, memory, load and versions: what figures mean nothing without."""
+def describe_machine() -> dict:
+    """Device, processor, memory, load and versions."""
     import jax
 
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -29,9 +30,15 @@ def describe() -> dict:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = None
-    return {"date": time.strftime("%Y-%m-%d"), "device": jax.devices()[0].device_kind,
-            "processor": fields.get("model name", platform.processor()), "cores": cores,
-            "instructions": [flag for flag in WORTH_TELLING if flag in fields.get("flags", "").split()],
-            "memory_gib": round(memory / 2**30), "load_average": round(os.getloadavg()[0], 2),
-            "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
-            "python": platform.python_version(), "versions": versions}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": jax.devices()[0].device_kind,
+        "processor": fields.get("model name", platform.processor()),
+        "cores": cores,
+        "instructions": [flag for flag in CPU_FLAGS if flag in fields.get("flags", "").split()],
+        "memory_gib": round(memory / 2**30),
+        "load_average": round(os.getloadavg()[0], 2),
+        "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+        "python": platform.python_version(),
+        "versions": versions,
+    }

@@ -1,4 +1,5 @@
-"""Which peers this machine has, and which of their settings is the fastest for a case."""
+"""The peers that this machine has, and the choice of their fastest settings."""
+
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -10,20 +11,28 @@ import numpy as np
 from experiments.benchmark import timing
 
 
-class Setting(NamedTuple):
-    """How an expert runs a PyTorch network."""
+class PeerSetting(NamedTuple):
+    """How a PyTorch network is run."""
 
-    attention: str = ""         # sdpa | eager; empty: a net without attention
-    compiled: bool = False      # by torch.compile, the whole of forward pass and loss
-    recurrence: str = ""        # its dtype where that is not the rest's
+    attention: str = ""  # sdpa | eager; empty: no attention
+    compiled: bool = False  # forward pass and loss by torch.compile
+    recurrence: str = ""  # dtype of the recurrence; empty: as the rest
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, [self.attention, "compiled" if self.compiled else "not compiled",
-                                       self.recurrence and f"{self.recurrence} recurrence"]))
+        return ", ".join(
+            filter(
+                None,
+                [
+                    self.attention,
+                    "compiled" if self.compiled else "not compiled",
+                    self.recurrence and f"{self.recurrence} recurrence",
+                ],
+            )
+        )
 
 
-def absent(*packages: str) -> str:
-    """Why the peers made of these packages are left out; empty where they are not."""
+def find_missing(*packages: str) -> str:
+    """The reason why peers that need these packages cannot run; empty if they can."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed (pip install -e .[bench])"
@@ -35,15 +44,18 @@ def absent(*packages: str) -> str:
     return ""
 
 
-def settings(**choices: Iterable) -> list[Setting]:
-    """Every combination of the named fields' values."""
-    return [Setting(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
+def list_settings(**choices: Iterable) -> list[PeerSetting]:
+    """All combinations of the named fields' values."""
+    return [PeerSetting(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 
 
-def started(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], object]]
-            ) -> dict[Setting, Callable[[], object]]:
-    """The steps of these settings, each made once; one that fails is left out with a line. Raises RuntimeError where
-    all do."""
+def start_sides(
+    candidates: Iterable[PeerSetting], build: Callable[[PeerSetting], Callable[[], object]]
+) -> dict[PeerSetting, Callable[[], object]]:
+    """Builds and runs a step with each setting; prints and skips a setting that fails.
+
+    Raises RuntimeError if all fail.
+    """
     steps = {}
     for setting in candidates:
         try:
@@ -57,22 +69,25 @@ def started(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[
     return steps
 
 
-def as_it_is_and_compiled(name: str, setting: Setting, compiling: bool, build: Callable[[Setting], Callable[[], object]]
-                          ) -> dict[str, Callable[[], object]]:
-    """The sides of a peer without torch.compile and, if `compiling`, with it."""
-    candidates = [setting, setting._replace(compiled=True)][: 1 + compiling]
-    return {f"{name} ({setting})": step for setting, step in started(candidates, build).items()}
+def build_sides(
+    name: str, setting: PeerSetting, try_compiled: bool, build: Callable[[PeerSetting], Callable[[], object]]
+) -> dict[str, Callable[[], object]]:
+    """The sides of a peer without torch.compile and, if `try_compiled`, with it."""
+    candidates = [setting, setting._replace(compiled=True)][: 1 + try_compiled]
+    return {f"{name} ({setting})": step for setting, step in start_sides(candidates, build).items()}
 
 
-def compiled(times: Mapping[str, np.ndarray]) -> bool:
-    """Whether the fastest of these sides by PyTorch is a compiled one."""
+def is_compiled_fastest(times: Mapping[str, np.ndarray]) -> bool:
+    """Whether the fastest PyTorch side is a compiled one."""
     medians = {name: np.median(side_R) for name, side_R in times.items() if "compiled" in name}
     return bool(medians) and "not compiled" not in min(medians, key=medians.get)
 
 
-def best(candidates: Iterable[Setting], build: Callable[[Setting], Callable[[], object]]) -> Setting:
-    """The setting whose step takes the least time in a short trial."""
-    times = timing.measure(started(candidates, build), seconds=0, least=3, warm_up=1)
+def choose_setting(
+    candidates: Iterable[PeerSetting], build: Callable[[PeerSetting], Callable[[], object]]
+) -> PeerSetting:
+    """The setting with the fastest step in a short trial."""
+    times = timing.measure_times(start_sides(candidates, build), seconds=0, min_rounds=3, warm_up=1)
     for setting, side_R in times.items():
         print(f"  trial: {setting}: {1e3 * np.median(side_R):,.1f} ms", flush=True)
     return min(times, key=lambda setting: np.median(times[setting]))

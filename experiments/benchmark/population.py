@@ -1,80 +1,92 @@
 """Part population: K models that differ in seed, learning rate and masking rate, trained in three ways.
 
-Anew: one after the other, each traced and compiled for itself, as separate commands would. Once: one after the other in
-a process that compiles once, since knobs are traced. Together: one program, as mlm/train/run/vmapped_runs.py makes it.
-Compilation is included, starting Python is not. Runs made anew share nothing, and those made in one process the
-compilation only: a round times one run of each, and K of them follow.
+1. One after the other, each traced and compiled separately, as separate commands would.
+2. One after the other in one process, which compiles once, since hyperparameters are traced.
+3. Together in one program, by jax.vmap (mlm/training/run/vmapped_runs.py).
+Times include compilation, but not the start of Python. For 1 and 2, one run is timed and multiplied.
 """
+
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
-from experiments.benchmark import ours, timing
-from experiments.benchmark.compile import cache
+from experiments.benchmark import mlm_step, timing
+from experiments.benchmark.compile import use_cache
 from mlm.base import config
-from mlm.train.run import vmapped_runs
-from mlm.train.step import parallel, program
+from mlm.training.run import vmapped_runs
+from mlm.training.step import parallel, program
 
-SECONDS = 20   # of rounds
-LEAST = 2      # rounds: each compiles the step four times and trains 22 runs
-STEPS = 10     # of a run
+SECONDS = 20  # of rounds
+MIN_ROUNDS = 2  # each round compiles the step four times and trains 22 runs
+STEPS = 10  # of a run
 SIZES = (1, 4, 16)
 RATES = (0.15, 0.2, 0.3, 0.4)
 
 
-def member(number: int) -> config.Config:
-    """The run of this number: all its differences are knobs, so that every run is the same program."""
-    return ours.checked({"model.size": "tiny", "train.batch_size": 8, "pack.seq_len": 64, "tokenizer.vocab_size": 8192,
-                         "mask.max_rate": max(RATES), "seed": number, "mask.rate": RATES[number % len(RATES)],
-                         "optim.learning_rate": 1e-3 * (1 + number / 8)})
+def make_config(number: int) -> config.Config:
+    """The config of a run; runs differ in traced hyperparameters only, so that they share one program."""
+    return mlm_step.make_config(
+        {
+            "model.size": "tiny",
+            "train.batch_size": 8,
+            "pack.seq_len": 64,
+            "tokenizer.vocab_size": 8192,
+            "mask.max_rate": max(RATES),
+            "seed": number,
+            "mask.rate": RATES[number % len(RATES)],
+            "optim.learning_rate": 1e-3 * (1 + number / 8),
+        }
+    )
 
 
-def alone() -> Callable[[int], None]:
-    """A function that trains the run of a number; its first call compiles, for all."""
-    initial, train_step = ours.functions(member(0))
-    run = parallel.over_mesh(train_step)
+def build_training() -> Callable[[int], None]:
+    """A function that trains a run by its number; its first call compiles for all runs."""
+    init_state, train_step = mlm_step.build_functions(make_config(0))
+    strategy = parallel.build_data_parallel(train_step)
 
     def train(number):
-        knobs = program.knobs(member(number))
-        state = run.put_state(jax.device_get(jax.jit(initial)(knobs)))
-        batches = [run.put_batch(batch) for batch in ours.batches(member(number))]
-        _steps(run, state, batches, knobs)
+        hparams = program.make_train_hparams(make_config(number))
+        state = strategy.put_state(jax.device_get(jax.jit(init_state)(hparams)))
+        batches = [strategy.put_batch(batch) for batch in mlm_step.make_batches(make_config(number))]
+        _run_steps(strategy, state, batches, hparams)
 
     return train
 
 
-def together(count: int) -> None:
-    """Trains `count` runs as one program, which is compiled first."""
-    initial, train_step = ours.functions(member(0))
-    run = vmapped_runs.over_members(train_step)
-    knobs_M = vmapped_runs.stack([program.knobs(member(number)) for number in range(count)])
-    state = run.put_state(jax.device_get(jax.jit(jax.vmap(initial))(knobs_M)))
-    batches = [run.put_batch(vmapped_runs.stack([batch] * count)) for batch in ours.batches(member(0))]
-    _steps(run, state, batches, (knobs_M, np.ones(count, bool)))
+def train_vmapped(count: int) -> None:
+    """Compiles and trains `count` runs as one program."""
+    init_state, train_step = mlm_step.build_functions(make_config(0))
+    strategy = vmapped_runs.vmap_step(train_step)
+    hparams_M = vmapped_runs.stack_trees([program.make_train_hparams(make_config(number)) for number in range(count)])
+    state = strategy.put_state(jax.device_get(jax.jit(jax.vmap(init_state))(hparams_M)))
+    batches = [
+        strategy.put_batch(vmapped_runs.stack_trees([batch] * count)) for batch in mlm_step.make_batches(make_config(0))
+    ]
+    _run_steps(strategy, state, batches, (hparams_M, np.ones(count, bool)))
 
 
-def _steps(run: parallel.Parallel, state, batches, knobs) -> None:
+def _run_steps(strategy: parallel.ParallelStrategy, state, batches, hparams) -> None:
     for index in range(STEPS):
-        state, metrics = run.train_step(state, batches[index % len(batches)], knobs)
+        state, metrics = strategy.train_step(state, batches[index % len(batches)], hparams)
     jax.block_until_ready((state, metrics))
 
 
-def rows() -> Iterator[dict]:
-    warm = alone()
-    warm(0)
+def measure() -> Iterator[dict]:
+    train_warm = build_training()
+    train_warm(0)
 
-    def compiling(train):
-        with cache(None):
+    def run_uncached(train):
+        with use_cache(None):
             train()
 
-    sides = {"anew": lambda: compiling(lambda: alone()(0)), "next": lambda: warm(1)}
-    sides |= {count: lambda count=count: compiling(lambda: together(count)) for count in SIZES}
-    times = timing.measure(sides, SECONDS, least=LEAST, warm_up=0)
+    sides = {"anew": lambda: run_uncached(lambda: build_training()(0)), "next": lambda: train_warm(1)}
+    sides |= {count: lambda count=count: run_uncached(lambda: train_vmapped(count)) for count in SIZES}
+    times = timing.measure_times(sides, SECONDS, min_rounds=MIN_ROUNDS, warm_up=0)
     for count in SIZES:
-        anew_R = count * times["anew"]
+        separate_R = count * times["anew"]
         case = f"{count} x {STEPS} steps"
         if count > 1:
             once_R = times["anew"] + (count - 1) * times["next"]
-            yield timing.row(f"{case}, compiled once", "s", once_R, anew_R, "each compiled anew")
-        yield timing.row(f"{case}, one program", "s", times[count], anew_R, "each compiled anew")
+            yield timing.make_row(f"{case}, compiled once", "s", once_R, separate_R, "each compiled separately")
+        yield timing.make_row(f"{case}, one program", "s", times[count], separate_R, "each compiled separately")

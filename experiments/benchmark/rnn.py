@@ -1,82 +1,119 @@
-"""Part rnn: a masked-LM step of bidirectional recurrent nets against torch.nn's and against Flax's recurrences.
+"""Part rnn: a masked-LM step of bidirectional recurrent models, beside the recurrences of torch.nn and of Flax.
 
-Two layers with 32 x 128 tokens at width 256 and 16 x 128 at 512; embeddings, residual stream and head are the same on
-every side. Rows hold one segment: resetting the state at segments' ends, which ours does, is work that no peer has.
+Two layers, 32 x 128 tokens at width 256 and 16 x 128 at width 512. Embeddings, residual stream and head are the same on
+every side. Only ours does the work of resetting the state between segments, though each example here has one segment.
 """
+
 from collections.abc import Callable, Iterator
 
 import jax
 
-from experiments.benchmark import apart, flax_rnn, ours, peers, timing
+from experiments.benchmark import flax_rnn, mlm_step, peers, side_processes, timing
 from mlm.base import config
 
-SECONDS = 10   # of rounds, a case
+SECONDS = 10  # of rounds for each case
 FLAX = "Flax nn.RNN"
 TOLERANCE = 1e-4
-CASES = [("lstm", 256, "float32"), ("gru", 256, "float32"), ("elman", 256, "float32"),
-         ("lstm", 512, "float32"), ("gru", 512, "float32"), ("elman", 512, "float32"), ("lstm", 512, "bfloat16")]
-ROWS = {256: 32, 512: 16}
+CASES = [
+    ("lstm", 256, "float32"),
+    ("gru", 256, "float32"),
+    ("elman", 256, "float32"),
+    ("lstm", 512, "float32"),
+    ("gru", 512, "float32"),
+    ("elman", 512, "float32"),
+    ("lstm", 512, "bfloat16"),
+]
+BATCH_SIZES = {256: 32, 512: 16}
 
 
-def recipe(cell: str, width: int, dtype: str, rows: int) -> config.Config:
-    return ours.checked({"model.family": "rnn", "model.cell": cell, "model.num_layers": 2, "model.width": width,
-                         "model.rnn_dim": width, "model.dtype": dtype, "train.batch_size": rows, "pack.seq_len": 128})
+def make_config(cell: str, width: int, dtype: str, rows: int) -> config.Config:
+    return mlm_step.make_config(
+        {
+            "model.family": "rnn",
+            "model.cell": cell,
+            "model.num_layers": 2,
+            "model.width": width,
+            "model.rnn_dim": width,
+            "model.dtype": dtype,
+            "train.batch_size": rows,
+            "pack.seq_len": 128,
+        }
+    )
 
 
-def rows() -> Iterator[dict]:
-    why = peers.absent("torch")
-    if why:
-        print(f"torch.nn is left out: {why}")
-    compiling: dict[tuple[str, str], bool] = {}
-    with apart.Processes() as processes:
+def measure() -> Iterator[dict]:
+    missing = peers.find_missing("torch")
+    if missing:
+        print(f"torch.nn is left out: {missing}")
+    try_compiled: dict[tuple[str, str], bool] = {}
+    with side_processes.SideProcesses() as processes:
         for cell, width, dtype in CASES:
-            cfg = recipe(cell, width, dtype, ROWS[width])
-            sides = ours.sides(processes, cfg, plain=width == min(ROWS))
-            if not why:
-                sides |= torch_sides(processes, cfg, compiling.get((cell, dtype), True))
-            sides[FLAX] = processes.side(FLAX, flax_rnn.step, cfg)
-            times = timing.measure(sides, SECONDS)
-            processes.forget()
-            compiling[cell, dtype] = peers.compiled(times)
-            yield from timing.against(f"{cell} width {width}, {ROWS[width]} x 128 {dtype}", "tokens/s", times,
-                                      work=ours.tokens(cfg))
+            cfg = make_config(cell, width, dtype, BATCH_SIZES[width])
+            sides = mlm_step.build_sides(processes, cfg, with_plain=width == min(BATCH_SIZES))
+            if not missing:
+                sides |= build_torch_sides(processes, cfg, try_compiled.get((cell, dtype), True))
+            sides[FLAX] = processes.build_side(FLAX, flax_rnn.build_step, cfg)
+            times = timing.measure_times(sides, SECONDS)
+            processes.clear_sides()
+            try_compiled[cell, dtype] = peers.is_compiled_fastest(times)
+            yield from timing.make_peer_rows(
+                f"{cell} width {width}, {BATCH_SIZES[width]} x 128 {dtype}",
+                "tokens/s",
+                times,
+                work=mlm_step.count_tokens(cfg),
+            )
 
 
-def torch_sides(processes: apart.Processes, cfg: config.Config, compiling: bool) -> dict[str, Callable]:
-    """The peer in PyTorch as it is and, if `compiling`, compiled; after a check, at a cell's first width, that the work
-    is equal. In bfloat16 its recurrence has the dtype that is faster."""
+def build_torch_sides(
+    processes: side_processes.SideProcesses, cfg: config.Config, try_compiled: bool
+) -> dict[str, Callable]:
+    """PyTorch's sides, not compiled and, if `try_compiled`, compiled.
+
+    Checks at the smallest width of each cell that the work is equal. In bfloat16 the recurrence has its faster dtype.
+    """
     from experiments.benchmark import torch_rnn
 
     cell, dtype = cfg.model.cell, cfg.model.dtype
-    if cfg.model.width == min(ROWS):
-        said = processes.run("torch.nn", check, recipe(cell, cfg.model.width, "float32", 2))
-        print(f"{cell}: {said}", flush=True)
+    if cfg.model.width == min(BATCH_SIZES):
+        report = processes.run("torch.nn", check_equal_work, make_config(cell, cfg.model.width, "float32", 2))
+        print(f"{cell}: {report}", flush=True)
 
     def build(setting):
-        return processes.side(f"torch.nn ({setting})", torch_rnn.tuned, cfg, setting)
+        return processes.build_side(f"torch.nn ({setting})", torch_rnn.build_tuned_step, cfg, setting)
 
-    setting = peers.best(peers.settings(recurrence=("", "float32")), build) if dtype == "bfloat16" else peers.Setting()
-    return peers.as_it_is_and_compiled(f"torch.nn.{torch_rnn.CELLS[cell].__name__}", setting, compiling, build)
+    setting = (
+        peers.choose_setting(peers.list_settings(recurrence=("", "float32")), build)
+        if dtype == "bfloat16"
+        else peers.PeerSetting()
+    )
+    return peers.build_sides(f"torch.nn.{torch_rnn.CELLS[cell].__name__}", setting, try_compiled, build)
 
 
-def check(cfg: config.Config) -> str:
-    """Says how equal ours and PyTorch's net are. Raises RuntimeError unless their parameters are as many but for
-    PyTorch's second biases, and the same ones give the same loss."""
+def check_equal_work(cfg: config.Config) -> str:
+    """Compares our model with PyTorch's; returns a line about it.
+
+    Raises RuntimeError unless both have the same number of parameters, apart from PyTorch's second biases, and equal
+    parameters give equal losses.
+    """
     import torch
 
     from experiments.benchmark import torch_rnn, torch_step
     from mlm.models import lm
 
-    params, network = ours.parameters(cfg), torch_rnn.network(cfg)
-    torch_rnn.load(network, params)
-    count, peer_count = lm.count(params)["parameters"], torch_step.count(network)
+    params, network = mlm_step.make_params(cfg), torch_rnn.build_network(cfg)
+    torch_rnn.load_params(network, params)
+    count, peer_count = lm.count_parameters(params)["parameters"], torch_step.count_parameters(network)
     with jax.default_matmul_precision("highest"):
-        loss, masked = ours.forward(cfg, params, ours.batches(cfg)[0])
+        loss, masked_batch = mlm_step.compute_loss(cfg, params, mlm_step.make_batches(cfg)[0])
     with torch.no_grad():
-        peer_loss = float(torch_rnn.loss(network.eval())(torch_step.arrays(masked)))
-    more = torch_rnn.second_biases(cfg)
-    if count + more != peer_count or abs(loss - peer_loss) > TOLERANCE:
-        raise RuntimeError(f"not the same work: {count:,} parameters and loss {loss:.6f} here, {peer_count:,} and "
-                           f"{peer_loss:.6f} there")
-    return (f"{count:,} parameters, torch.nn has {more:,} more (a second bias a gate); the same ones give loss "
-            f"{loss:.5f} here, {peer_loss:.5f} there")
+        peer_loss = float(torch_rnn.make_loss(network.eval())(torch_step.make_arrays(masked_batch)))
+    num_extra = torch_rnn.count_second_biases(cfg)
+    if count + num_extra != peer_count or abs(loss - peer_loss) > TOLERANCE:
+        raise RuntimeError(
+            f"not the same work: {count:,} parameters and loss {loss:.6f} here, {peer_count:,} and "
+            f"{peer_loss:.6f} there"
+        )
+    return (
+        f"{count:,} parameters, torch.nn has {num_extra:,} more (a second bias per gate); equal parameters give loss "
+        f"{loss:.5f} here, {peer_loss:.5f} there"
+    )

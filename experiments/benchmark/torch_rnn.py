@@ -1,25 +1,27 @@
-"""The recurrent nets' peer: the project's layers with torch.nn.RNN, GRU or LSTM as their recurrence."""
+"""A peer of the recurrent models: this project's layers in PyTorch, with torch.nn.RNN, GRU or LSTM."""
+
 import contextlib
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from experiments.benchmark import ours, torch_step
-from experiments.benchmark.peers import Setting
+from experiments.benchmark import mlm_step, torch_step
+from experiments.benchmark.peers import PeerSetting
 from mlm.base import config
 
 CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Layer(nn.Module):
-    """x + project(recurrence(norm(x))), both directions; in the recurrence's dtype under autocast or float32."""
+    """x + project(recurrence(norm(x))) in both directions; the recurrence runs under autocast, or in float32."""
 
     def __init__(self, model: config.Model, recurrence: str):
         super().__init__()
         self.norm = nn.LayerNorm(model.width, eps=1e-6)
-        self.cell = CELLS[model.cell](model.width, model.rnn_dim, batch_first=True,
-                                      bidirectional=model.context == "both")
+        self.cell = CELLS[model.cell](
+            model.width, model.rnn_dim, batch_first=True, bidirectional=model.context == "bidirectional"
+        )
         self.out = nn.Linear(model.rnn_dim * (1 + self.cell.bidirectional), model.width)
         self.dropout = nn.Dropout(model.dropout)
         self.in_float32 = recurrence == "float32"
@@ -32,7 +34,7 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Embeddings, layers, and BERT's output layer, tied, at the places given."""
+    """Embeddings, layers, and BERT's tied output layer at the masked positions."""
 
     def __init__(self, cfg: config.Config, recurrence: str = ""):
         super().__init__()
@@ -56,49 +58,51 @@ class Network(nn.Module):
         return nn.functional.linear(h_NxD, self.token.weight, self.bias)
 
 
-def network(cfg: config.Config, recurrence: str = "") -> Network:
+def build_network(cfg: config.Config, recurrence: str = "") -> Network:
     return Network(cfg, recurrence).to(torch_step.DEVICE)
 
 
-def loss(net: Network) -> Callable:
+def make_loss(net: Network) -> Callable:
     return lambda arrays: nn.functional.cross_entropy(net(arrays.ids_BxL, arrays.places_N).float(), arrays.targets_N)
 
 
-def tuned(cfg: config.Config, setting: Setting) -> Callable[[], None]:
-    net = network(cfg, setting.recurrence)
-    return torch_step.build(net, loss(net), ours.masked_batches(cfg), cfg, setting.compiled)
+def build_tuned_step(cfg: config.Config, setting: PeerSetting) -> Callable[[], None]:
+    net = build_network(cfg, setting.recurrence)
+    return torch_step.build_step(net, make_loss(net), mlm_step.make_masked_batches(cfg), cfg, setting.compiled)
 
 
-def second_biases(cfg: config.Config) -> int:
-    """Parameters that PyTorch has and ours lacks: it adds a bias to the recurrent product, of use to the GRU alone."""
+def count_second_biases(cfg: config.Config) -> int:
+    """Parameters that only PyTorch has: a second bias in each gate, which is redundant except in the GRU."""
     model = cfg.model
     gates = {"elman": 1, "gru": 0, "lstm": 4}[model.cell]
-    return model.num_layers * (1 + (model.context == "both")) * gates * model.rnn_dim
+    return model.num_layers * (1 + (model.context == "bidirectional")) * gates * model.rnn_dim
 
 
-def load(net: Network, params) -> None:
-    """Copies a recurrent net's parameters of ours into the peer; biases that ours lacks become what they stand for."""
-    torch_step.fill(net.token.weight, params["token"]["embedding"])
-    torch_step.fill(net.sentence_type.weight, params["type"]["embedding"])
-    torch_step.fill_layer(net.embed_norm, params["embed_norm"])
-    torch_step.fill_layer(net.norm, params["body"]["norm"])
-    torch_step.fill_layer(net.transform, params["transform"])
-    torch_step.fill_layer(net.transform_norm, params["transform_norm"])
-    torch_step.fill(net.bias, params["bias"])
+def load_params(net: Network, params) -> None:
+    """Copies our parameters into the peer; its second biases become 0, or the constants of our cells."""
+    torch_step.copy_parameter(net.token.weight, params["token"]["embedding"])
+    torch_step.copy_parameter(net.sentence_type.weight, params["type"]["embedding"])
+    torch_step.copy_layer(net.embed_norm, params["embed_norm"])
+    torch_step.copy_layer(net.norm, params["body"]["norm"])
+    torch_step.copy_layer(net.transform, params["transform"])
+    torch_step.copy_layer(net.transform_norm, params["transform_norm"])
+    torch_step.copy_parameter(net.bias, params["bias"])
     stack = params["body"]["stack"]["layers"]["layer"]
     for index, layer in enumerate(net.layers):
-        torch_step.fill_layer(layer.norm, stack["norm"], index)
-        torch_step.fill_layer(layer.out, stack["out"], index)
+        torch_step.copy_layer(layer.norm, stack["norm"], index)
+        torch_step.copy_layer(layer.out, stack["out"], index)
         for name, suffix in (("forward", "_l0"), ("backward", "_l0_reverse"))[: 1 + layer.cell.bidirectional]:
-            torch_step.fill(getattr(layer.cell, f"weight_ih{suffix}"), stack[f"{name}_input"]["kernel"][index].T)
-            torch_step.fill(getattr(layer.cell, f"weight_hh{suffix}"), stack[f"{name}_kernel"][index].T)
-            torch_step.fill(getattr(layer.cell, f"bias_ih{suffix}"), stack[f"{name}_input"]["bias"][index])
+            torch_step.copy_parameter(
+                getattr(layer.cell, f"weight_ih{suffix}"), stack[f"{name}_input"]["kernel"][index].T
+            )
+            torch_step.copy_parameter(getattr(layer.cell, f"weight_hh{suffix}"), stack[f"{name}_kernel"][index].T)
+            torch_step.copy_parameter(getattr(layer.cell, f"bias_ih{suffix}"), stack[f"{name}_input"]["bias"][index])
             second = getattr(layer.cell, f"bias_hh{suffix}")
             with torch.no_grad():
                 second.zero_()
             if isinstance(layer.cell, nn.GRU):
-                torch_step.fill(second, stack[f"{name}_bias"][index])
-            if isinstance(layer.cell, nn.LSTM):  # our forget gate starts open by a constant 1
+                torch_step.copy_parameter(second, stack[f"{name}_bias"][index])
+            if isinstance(layer.cell, nn.LSTM):  # our forget gate has a constant bias of 1
                 hidden = layer.cell.hidden_size
                 with torch.no_grad():
-                    second[hidden:2 * hidden] = 1
+                    second[hidden : 2 * hidden] = 1

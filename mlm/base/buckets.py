@@ -1,168 +1,179 @@
-"""Places on a bucket, gs://BUCKET/NAME or s3://BUCKET/NAME, by fsspec's file systems: what is asked of them and how
-they fail. To try again is theirs."""
+"""Objects on cloud buckets, gs://BUCKET/NAME or s3://BUCKET/NAME, through fsspec, which itself retries what fails."""
+
 import contextlib
 import difflib
 import functools
-import importlib.util
 import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
+from typing import Any
 
-from mlm.base import errors
+from mlm.base import errors, extras
 
-LIBRARIES = {"gs": "gcsfs", "s3": "s3fs"}  # by scheme, which is also the name of the extra that installs it
-
-
-ERRORS = {*LIBRARIES.values(), "aiobotocore", "aiohttp", "botocore", "google", "requests"}  # whose are a bucket's
-CONTINUES = "the same command continues once it can be reached"
-
-
-class Unreachable(Exception):
-    """A bucket did not do what it was asked to."""
+LIBRARIES = {"gs": "gcsfs", "s3": "s3fs"}  # by scheme; the extra that installs a library has the scheme's name
+# An error of a class from one of these modules is a bucket's.
+ERROR_MODULES = {*LIBRARIES.values(), "aiobotocore", "aiohttp", "botocore", "google", "requests"}
+RETRY_HINT = "the same command continues once it can be reached"
 
 
-class OutOfReach(errors.ConfigError):
-    """A place may be right, but its bucket cannot be asked from here."""
+class BucketError(Exception):
+    """A request to a bucket failed."""
 
 
-def is_one(place: PurePath | str) -> bool:
-    """Whether a place is on a bucket, not on a disk."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(place)) is not None
+class BucketAccessError(errors.ConfigError):
+    """The path may be right, but this machine cannot access its bucket."""
 
 
-def path(*parts: PurePath | str):
-    """An etils.epath.Path, which has pathlib's methods. Its lists are read anew each time: others write there too."""
-    import fsspec
+def is_bucket_path(path: PurePath | str) -> bool:
+    """Whether the path is on a bucket, not on a disk."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)) is not None
+
+
+def make_path(*parts: PurePath | str) -> Any:
+    """An etils.epath.Path, which has pathlib's methods. Listings are not cached: other processes write there too."""
+    import fsspec.config
     from etils import epath
 
     for name in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(name, {}).setdefault("use_listings_cache", False)
     for library in LIBRARIES.values():
-        logging.getLogger(library).setLevel(logging.CRITICAL)  # what they log of an error they raise too
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # the errors that they log they also raise
     return epath.Path(*parts)
 
 
-def check(field: str, place: str, schemes: Sequence[str], *, writing: bool) -> None:
-    """Raises ConfigError for a scheme that is none of these, and OutOfReach for a library that is missing and a bucket
-    that cannot be read, or written to. A written object is taken away at once."""
-    scheme, _, rest = place.partition(":")
+def check_access(field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
+    """Checks that this machine can read the bucket of a path or, if `writable`, write to it; leaves no object there.
+
+    Raises:
+        ConfigError: the path's scheme is not among `schemes`.
+        BucketAccessError: the scheme's library is missing, or the bucket cannot be accessed.
+    """
+    scheme, _, rest = path.partition(":")
     rest = rest.lstrip("/")
-    near = difflib.get_close_matches(scheme.lower(), schemes, n=1)
-    right = f"{near[0]}://{rest}" if near and rest else ""
-    errors.require(place == right, field, place, " or ".join(["a folder on a disk", *(f"{one}://BUCKET/FOLDER"
-                  for one in schemes)]) + (f"; did you mean {right!r}?" if right else ""))
+    matches = difflib.get_close_matches(scheme.lower(), schemes, n=1)
+    suggestion = f"{matches[0]}://{rest}" if matches and rest else ""
+    kinds = ["a folder on a disk", *(f"{name}://BUCKET/FOLDER" for name in schemes)]
+    errors.require(
+        path == suggestion, field, path, " or ".join(kinds) + (f"; did you mean {suggestion!r}?" if suggestion else "")
+    )
     bucket = rest.partition("/")[0]
-    if importlib.util.find_spec(LIBRARIES[scheme]) is None:
-        raise OutOfReach(f"{field} = {place!r}: expected the library {LIBRARIES[scheme]} to reach it by "
-                         f"(pip install -e .[{scheme}])")
+    if not extras.is_installed(LIBRARIES[scheme]):
+        raise BucketAccessError(f"{field} = {path!r}: expected {extras.format_hint(LIBRARIES[scheme], scheme)}")
     try:
-        _tried(f"{scheme}://{bucket}", "" if writing else place)
-    except (Unreachable, FileNotFoundError) as error:
-        why = "there is none" if isinstance(error, FileNotFoundError) else errors.first_line(error.__cause__ or error)
-        raise OutOfReach(f"{field} = {place!r}: expected a bucket to {'write to' if writing else 'read'} "
-                                 f"({why})") from None
+        _probe(f"{scheme}://{bucket}", "" if writable else path)
+    except (BucketError, FileNotFoundError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = "no such bucket" if missing else errors.first_line(error.__cause__ or error)
+        raise BucketAccessError(
+            f"{field} = {path!r}: expected a bucket to {'write to' if writable else 'read'} ({reason})"
+        ) from None
 
 
 @functools.lru_cache
-def _tried(bucket, reading):
-    with asked(bucket):
-        if reading:
+def _probe(bucket, path_to_read):
+    with translate_errors(bucket):
+        if path_to_read:
             with contextlib.suppress(FileNotFoundError):
-                system(bucket).ls(reading)
+                get_filesystem(bucket).ls(path_to_read)
                 return
-            system(bucket).ls(bucket)
+            get_filesystem(bucket).ls(bucket)
         else:
             probe = f"{bucket}/.probe-{uuid.uuid4().hex}"
-            system(bucket).pipe_file(probe, b"")
-            system(bucket).rm_file(probe)
+            get_filesystem(bucket).pipe_file(probe, b"")
+            get_filesystem(bucket).rm_file(probe)
 
 
-def system(place: PurePath | str):
-    """The file system of fsspec that a place is on."""
-    return _system(str(place).partition("://")[0])
+def get_filesystem(path: PurePath | str):
+    """The fsspec file system of the path."""
+    return _get_filesystem(str(path).partition("://")[0])
 
 
 @functools.lru_cache
-def _system(scheme):
+def _get_filesystem(scheme):
     import fsspec
 
-    path(f"{scheme}://")
+    make_path(f"{scheme}://")
     return fsspec.filesystem("gcs" if scheme == "gs" else scheme)
 
 
 @contextlib.contextmanager
-def asked(place: PurePath | str) -> Iterator[None]:
-    """Whatever a library raises in this block is Unreachable, but for what is not there, or is there already."""
+def translate_errors(path: PurePath | str) -> Iterator[None]:
+    """Turns what a library raises in the block into BucketError, but for FileNotFoundError and FileExistsError."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError, Unreachable, errors.ConfigError):
+    except (FileNotFoundError, FileExistsError, BucketError, errors.ConfigError):
         raise
-    except Exception as error:  # of the network, of who one is, of what one may
-        raise Unreachable(f"{place}: {errors.first_line(error) or type(error).__name__}; {CONTINUES}") from error
+    except Exception as error:  # network, credentials, permissions
+        raise BucketError(f"{path}: {errors.first_line(error) or type(error).__name__}; {RETRY_HINT}") from error
 
 
-def unreachable(error: BaseException | None) -> str:
-    """What is to be said of an error that has to do with a bucket: orbax raises its libraries' as they are, and those
-    of tensorstore as ValueError. "" of any other."""
+def describe_error(error: BaseException | None) -> str:
+    """The message of an error that a bucket caused, "" for any other error.
+
+    Orbax passes on its libraries' errors unchanged, and those of tensorstore as ValueError.
+    """
     while error is not None:
-        if isinstance(error, Unreachable):
+        if isinstance(error, BucketError):
             return errors.first_line(error)
         text = errors.first_line(error)
-        if type(error).__module__.partition(".")[0] in ERRORS or (type(error) is ValueError and "gs://" in text):
-            return f"the bucket: {text or type(error).__name__}; {CONTINUES}"
+        if type(error).__module__.partition(".")[0] in ERROR_MODULES or (type(error) is ValueError and "gs://" in text):
+            return f"the bucket: {text or type(error).__name__}; {RETRY_HINT}"
         error = error.__cause__ or error.__context__
     return ""
 
 
-def read(place: PurePath | str) -> bytes:
-    """Raises FileNotFoundError, and Unreachable, as all below do."""
-    with asked(place):
-        return system(place).cat_file(str(place))
+def read(path: PurePath | str) -> bytes:
+    """The object's content. Raises FileNotFoundError and BucketError, like all functions below."""
+    with translate_errors(path):
+        return get_filesystem(path).cat_file(str(path))
 
 
-def write(place: PurePath | str, content: bytes, *, new: bool = False) -> None:
-    """Writes an object, which is whole or as it was before. new: raises FileExistsError where it is there, if the
-    store heeds that condition (ifGenerationMatch=0, If-None-Match: *)."""
-    with asked(place):
-        system(place).pipe_file(str(place), content, **{"mode": "create"} if new else {})
+def write(path: PurePath | str, content: bytes, *, exclusive: bool = False) -> None:
+    """Writes an object atomically.
+
+    exclusive: raises FileExistsError if the object exists, provided that the store honors the condition
+    (ifGenerationMatch=0, If-None-Match: *).
+    """
+    with translate_errors(path):
+        get_filesystem(path).pipe_file(str(path), content, **{"mode": "create"} if exclusive else {})
 
 
-def put(file: Path, place: PurePath | str) -> None:
-    """Writes what is in a file on a disk."""
-    with asked(place):
-        system(place).put_file(str(file), str(place))
+def upload(file: Path, path: PurePath | str) -> None:
+    """Uploads a file on a disk."""
+    with translate_errors(path):
+        get_filesystem(path).put_file(str(file), str(path))
 
 
-def get(place: PurePath | str, file: Path) -> None:
-    """Writes an object to a file on a disk."""
-    with asked(place):
-        system(place).get_file(str(place), str(file))
+def download(path: PurePath | str, file: Path) -> None:
+    """Downloads an object to a file on a disk."""
+    with translate_errors(path):
+        get_filesystem(path).get_file(str(path), str(file))
 
 
-def rename(place: PurePath | str, other: PurePath | str) -> None:
-    """Copies, then removes: one that is killed between has both, and does it again."""
-    with asked(place):
-        system(place).cp_file(str(place), str(other))
-        system(place).rm_file(str(place))
+def rename(path: PurePath | str, other: PurePath | str) -> None:
+    """Copies, then removes: after a kill in between both exist, and a second call completes it."""
+    with translate_errors(path):
+        get_filesystem(path).cp_file(str(path), str(other))
+        get_filesystem(path).rm_file(str(path))
 
 
-def remove(place: PurePath | str) -> None:
-    """Removes an object, or all below a name; nothing where there is none."""
-    with asked(place), contextlib.suppress(FileNotFoundError):
-        system(place).rm(str(place), recursive=True)
+def remove(path: PurePath | str) -> None:
+    """Removes an object, or all objects below a name; does nothing if there is none."""
+    with translate_errors(path), contextlib.suppress(FileNotFoundError):
+        get_filesystem(path).rm(str(path), recursive=True)
 
 
-def names(folder: PurePath | str) -> list[str]:
-    """Of what lies right below a name."""
-    with asked(folder), contextlib.suppress(FileNotFoundError):
-        return sorted(PurePath(name).name for name in system(folder).ls(str(folder), detail=False))
+def list_names(folder: PurePath | str) -> list[str]:
+    """The names directly below a folder."""
+    with translate_errors(folder), contextlib.suppress(FileNotFoundError):
+        return sorted(PurePath(name).name for name in get_filesystem(folder).ls(str(folder), detail=False))
     return []
 
 
-def changed(place: PurePath | str) -> datetime:
-    """When an object was written last, by the bucket's clock."""
-    with asked(place):
-        return system(place).modified(str(place))
+def modification_time(path: PurePath | str) -> datetime:
+    """When an object was last written, by the bucket's clock."""
+    with translate_errors(path):
+        return get_filesystem(path).modified(str(path))

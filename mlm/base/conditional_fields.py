@@ -1,30 +1,36 @@
-"""Which fields a run reads, as data: each room says of its own when nothing reads them."""
+"""Config fields that only some configs read, as data: each package declares the conditions of its own fields."""
+
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
 class FieldCondition(NamedTuple):
-    """`fields`, or all below one, are read only where the field `where` has one of `values`, or none of `unless`."""
+    """A run reads `fields` only if the field `depends_on` has one of `values`, or has none of `excluded_values`.
+
+    Each of `fields` is a field or a prefix, which stands for all fields below it.
+    """
 
     fields: tuple[str, ...]
-    where: str
-    values: tuple = ()
-    unless: tuple = ()
+    depends_on: str
+    values: tuple[Any, ...] = ()
+    excluded_values: tuple[Any, ...] = ()
 
-    def holds(self, flat: Mapping[str, Any]) -> bool:
-        return flat[self.where] in self.values if self.values else flat[self.where] not in self.unless
+    def is_met(self, flat: Mapping[str, Any]) -> bool:
+        value = flat[self.depends_on]
+        return value in self.values if self.values else value not in self.excluded_values
 
-    def names(self, flat: Iterable[str]) -> list[str]:
-        """The fields it speaks of, by their full names, of those in `flat`."""
-        return [name for name in flat if any(name == field or name.startswith(f"{field}.") for field in self.fields)]
+    def select_fields(self, names: Iterable[str]) -> list[str]:
+        """Those of the full `names` that the condition is about."""
+        return [name for name in names if any(name == field or name.startswith(f"{field}.") for field in self.fields)]
 
 
-def find_unread_fields(rules: Iterable[FieldCondition], flat: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that nothing reads in a resolved config, `flat` by dotted name, each with why."""
-    found = {}
-    for rule in rules:
-        if not rule.holds(flat):
-            wanted = f", not {' or '.join(map(str, filter(None, rule.values)))}" if any(rule.values) else ""
-            why = f"config.{rule.where} is {flat[rule.where]!r}{wanted}"
-            found |= {name: why for name in rule.names(flat) if name not in found}
-    return found
+def find_unread_fields(conditions: Iterable[FieldCondition], flat: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that a run does not read, each with the reason. flat: a resolved config by dotted name."""
+    reasons: dict[str, str] = {}
+    for condition in conditions:
+        if not condition.is_met(flat):
+            named = [str(value) for value in condition.values if value]
+            expected = f", not {' or '.join(named)}" if named else ""
+            reason = f"config.{condition.depends_on} is {flat[condition.depends_on]!r}{expected}"
+            reasons |= {name: reason for name in condition.select_fields(flat) if name not in reasons}
+    return reasons

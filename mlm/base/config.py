@@ -1,89 +1,130 @@
-"""Every knob of a run: typed fields with unit and default, what follows from them, and a run's name by them."""
+"""The config: every field of a run with its default and meaning. `mlm config` prints them."""
+
 import dataclasses
 
-from mlm.base.further import Downstream, Finetune, Init, setting
+from mlm.base.further import Downstream, Finetune, Init, field, setting
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Language:
-    train_documents: int = 20_000       # each fills one row
-    validation_documents: int = 1_000
-    seed: int = 0                       # of the documents, the same for every run that is to be compared
-    max_words: int = 0                      # in a document at most, as many whole sentences as fit; 0: what a row holds
-    num_topics: int = 8                     # of which a document has one
-    num_names: int = 24                     # of which a document has one protagonist
-    zipf_exponent: float = 1.0  # exponent of word frequency by rank in each class; 0: uniform
-    word_order: float = 1.0  # probability that a word has the class its place demands; 0: order is no help
-    agreement_prob: float = 1.0  # probability that a verb has its subject's number, else it has the other
-    modifier_prob: float = 0.6  # probability that a prepositional phrase or relative clause follows a subject
-    modifier_continue_prob: float = 0.45  # probability that a modifier is followed by a further one (geometric lengths)
-    attractor_prob: float = 0.5  # probability that a noun inside a modifier is of the other number
-    topic_strength: float = 3.0  # nats by which a topic favours its own nouns and verbs; 0: topics are alike
-    protagonist_prob: float = 0.4  # share of subjects that are a name, not a noun; half as often in other places
-    recall_prob: float = 0.9                 # probability that a name is the protagonist's, else it is any name
+    """The built-in language: how many documents, and how hard they are to predict."""
+
+    train_documents: int = field(20_000, "number of training documents; each becomes one example")
+    validation_documents: int = field(1_000, "number of held-out documents")
+    seed: int = field(0, "random seed of the documents; use the same one in all runs that you compare")
+    max_words: int = field(0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len")
+    num_topics: int = field(8, "number of topics; each document has one")
+    num_names: int = field(24, "number of names; each document has one of them as its protagonist")
+    zipf_exponent: float = field(1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform")
+    word_order: float = field(
+        1.0, "probability that a word has the class that its position requires; 0: word order carries no information"
+    )
+    agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number")
+    modifier_prob: float = field(0.6, "probability that a prepositional phrase or relative clause follows a subject")
+    modifier_continue_prob: float = field(0.45, "probability that another modifier follows a modifier")
+    attractor_prob: float = field(0.5, "probability that a noun inside a modifier differs in number from the subject")
+    topic_strength: float = field(
+        3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: topics have no effect"
+    )
+    protagonist_prob: float = field(
+        0.4, "probability that a subject is a name instead of a noun; half of it in other positions"
+    )
+    recall_prob: float = field(0.9, "probability that a name is the protagonist's; else it is a random name")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Labelled:
-    """How the files of a task are read; what is empty follows from its row of TASKS (mlm/data/tasks/tasks.py)."""
+    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/tasks.py)."""
 
-    format: str = ""                    # tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds
-    train: str = ""                     # file names below task_path; tfds: splits, such as "train[:90%]"
-    dev: str = ""
-    test: str = ""  # empty: there is none
-    text_column: str = ""  # columns: by name where the file has a header (conllu: form, upos, ...), by
-    #       number from 0 where it has none. Here a text, or the first of a pair; of
-                                        #       conll and conllu the token
-    text_pair_column: str = ""  # the second text of a pair; empty: rows hold one text. Of choices what stands
-    #       before each of them
-    choice_columns: str = ""                   # choice: the columns of the endings of `text`, separated by commas
-    label_column: str = ""  # the label or number; of conll and conllu the tag
-    head_column: str = ""  # conllu, edge: column of the numbers of the words that labels relate their own
-    #       to (head beside deprel), 0 where none; empty: labels are of a word alone
-    id_column: str = ""  # what a row is called in predictions; empty: its number in the file, from 0
-    quoting: str = ""                   # tsv, csv: whether "..." may hold delimiters and line ends: on | off; empty:
-                                        #       off for tsv, on for csv
-    scheme: str = ""                    # of tags that mark stretches: bio | iob1 (turned into bio); empty: a tag a word
-    labels: str = ""                    # in their order, separated by commas; empty: those of the train split, sorted,
-                                        #       and of choices their numbers, from 0
-    scores: str = ""                    # names separated by commas, of which one judges by the first: accuracy | f1 |
-                                        #       matthews | pearson | spearman | exact; empty: as the objective has them
-    stride: int = 128                   # squad: tokens from one window of a passage to the next
+    format: str = field(
+        "", "file format: tsv | csv | jsonl | conll (one token a line) | conllu | squad | tfds (TensorFlow Datasets)"
+    )
+    train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
+    dev: str = field("", "like train: the development split, which selects hyperparameters")
+    test: str = field("", "like train: the test split; empty: none")
+    text_column: str = field(
+        "",
+        "column of the text, or of the first text of a pair: its name in the file's header, or its number from 0 if "
+        "there is no header. conll, conllu: column of the token (conllu: form, upos, ...)",
+    )
+    text_pair_column: str = field(
+        "", "column of the second text of a pair; multiple_choice: of the text before the endings; empty: none"
+    )
+    choice_columns: str = field("", "multiple_choice: columns of the endings, separated by commas")
+    label_column: str = field("", "column of the label or number; conll, conllu: of the tag")
+    head_column: str = field(
+        "",
+        "conllu with edge_probing: column with the number of each word's head, 0 for none; empty: a label describes "
+        "one word alone",
+    )
+    id_column: str = field("", "column that names an example in the predictions; empty: its number in the file, from 0")
+    quoting: str = field(
+        "", 'tsv, csv: on ("..." may contain delimiters and line ends) | off; empty: off for tsv, on for csv'
+    )
+    scheme: str = field(
+        "", "span encoding of tags: bio | iob1 (converted to bio); empty: tags are independent of each other"
+    )
+    labels: str = field(
+        "", "labels in order, separated by commas; empty: the train split's labels, sorted (multiple_choice: 0, 1, ...)"
+    )
+    scores: str = field(
+        "",
+        "scores, separated by commas: accuracy | f1 | matthews | pearson | spearman | exact. The first selects "
+        "hyperparameters; empty: the objective's own",
+    )
+    stride: int = field(128, "squad: tokens between the starts of two windows of a passage")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class ParallelText:
-    """Which files of parallel_path hold pairs of a text and its translation, a pair a line."""
+    """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line."""
 
-    source: str = ""                    # ending of the files of texts that are read, such as "en"; with train: train.en
-    target: str = ""                    # of those beside them that are written, such as "de"; empty, as source then is:
-                                        #       train is one file, its lines a source, a tab and a target
-    train: str = "train"                # file names without these endings, all the name where there are none
-    dev: str = "val"
-    test: str = ""                      # empty: there is none
+    source: str = field("", 'suffix of the source language\'s files, such as "en" of train.en')
+    target: str = field(
+        "",
+        'suffix of the target language\'s files, such as "de" of train.de; source and target empty: one file, with '
+        "source, tab and target on each line",
+    )
+    train: str = field("train", "training files, without the suffixes")
+    dev: str = field("val", "held-out files, without the suffixes")
+    test: str = field("", "test files, without the suffixes; empty: none")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Data:
-    corpus: str = "auto"                # text | tfds | docstrings | language (drawn, its best possible loss known) |
-                                        #       task (labelled rows) | aligned (a text and its translation); auto: task
-                                        #       where task is set, aligned where parallel_path, text where path is, else
-                                        #       language
-    path: str = ""                      # text: globs of .txt and .gz files, separated by commas
-    validation_path: str = ""  # text: globs of the held-out files; empty: a share of path's documents
-    document_boundary: str = "file"  # text: a document is a "file" or a "line", ends at a "blank_line", or starts at
-    #       a line that fully matches this regular expression, such as " = [^=]+ = "
-                                        #       for WikiText: " = Title = " does, " = = Section = = " does not
-    tfds_name: str = ""                 # tfds: name of the data set, such as "lm1b" or "wiki40b/en"
-    tfds_dir: str = ""                  # tfds, of labelled rows too: folder of the prepared data sets; empty: the
-                                        #       library's default
-    tfds_field: str = "text"            # tfds: the feature that holds a document
-    validation_fraction: float = 0.05   # share of the documents held out where the corpus brings no held-out split; of
-                                        #       a stream the end, as a share of its characters
-    task: str = ""                      # task: row of TASKS (mlm/data/tasks/tasks.py), or "own": all as labelled says
-    task_path: str = ""                 # task: folder of its files; labelled.format tfds: name, such as "glue/sst2"
-    parallel_path: str = ""              # aligned: folder of its files; empty: drawn in the built-in language
-    cache: str = setting("runs/cache")  # folder of tokenizers and packed rows, shared by runs
+    """What a run reads: a text corpus, a labelled task, or parallel texts."""
+
+    corpus: str = field(
+        "auto",
+        "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (the "
+        "built-in language, whose floor is known) | task (labelled examples) | parallel (texts and translations) | "
+        "auto: task, parallel or text if data.task, data.parallel_path or data.path is set, else language",
+    )
+    path: str = field("", "text: .txt and .gz files, as globs separated by commas")
+    validation_path: str = field(
+        "", "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path"
+    )
+    document_boundary: str = field(
+        "file",
+        "text: where a document ends: file (one document a file) | line (one a line) | blank_line | a regular "
+        'expression that matches the first line of a document, such as " = [^=]+ = " for WikiText\'s titles',
+    )
+    tfds_name: str = field("", 'tfds: name of the data set, such as "lm1b" or "wiki40b/en"')
+    tfds_dir: str = field("", "tfds: folder of the prepared data sets; empty: the library's default")
+    tfds_field: str = field("text", "tfds: feature that holds the text")
+    validation_fraction: float = field(
+        0.05,
+        "share of the documents that is held out if the corpus has no held-out split (pack.mode=stream: share of the "
+        "characters, at the end)",
+    )
+    task: str = field(
+        "", 'task: name of a task in mlm/data/tasks/tasks.py, or "own" for a task that data.labelled describes'
+    )
+    task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"')
+    parallel_path: str = field(
+        "", "parallel: folder of its files; empty: sentence pairs generated from the built-in language"
+    )
+    cache: str = setting("runs/cache", "folder for tokenizers and packed examples, shared by all runs")
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)
     parallel: ParallelText = dataclasses.field(default_factory=ParallelText)
@@ -91,174 +132,275 @@ class Data:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Tokenizer:
-    kind: str = ""                      # unigram (SentencePiece) | wordpiece | bpe (of bytes) | words | characters;
-                                        #       empty: words for the language, else unigram
-    vocab_size: int = 0                 # entries, the five special ones included; 0: every word of the language, every
-                                        #       one of characters, else 8192
-    path: str = setting("")             # folder of a tokenizer's file, such as a run's, to take instead of learning
-                                        #       one; its content is part of what the rows are known by
+    """The tokenizer and its vocabulary."""
+
+    kind: str = field(
+        "",
+        "unigram (SentencePiece) | wordpiece (BERT) | bpe (byte-level, GPT-2) | words | characters; empty: words for "
+        "the built-in language, else unigram",
+    )
+    vocab_size: int = field(
+        0,
+        "vocabulary size, with the 5 special tokens; 0: every word of the built-in language or every character of "
+        "kind characters, else 8192",
+    )
+    path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Pack:
-    mode: str = ""                      # full_sentences | doc_sentences | segment_pair | stream (the running text, cut
-                                        #       every so many tokens, with nothing between); empty: doc_sentences for
-                                        #       the language, else full_sentences
-    seq_len: int = 128                   # tokens in a row; of choices tokens of each, side by side in a row
-    source_len: int = 0  # aligned: tokens of the source beside a row; 0: as length
-    isolate_documents: bool = True  # nothing is seen across documents that share a row (attention, state, window)
-    short_seq_prob: float = 0.0            # segment_pair: of the documents, those whose pairs are shorter, by a length
-                                        #       drawn for each; in BERT's code 0.1
+    """How tokens become examples of one length."""
+
+    mode: str = field(
+        "",
+        "full_sentences (RoBERTa: full, across documents) | doc_sentences (within one document) | segment_pair (BERT: "
+        "two segments) | stream (GPT: running text, no special tokens); empty: doc_sentences for the built-in "
+        "language, else full_sentences",
+    )
+    seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice")
+    source_len: int = field(0, "parallel: source length in tokens; 0: as seq_len")
+    isolate_documents: bool = field(
+        True, "documents packed into one sequence do not see each other (attention, recurrent state, window)"
+    )
+    short_seq_prob: float = field(
+        0.0, "segment_pair: probability that a document gives pairs of a shorter, random length; BERT: 0.1"
+    )
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Mask:
-    rate: float = 0.15                  # share of a row's eligible tokens that are corrupted, at the first step
-    schedule: str = "constant"          # of the rate over train.steps: constant | linear | cosine (half a period)
-    final_rate: float = 0.0             # linear, cosine: the rate that the step after the last would have
-    max_rate: float = setting(0.0)      # largest rate the compiled step must hold; 0: of rate and final_rate. Runs at
-                                        #       several rates share one compiled program where this is the same: quick
-                                        #       to start, but each pays for the output layer at this rate
-    predict_rate: float = 0.0  # share of a row's eligible tokens that are predicted; 0: all that are corrupted
-    masks_per_example: int = 0  # disjoint masks that each row has in a step, every one a pass through the
-    #       model; 0: as many as predict asks for, predict / rate rounded up
-    static_masks: int = 0  # static masking: masks of each train row, one an epoch in turn; 0: dynamic, new
-    #       ones at every step
-    unit: str = "token"                 # what training masks as a whole: token | word | span (of 1 to 10 words, 3.8 on
-                                        #       average); evaluation masks tokens
-    mask_token_prob: float = 0.8             # of the chosen: replaced by [MASK]
-    random_token_prob: float = 0.1           # of the chosen: replaced by a random token; the rest stay as they are
-    random_token_from: str = "unigram"        # distribution of the random tokens: unigram | uniform
-    mask_unk: bool = False               # whether training may choose [UNK], as BERT's code does; evaluation never asks
-                                        #       for it
+    """Which tokens are masked, and what replaces them."""
+
+    rate: float = field(0.15, "masking rate: share of an example's tokens that is masked; with a schedule, at step 0")
+    schedule: str = field("constant", "masking rate over train.steps: constant | linear | cosine (half a period)")
+    final_rate: float = field(0.0, "linear, cosine: masking rate at the end of training")
+    max_rate: float = setting(
+        0.0,
+        "highest masking rate that the compiled step supports; 0: the higher of rate and final_rate. Runs with the "
+        "same max_rate share one compilation, but each spends the output layer's compute for this rate",
+    )
+    predict_rate: float = field(0.0, "share of an example's tokens that is predicted; 0: all masked tokens")
+    masks_per_example: int = field(
+        0,
+        "number of disjoint masks of each example in a step, with one forward pass each; 0: predict_rate / rate, "
+        "rounded up",
+    )
+    static_masks: int = field(
+        0,
+        "static masking: number of fixed masks of each example, used in turn by epoch; 0: dynamic masking (new masks "
+        "at every step)",
+    )
+    unit: str = field(
+        "token",
+        "what training masks as a whole: token | word | span (1 to 10 words, 3.8 on average, as SpanBERT); evaluation "
+        "always masks tokens",
+    )
+    mask_token_prob: float = field(0.8, "probability that a masked token is replaced by [MASK]")
+    random_token_prob: float = field(
+        0.1, "probability that a masked token is replaced by a random token; the remaining ones stay unchanged"
+    )
+    random_token_from: str = field(
+        "unigram", "distribution of random tokens: unigram (as frequent as in the train split) | uniform"
+    )
+    mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Hybrid:
-    causal_fraction: float = 0.0625  # share of a batch's rows that are causal; the others are masked
-    causal_first_fraction: float = 0.0  # share of the steps, the first ones, in which all rows are causal
+    """Objective hybrid: how masked and causal examples are mixed."""
+
+    causal_fraction: float = field(0.0625, "share of a batch's examples that are causal; the others are masked")
+    causal_first_fraction: float = field(0.0, "share of the steps, at the start, in which all examples are causal")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class ReplacedTokenDetection:
-    generator_size: float = 0.25             # its width, heads and hidden units, as a share of the model's
-    discriminator_weight: float = 50.0                # of the model's loss beside the generator's
+    """Objective replaced_token_detection (ELECTRA): its generator."""
+
+    generator_size: float = field(
+        0.25, "the generator's width, heads and hidden units, as a fraction of the discriminator's"
+    )
+    discriminator_weight: float = field(50.0, "weight of the discriminator's loss; the generator's has weight 1")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Model:
-    family: str = "transformer"         # feedforward | rnn | transformer | encoder_decoder (of rows beside a source)
-    cell: str = ""                      # rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder:
-                                        #       transformer | gru; empty: the family's first
-    size: str = "tiny"                  # row of mlm/models/sizes.py that fills the zeros below
-    num_layers: int = 0                     # encoder_decoder: on each side; a decoder of the cell gru has one
-    width: int = 0                      # of the embeddings and of the stream between layers
-    mlp_dim: int = 0                    # transformer, feedforward: units inside a layer's MLP
-    rnn_dim: int = 0                    # rnn: recurrent units of one direction
-    num_heads: int = 0                      # transformer
-    window: int = 0                     # feedforward: neighbours on each side
-    context: str = ""                      # of its row, each token's state: both (sides) | left (itself and what stands
-                                        #       before it) | apart (two stacks, of which one sees the left and one the
-                                        #       right, as ELMo's) | row (each row says: both or left); empty: as the
-                                        #       objective asks
-    chrono_init: int = 0  # gru, lstm: gates start remembering for 1 to so many tokens; 0: as few as usual
-    norm_placement: str = "pre"                   # transformer: layer norm before (pre) or after (post) each sub-layer
-    norm_eps: float = 1e-6              # added to the variance in each layer norm
-    embed_norm: bool = True             # a layer norm behind the embeddings, as BERT has it
-    activation: str = "gelu"            # transformer, feedforward, inside a layer: gelu | gelu_tanh (its approximation,
-                                        #       as GPT-2 has it) | relu
-    lm_head: str = "bert"  # bert: a dense layer, GELU and a norm before the token embeddings' product with
-    #       the state, and a bias behind it | plain: that product alone
-    positions: str = "learned"          # transformer: learned | sinusoidal | rotary
-    max_positions: int = 512            # transformer: longest row
-    type_vocab_size: int = 2              # sentence kinds told apart by an embedding; 0: no such embedding
-    dropout: float = 0.1                # of embeddings and of each sub-layer's output
-    attention_dropout: float = 0.1      # transformer: of the attention weights
-    init_std: float = 0.02              # of the weights' truncated normal; 0: 1/sqrt(inputs) of each matrix
-    dtype: str = "float32"              # of matrix products, on accelerators of all activations: float32 | bfloat16;
-                                        #       parameters stay float32
-    scan_unroll: int = 0  # layers per iteration of the scan; 0: all (fast on CPU), 1: quick to compile
-    rnn_unroll: int = 1                # rnn: tokens per iteration of the scan along a row
-    remat: bool = setting(False)        # the backward pass computes each layer again instead of keeping what it was:
-                                        #       less memory for a third more work
-    fused_kernels: bool = setting(
-        True
-    )  # hand-written backward passes where mlm/models/cpu_kernels.py has one for the device
-    disabled_kernels: str = setting("auto")  # which of those paths are not taken, such as "recurrence,gelu"; auto: what
-    #       mlm.cli.train and mlm.launch.sweep measured to be slower on this machine; of a
-    #       run that is there, what it began with. Where nothing measured: none
+    """The architecture and its size."""
+
+    family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
+    cell: str = field(
+        "",
+        "type of layer: elman | gru | lstm for rnn; window | bag for feedforward; transformer | gru for "
+        "encoder_decoder; empty: the first of them",
+    )
+    size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
+    num_layers: int = field(
+        0, "number of layers; encoder_decoder: of encoder and decoder each (a gru decoder has one). 0: from model.size"
+    )
+    width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
+    mlp_dim: int = field(0, "transformer, feedforward: units of the MLP; 0: from model.size")
+    rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size")
+    num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size")
+    window: int = field(0, "feedforward: number of neighbors that a layer reads on each side; 0: from model.size")
+    context: str = field(
+        "",
+        "which tokens a state sees: bidirectional (all) | causal (itself and those before it) | two_stack (one stack "
+        "reads left to right, one right to left, as ELMo) | mixed (bidirectional or causal, by example); empty: what "
+        "the objective needs",
+    )
+    chrono_init: int = field(
+        0,
+        "gru, lstm: gates are initialized to remember for 1 to this many tokens (Tallec & Ollivier 2018); 0: the "
+        "usual initialization",
+    )
+    norm_placement: str = field("pre", "transformer: layer norm pre (before each sublayer) | post (after it, as BERT)")
+    norm_eps: float = field(1e-6, "epsilon of the layer norms, added to the variance")
+    embed_norm: bool = field(True, "apply a layer norm to the embeddings, as BERT does")
+    activation: str = field(
+        "gelu", "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu; not for rnn"
+    )
+    lm_head: str = field(
+        "bert",
+        "output layer, tied to the token embeddings: bert (dense layer, GELU, layer norm, tied embeddings, bias) | "
+        "linear (tied embeddings alone)",
+    )
+    positions: str = field("learned", "transformer: position encoding: learned | sinusoidal | rotary")
+    max_positions: int = field(512, "transformer: longest sequence, in tokens")
+    type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
+    dropout: float = field(0.1, "dropout rate of embeddings and of each sublayer's output")
+    attention_dropout: float = field(0.1, "transformer: dropout rate of the attention weights")
+    init_std: float = field(
+        0.02, "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix"
+    )
+    dtype: str = field(
+        "float32",
+        "dtype of matrix products, and on accelerators of all activations: float32 | bfloat16; parameters are always "
+        "float32",
+    )
+    scan_unroll: int = field(
+        0, "layers unrolled in an iteration of the scan over layers; 0: all (fast on CPU), 1: none (compiles fast)"
+    )
+    rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
+    remat: bool = setting(
+        False, "recompute activations in the backward pass (jax.checkpoint): less memory, a third more compute"
+    )
+    fused_kernels: bool = setting(True, "use the hand-written kernels of mlm/models/cpu_kernels.py on this device")
+    disabled_kernels: str = setting(
+        "auto",
+        'kernels to leave out, separated by commas, such as "recurrence,gelu"; empty: none; auto: those that a '
+        "measurement at the start found slower on this machine (a continued run keeps its choice)",
+    )
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Optim:
-    learning_rate: float = 1e-3         # peak
-    schedule: str = "linear"            # linear | cosine | wsd | constant | inverse_sqrt, all after a linear warm-up
-    warmup_fraction: float = 0.06       # of the steps
-    decay_fraction: float = 0.1         # wsd (warmup-stable-decay): of the steps, at the end
-    final_lr_fraction: float = 0.0         # of the peak, reached at the last step
-    b1: float = 0.9
-    b2: float = 0.98
-    eps: float = 1e-6
-    weight_decay: float = 0.01          # not applied to biases and layer norms
-    clip_norm: float = 1.0                   # largest global gradient norm; 0: no clipping
-    label_smoothing: float = 0.0        # causal, denoise, in training: share of a target's probability that is spread
-                                        #       evenly over the vocabulary; evaluation asks for the target alone
-    average_checkpoints: int = 0  # the run ends with the mean of its parameters at so many moments, the last of
-    #       them its end (averaged checkpoints); 0: with those of its last step
-    average_every: int = 100            # steps between these moments
+    """The optimizer (AdamW) and its schedule."""
+
+    learning_rate: float = field(1e-3, "peak learning rate")
+    schedule: str = field(
+        "linear",
+        "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
+        "inverse_sqrt",
+    )
+    warmup_fraction: float = field(0.06, "share of the steps with warmup")
+    decay_fraction: float = field(0.1, "wsd: share of the steps, at the end, in which the learning rate decays")
+    final_lr_fraction: float = field(0.0, "learning rate at the last step, as a fraction of the peak")
+    b1: float = field(0.9, "AdamW: beta1, decay of the first moment")
+    b2: float = field(0.98, "AdamW: beta2, decay of the second moment")
+    eps: float = field(1e-6, "AdamW: epsilon, added to the root of the second moment")
+    weight_decay: float = field(0.01, "AdamW: weight decay; biases and layer norms have none")
+    clip_norm: float = field(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    label_smoothing: float = field(
+        0.0,
+        "causal, denoising: share of a target's probability that training spreads uniformly over the vocabulary; "
+        "evaluation uses none",
+    )
+    average_checkpoints: int = field(
+        0,
+        "the final parameters are the mean of this many checkpoints, the last of them at the end; 0: those of the "
+        "last step",
+    )
+    average_every: int = field(100, "steps between two averaged checkpoints")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Train:
-    steps: int = 1000                   # updates
-    batch_size: int = 32                # rows an update, over all devices
-    group_by_length: bool = True        # whether a task's rows are sorted by length among those of eight batches, so
-                                        #       that little of a batch is padding; else a batch is what chance makes it
-    grad_accum_steps: int = 1  # parts the batch is computed in, one after the other
-    spike_threshold: float = 0.0  # a loss of more than so many times its running mean, or one that is not finite,
-    #       sends the run back to the last multiple of spike_back steps before it;
-                                        #       the batches from there up to it are left out. 0: the run ends where the
-                                        #       loss is not finite, and never goes back
-    spike_rewind_steps: int = 100               # steps
-    spike_max_rewinds: int = 10               # how often a run goes back; one spike more ends it
-    eval_every: int = setting(0)        # steps; 0: at the end only
-    checkpoint_every: int = setting(500)  # steps
-    log_every: int = setting(50)        # steps
+    """How long a run trains, and what it does meanwhile."""
+
+    steps: int = field(1000, "number of updates")
+    batch_size: int = field(32, "examples of an update, over all devices")
+    group_by_length: bool = field(
+        True, "tasks: sort the examples of eight batches by length, so that batches have little padding"
+    )
+    grad_accum_steps: int = field(1, "gradient accumulation: number of microbatches that a batch is split into")
+    spike_threshold: float = field(
+        0.0,
+        "a loss above this many times its running mean, or not finite, is a spike: the run goes back by up to "
+        "spike_rewind_steps and skips the batches since then. 0: no rewinding; a loss that is not finite ends the run",
+    )
+    spike_rewind_steps: int = field(100, "a rewind goes back to the last multiple of this many steps")
+    spike_max_rewinds: int = field(10, "number of rewinds after which the next spike ends the run")
+    eval_every: int = setting(0, "steps between evaluations; 0: only at the end")
+    checkpoint_every: int = setting(500, "steps between checkpoints")
+    log_every: int = setting(50, "steps between log lines")
+    trackers: str = setting(
+        "tensorboard",
+        "where metrics go besides metrics.jsonl, separated by commas: tensorboard | wandb | mlflow; empty: nowhere",
+    )
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Eval:
-    mask_rate: float = 0.15                  # share of tokens replaced by [MASK], the same for every model
-    mask_rates: tuple[float, ...] = ()       # further shares to evaluate at, once, when the run ends
-    mask_seed: int = 1234                    # of the frozen masks
-    batch_size: int = setting(64)       # rows
-    max_examples: int = 0  # 0: the whole held-out split
-    ngram_order: int = 0  # causal: order up to which, from 2 on, Kneser-Ney models of n-grams are counted
-    #       in the train split, to stand beside the loss; 0: none
-    anisotropy: bool = setting(False)   # whether to ask, when the run ends, how far states are their words' own
-    beams: tuple[float, ...] = setting(())  # aligned: by beams of how many texts (whole numbers) the held-out pairs
-                                        #       are translated when the run ends: those of test, where there is one, and
-                                        #       the first max_rows
-    context_range: bool = setting(False)  # whether to ask, when the run ends, how far back a model that sees the left
-    #       reaches: gradients and names by distance, and time by length
-    sts: str = setting("")              # folder of STS-B's files, to ask its similarities when the run ends
+    """What is measured on the held-out split."""
+
+    mask_rate: float = field(0.15, "masking rate of the evaluation, all by [MASK]; the same for every model")
+    mask_rates: tuple[float, ...] = field((), "more masking rates to evaluate at when the run ends")
+    mask_seed: int = field(1234, "random seed of the evaluation's masks")
+    batch_size: int = setting(64, "examples of an evaluation batch")
+    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all")
+    ngram_order: int = field(
+        0, "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none"
+    )
+    anisotropy: bool = setting(
+        False, "at the end, measure anisotropy and self-similarity of the states (Ethayarajh 2019)"
+    )
+    beams: tuple[float, ...] = setting(
+        (),
+        "parallel: beam sizes (whole numbers); at the end, the first max_examples pairs of the test split (of dev if "
+        "there is none) are translated with each",
+    )
+    context_range: bool = setting(
+        False,
+        "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
+        "by sequence length",
+    )
+    sts: str = setting("", "folder of STS-B's files, to measure sentence similarity at the end; empty: not measured")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Parallel:
-    mode: str = setting("jit")          # jit (over a mesh) | pmap | sharded: each device keeps its part of the
-                                        #       parameters and moments alone
+    """How a run uses several devices."""
+
+    mode: str = setting(
+        "data_parallel",
+        "data_parallel (jax.jit over a mesh, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
+        "and optimizer state sharded over the devices)",
+    )
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Config:
-    seed: int = 0                       # of initialisation, data order, masks and dropout
-    workdir: str = setting("runs/base")
-    objective: str = "mlm"              # row of mlm/objectives: mlm | nsp (masked tokens and next sentence) | causal |
-                                        #       hybrid (causal and masked rows, or the one after the other) |
-                                        #       diffusion | denoise (a decoder writes a row that its encoder sees
-                                        #       masked) | replaced (which tokens a generator put there); on labelled
-                                        #       rows classify | regress | choice | tag | span | edge
+    """All fields of a run; the command line sets them as NAME=VALUE."""
+
+    seed: int = field(0, "random seed of initialization, data order, masks and dropout")
+    workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result")
+    objective: str = field(
+        "mlm",
+        "pretraining: mlm (masked tokens, BERT) | nsp (mlm and next-sentence prediction) | causal (next token, GPT) | "
+        "hybrid (causal and masked examples mixed) | diffusion (masked diffusion) | denoising (a decoder writes what "
+        "the encoder sees masked, BART) | replaced_token_detection (ELECTRA); tasks: classification | regression | "
+        "multiple_choice | tagging | extractive_qa | edge_probing",
+    )
     data: Data = dataclasses.field(default_factory=Data)
     tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     pack: Pack = dataclasses.field(default_factory=Pack)

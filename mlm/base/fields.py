@@ -1,4 +1,5 @@
-"""The fields of a config by dotted name: all of them, some of them changed, and what a run is known by."""
+"""Config fields by dotted name: list, override and check them; a run's fingerprint and identity."""
+
 import dataclasses
 import difflib
 import hashlib
@@ -10,11 +11,16 @@ from mlm.base.config import Config
 from mlm.base.errors import ConfigError, require
 from mlm.base.rng_versions import RNG_VERSIONS
 
-LEAST, MOST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers; NumPy would take longer than all --help
+# Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
+FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+RUN_FORMAT = 2  # version of a run's files: raise it when this version no longer reads older files
 
 
 def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
-    """All leaves by dotted name, in the order of their definition; results_only leaves out the settings."""
+    """All leaf fields by dotted name, in the order of their definition.
+
+    results_only: without the fields that cannot change a result.
+    """
     flat = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -29,57 +35,65 @@ DEFAULT = flatten(Config())
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError with the nearest right name unless name is a field, dotted, of Config."""
+    """Raises ConfigError, which suggests the closest name, unless name is the dotted name of a field of Config."""
     names = list(DEFAULT)
     if name not in names:
         require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
-        near = (difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-                or [full for full in names if full.rpartition(".")[2] == leaf][:1])
+        near = (
+            difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+            or [full for full in names if full.rpartition(".")[2] == leaf][:1]
+        )
         hint = f"; did you mean config.{near[0]}?" if near else ""
         raise ConfigError(f"config.{' '.join(name.split())}: no such field{hint}")
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A copy of config with the leaves of `changes`, keyed by dotted name, replaced.
+    """A copy of config with the fields in `changes` (dotted name -> value) replaced.
 
-    Raises ConfigError for an unknown name and for a value that is not of the field's type.
+    Raises ConfigError for an unknown name or a value of another type than the field's.
     """
+    changed: Any = config
     for name, value in changes.items():
         check_name(name)
         *parents, leaf = name.split(".")
-        owners = [config]
+        owners: list[Any] = [changed]
         for parent in parents:
             owners.append(getattr(owners[-1], parent))
         kind = type(getattr(owners[-1], leaf))
         if kind is float:
-            value = _with_point(value)
+            value = _int_to_float(value)
         elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
-            value = tuple(map(_with_point, value))
+            value = tuple(map(_int_to_float, value))
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
             value = dataclasses.replace(owner, **{field: value})
-        config = value
-    return config
+        changed = value
+    return changed
 
 
-def _with_point(value):
+def _int_to_float(value):
     return float(value) if type(value) is int and abs(value) < 2**1000 else value
 
 
 def check_values(config: Config) -> None:
-    """Raises ConfigError for a value that no array, file or random draw could take, whatever its field is.
+    """Raises ConfigError for a value that cannot be used in any field.
 
-    Numbers: those of float32 and int32, which they reach; seeds: uint32. Text: one line.
+    Numbers must fit float32 and int32, seeds uint32; text must be one line.
     """
-    def number(name, value):
+
+    def check_number(name, value):
         if type(value) is float:
-            require(value == 0 or LEAST <= abs(value) <= MOST, name, value,
-                   f"a finite number that float32 holds (0, or {LEAST:.2g} to {MOST:.2g} in size)")
+            require(
+                value == 0 or FLOAT32_MIN <= abs(value) <= FLOAT32_MAX,
+                name,
+                value,
+                f"a finite number that float32 holds (0, or {FLOAT32_MIN:.2g} to {FLOAT32_MAX:.2g} in size)",
+            )
         elif type(value) is int:
-            seed = name.rpartition(".")[2] == "seed"
-            least, most = (0, 2**32 - 1) if seed else (-2**31, 2**31 - 1)
-            require(least <= value <= most, name, value, f"{least} <= value <= {most}")
+            is_seed = name.rpartition(".")[2] == "seed"
+            low, high = (0, 2**32 - 1) if is_seed else (-(2**31), 2**31 - 1)
+            require(low <= value <= high, name, value, f"{low} <= value <= {high}")
 
     flat = flatten(config)
     for name, value in DEFAULT.items():
@@ -87,55 +101,77 @@ def check_values(config: Config) -> None:
         require(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
     for name, value in flat.items():
         if type(value) is tuple:
-            whole = int in map(type, DEFAULT[name])
-            for part in value:
-                require(type(part) is (int if whole else float), f"config.{name}", value,
-                       "whole numbers" if whole else "numbers with a decimal point")
-                number(f"config.{name}", part)
+            element_type = int if int in map(type, DEFAULT[name]) else float
+            for element in value:
+                require(
+                    type(element) is element_type,
+                    f"config.{name}",
+                    value,
+                    "integers" if element_type is int else "numbers with a decimal point",
+                )
+                check_number(f"config.{name}", element)
         elif type(value) is str:
-            control = any(ord(letter) < 32 and letter != "\t" for letter in value)
-            require(not control, f"config.{name}", value, "text without line ends and control characters")
+            has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
+            require(not has_control, f"config.{name}", value, "text without line ends and control characters")
         else:
-            number(f"config.{name}", value)
+            check_number(f"config.{name}", value)
 
 
 def fingerprint(config: Config) -> str:
-    """Twelve hexadecimal digits that name a resolved config by the fields and the draws that can change its result.
+    """Twelve hexadecimal digits of everything that can change the result of a resolved config: fields and random draws.
 
-    Fields at their default do not enter: one that is added, its default being what was before, renames no run.
+    Fields at their default are left out, so that adding a field whose default keeps the old behavior renames no run.
     """
-    said = {name: value for name, value in flatten(config, results_only=True).items() if value != DEFAULT[name]}
-    return hashlib.sha256(json.dumps([said, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
+    changed = {name: value for name, value in flatten(config, results_only=True).items() if value != DEFAULT[name]}
+    return hashlib.sha256(json.dumps([changed, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's files keep to be known by; data: the identity of the packed rows."""
-    return {"config": flatten(config), "data": data, "drawn": RNG_VERSIONS}
+def build_identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that a run's files store. data: the identity of the packed examples."""
+    return {"config": flatten(config), "data": data, "rng_versions": RNG_VERSIONS, "format": RUN_FORMAT}
 
 
-def drawn_otherwise(saved: Mapping[str, Any]) -> str:
-    """What chance decided otherwise for a run of this identity than it would now, "" where nothing is."""
-    drawn = saved.get("drawn", {})
-    return "; ".join(f"{name} {drawn.get(name)}, now {now}" for name,
-                     now in RNG_VERSIONS.items() if drawn.get(name) != now)
+def check_format(saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError unless this version reads the files of a run with the identity `saved`."""
+    version = saved.get("format", 1)
+    if version != RUN_FORMAT:
+        age = "an earlier" if version < RUN_FORMAT else "a later"
+        raise ConfigError(
+            f"{where} was made by {age} version of mlm (run format {version}, this one reads "
+            f"{RUN_FORMAT}): use that version, or train it again"
+        )
 
 
-def check_same(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError, naming what differs, unless `saved`, an `identity`, would give the same result.
+def describe_rng_change(saved: Mapping[str, Any]) -> str:
+    """The random draws whose version differs from that of the saved identity, as text; "" if there are none."""
+    versions = saved.get("rng_versions", {})
+    return "; ".join(
+        f"{name} {versions.get(name)}, now {version}"
+        for name, version in RNG_VERSIONS.items()
+        if versions.get(name) != version
+    )
 
-    A field that it lacks, since it was added later, has its default.
+
+def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError, which names the differences, unless the saved identity would give the same result.
+
+    A field that `saved` lacks, because it was added later, has its default.
     """
-    default, want = (json.loads(json.dumps(flatten(one, results_only=True))) for one in (Config(), cfg))
-    have = default | saved["config"]  # tuples are lists there
-    differing = [f"config.{name} = {value!r}, there {have[name]!r}"
-                 for name, value in want.items() if have[name] != value]
-    if differing:
-        raise ConfigError(f"{where} belongs to another config: {'; '.join(differing)}; choose another config.workdir")
-    other = drawn_otherwise(saved)
-    if other:
-        raise ConfigError(f"{where} is another version's, which drew otherwise ({other}): keep it and "
-                          "choose another config.workdir, or remove it to have it made again")
+    default, current = (json.loads(json.dumps(flatten(config, results_only=True))) for config in (Config(), cfg))
+    stored = default | saved["config"]  # JSON turned tuples into lists
+    differences = [
+        f"config.{name} = {value!r}, there {stored[name]!r}" for name, value in current.items() if stored[name] != value
+    ]
+    if differences:
+        raise ConfigError(f"{where} belongs to another config: {'; '.join(differences)}; choose another config.workdir")
+    rng_change = describe_rng_change(saved)
+    if rng_change:
+        raise ConfigError(
+            f"{where} was made by another version with other random draws ({rng_change}): choose another "
+            "config.workdir, or remove the folder to train again"
+        )
     changed = [name for name in data if saved["data"].get(name) != data[name]]
     if changed:
-        raise ConfigError(f"{where} was trained on other rows: {', '.join(changed)} changed since; "
-                          "choose another config.workdir")
+        raise ConfigError(
+            f"{where} was trained on other data: {', '.join(changed)} changed since; choose another config.workdir"
+        )

@@ -1,10 +1,11 @@
-"""Files that are whole or not there, and say so when they are no longer what was written: text, JSON, JSON lines.
+"""Files that are written atomically and detect damage: text, JSON, JSON lines.
 
-They lie on a disk or on a bucket (buckets.py). What a disk does by renaming, appending and locking, a bucket does thus:
-a file is written aside on the disk and put whole in one request; its name is changed by a copy, then a removal; lines
-are kept here and put together, all of them, every now and then; a folder is held by a lease (lease.py). What is read
-or listed there is what was put last. What cannot be reached is not taken to be damaged: buckets.Unreachable is raised.
+They lie on a disk or on a bucket (buckets.py). A bucket cannot rename, append and lock as a disk does. There a file is
+written to the disk first and uploaded in one request; a rename is a copy, then a removal; lines are kept in memory and
+all uploaded together from time to time; a lease holds a folder (lease.py). Reads and listings show the last upload. A
+bucket that cannot be reached raises buckets.BucketError; its files do not count as damaged.
 """
+
 import contextlib
 import difflib
 import hashlib
@@ -19,281 +20,298 @@ from pathlib import Path, PurePath
 
 from mlm.base import buckets, errors, lease
 
-SEAL = "sha256_of_the_rest"  # in a JSON object: of all that stands beside it
-CHECK = "crc32"              # the same in a line
-EVERY, SHARE = 10.0, 0.02    # lines are put on a bucket every so many seconds at most, in that share of the time
+DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
+CHECKSUM_KEY = "crc32"  # the same in a line of a JSON lines file
+UPLOAD_SECONDS = 10.0  # least time between two uploads of a growing file to a bucket,
+UPLOAD_SHARE = 0.02  # and largest share of the run's time that uploads take
 
 
-class Damaged(errors.ConfigError):
-    """A file is not what was written: torn, emptied or changed since."""
+class DamagedFile(errors.ConfigError):
+    """A file is not what was written: it was truncated or changed since."""
 
 
-class OutdatedFormat(Damaged):
-    """A file may be whole, but was written by a version that gave it no digest."""
+class OutdatedFormat(DamagedFile):
+    """A file may be intact, but an older version of mlm wrote it without a digest."""
 
 
-def path(*parts: PurePath | str) -> Path:
-    """A pathlib.Path of what is on a disk, an etils.epath.Path, which is used alike, of what is on a bucket."""
-    return buckets.path(*parts) if buckets.is_one(parts[0]) else Path(*parts)
+def make_path(*parts: PurePath | str) -> Path:
+    """A pathlib.Path on a disk; on a bucket an etils.epath.Path, which has the same methods."""
+    return buckets.make_path(*parts) if buckets.is_bucket_path(parts[0]) else Path(*parts)
 
 
-def absolute(path: Path) -> Path:
-    return path if buckets.is_one(path) else path.absolute()
+def make_absolute(path: Path) -> Path:
+    return path if buckets.is_bucket_path(path) else path.absolute()
 
 
-def here(path: Path) -> Path:
-    """The folder on this machine for what belongs to one but must be on a disk: itself, or in the user's cache."""
-    if not buckets.is_one(path):
+def local_folder(path: Path) -> Path:
+    """The folder on this machine's disk for local files of `path`: itself, or of a bucket one in the user's cache."""
+    if not buckets.is_bucket_path(path):
         return path
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(tempfile.gettempdir() if cache.startswith("~") else cache, "mlm", *path.parts[1:])
 
 
-def check_folder(field: str, path: str, *, writing: bool = True, schemes: Sequence[str] = ()) -> None:
-    """Raises ConfigError unless a folder is at this path or could be made there, and written to; makes nothing.
+def check_folder(field: str, path: str, *, writable: bool = True, schemes: Sequence[str] = ()) -> None:
+    """Raises ConfigError unless this path is a writable folder, or one could be made there; makes nothing.
 
-    writing: False where it may be that nothing has to be written. schemes: of the buckets that it may be on.
+    Args:
+        field: the config field or flag that the error names.
+        writable: False if a folder that can only be read is enough.
+        schemes: schemes of the buckets that the folder may be on.
     """
     errors.require(path.strip() != "", field, path, "the path of a folder")
-    if buckets.is_one(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
-        buckets.check(field, path, schemes, writing=writing)
+    if buckets.is_bucket_path(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
+        buckets.check_access(field, path, schemes, writable=writable)
         return
-    long = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
-    errors.require(not long and len(os.fsencode(os.path.abspath(path))) < 4000, field, path,
-                  "a path of less than 4000 bytes, each name in it of at most 255")
-    above = Path(os.path.abspath(path))
-    while not os.path.lexists(above):
-        above = above.parent
-    errors.require(above.is_dir(), field, path, f"a folder, or a place for one; {above} is none")
-    errors.require(not writing or os.access(above, os.W_OK | os.X_OK), field, path,
-                  f"a folder to write in; {above} cannot be written")
+    long_parts = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
+    errors.require(
+        not long_parts and len(os.fsencode(os.path.abspath(path))) < 4000,
+        field,
+        path,
+        "a path of less than 4000 bytes whose parts have at most 255 bytes each",
+    )
+    parent = Path(os.path.abspath(path))
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    errors.require(parent.is_dir(), field, path, f"the path of a folder; {parent} is not a folder")
+    errors.require(
+        not writable or os.access(parent, os.W_OK | os.X_OK),
+        field,
+        path,
+        f"a folder to write in; {parent} is not writable",
+    )
 
 
-def check_empty(field: str, path: str) -> None:
-    """Raises ConfigError unless a folder can be made at this path, or lies there and holds nothing."""
+def check_empty_folder(field: str, path: str) -> None:
+    """Raises ConfigError unless this path is an empty folder, or one can be made there."""
     check_folder(field, path)
-    errors.require(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty folder, or none yet")
+    errors.require(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty or new folder")
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to, renamed to it when the block ends well and removed when it does not.
+    """Yields a temporary path to write to; moves that file to `path` if the block succeeds, else removes it.
 
-    The place has path's ending, by which libraries know a format; it is always on a disk.
+    The temporary path has path's suffix, by which libraries recognize a format, and is always on a disk.
     """
-    if buckets.is_one(path):
-        with tempfile.TemporaryDirectory() as above:
-            aside = Path(above, PurePath(path).name)
-            yield aside
-            lease.check(path)
-            buckets.put(aside, path)
+    if buckets.is_bucket_path(path):
+        with tempfile.TemporaryDirectory() as parent:
+            temporary = Path(parent, PurePath(path).name)
+            yield temporary
+            lease.check_held(path)
+            buckets.upload(temporary, path)
         return
     path = Path(path)
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        yield aside
-        aside.rename(path)
+        yield temporary
+        temporary.rename(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """A folder beside `path` to write into, which takes its place when the block ends well and is removed when it does
-    not. What lies at `path` is empty, or nothing. On a disk alone."""
+    """Yields a temporary folder to write into; moves it to `path` if the block succeeds, else removes it.
+
+    `path` must be on a disk, and be an empty folder or not exist.
+    """
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as above:
-        aside = Path(above, path.name)
-        aside.mkdir()
-        yield aside
-        aside.rename(path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
+        temporary = Path(parent, path.name)
+        temporary.mkdir()
+        yield temporary
+        temporary.rename(path)
 
 
-def set_aside(path: Path, mark: str) -> None:
-    """Renames a file, where it is there: result.json by the mark "1000" to result-1000.json."""
-    other = path.with_stem(f"{path.stem}-{mark}")
+def rename_with_suffix(path: Path, suffix: str) -> None:
+    """Renames a file if it exists: with the suffix "1000", result.json becomes result-1000.json."""
+    target = path.with_stem(f"{path.stem}-{suffix}")
     with contextlib.suppress(FileNotFoundError):
-        if buckets.is_one(path):
-            lease.check(path)
-            buckets.rename(path, other)
+        if buckets.is_bucket_path(path):
+            lease.check_held(path)
+            buckets.rename(path, target)
         else:
-            path.rename(other)
+            path.rename(target)
 
 
 def make_folder(path: Path) -> None:
-    """Where there is none; on a bucket a folder is nothing but the beginning of names."""
-    if not buckets.is_one(path):
+    """Makes the folder if it does not exist; on a bucket a folder is only a prefix of names."""
+    if not buckets.is_bucket_path(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def remove_folder(path: Path) -> None:
-    """With all that it holds; what cannot be removed stays."""
-    if buckets.is_one(path):
-        lease.check(path)
+    """Removes the folder and its contents, as far as it can."""
+    if buckets.is_bucket_path(path):
+        lease.check_held(path)
         buckets.remove(path)
     else:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def content(path: Path | str) -> bytes:
-    """Raises OSError, and Unreachable of a bucket."""
-    return buckets.read(path) if buckets.is_one(path) else Path(path).read_bytes()
+def read_bytes(path: Path | str) -> bytes:
+    """Raises OSError; on a bucket also BucketError."""
+    return buckets.read(path) if buckets.is_bucket_path(path) else Path(path).read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def sha256(value) -> str:
-    """Of a JSON value, however it is laid out."""
+def json_sha256(value) -> str:
+    """The digest of a JSON value, the same for every layout and order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def seal(value: dict) -> dict:
-    """A JSON object with the digest of what it holds."""
-    return {**value, SEAL: sha256(json.loads(json.dumps(value)))}
+def add_digest(value: dict) -> dict:
+    """The JSON object with its own digest added."""
+    return {**value, DIGEST_KEY: json_sha256(json.loads(json.dumps(value)))}
 
 
-def unseal(value, name: Path | str) -> dict:
-    """The object that was sealed. Raises Damaged, by the name of what holds it, where it is another."""
+def verify_digest(value, name: Path | str) -> dict:
+    """The object that `add_digest` was given. Raises DamagedFile, which names the file, if it has changed since."""
     if not isinstance(value, dict) or not value:
-        raise Damaged(f"{name} is damaged: it lacks its digest")
-    if SEAL not in value:
-        if difflib.get_close_matches(SEAL, value, 1, 0.9):
-            raise Damaged(f"{name} is damaged: it lacks its digest")
-        raise OutdatedFormat(f"{name} lacks its digest: an older version wrote it; move what is there away to make it again")
-    rest = {key: one for key, one in value.items() if key != SEAL}
-    if value[SEAL] != sha256(rest):
-        raise Damaged(f"{name} is damaged: it is not what its digest is of")
-    return rest
+        raise DamagedFile(f"{name} is damaged: it lacks its digest")
+    if DIGEST_KEY not in value:
+        if difflib.get_close_matches(DIGEST_KEY, value, 1, 0.9):
+            raise DamagedFile(f"{name} is damaged: it lacks its digest")
+        raise OutdatedFormat(f"{name} lacks its digest: an older version wrote it; move it away to make it again")
+    content = {key: item for key, item in value.items() if key != DIGEST_KEY}
+    if value[DIGEST_KEY] != json_sha256(content):
+        raise DamagedFile(f"{name} is damaged: its digest does not match")
+    return content
 
 
-def write_sealed(path: Path, value: dict) -> None:
-    write_json(path, seal(value))
+def write_json_with_digest(path: Path, value: dict) -> None:
+    write_json(path, add_digest(value))
 
 
-def read_sealed(path: Path) -> dict | None:
-    """The object that `write_sealed` wrote, or None where there is no file. Raises Damaged where it is another."""
+def read_json_with_digest(path: Path) -> dict | None:
+    """The object that `write_json_with_digest` wrote; None if there is no file. Raises DamagedFile if it changed."""
     try:
-        value = json.loads(content(path))
+        value = json.loads(read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise Damaged(f"{path} is damaged: {brief(error)}") from None
-    return unseal(value, path)
+        raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
+    return verify_digest(value, path)
 
 
-def brief(error: Exception) -> str:
-    """What an error says in one line, without the path where it names one."""
+def describe_error(error: Exception) -> str:
+    """The error's message as one line, without the path that an OSError names."""
     return getattr(error, "strerror", None) or errors.first_line(error) or type(error).__name__
 
 
-def line(record: dict) -> str:
-    """A record as a line of JSON that carries its own checksum."""
+def encode_record(record: dict) -> str:
+    """The record as a line of JSON with a checksum."""
     text = json.dumps(record)
-    return json.dumps({**record, CHECK: _crc32(json.loads(text))}) + "\n"
+    return json.dumps({**record, CHECKSUM_KEY: _crc32(json.loads(text))}) + "\n"
 
 
 def _crc32(record) -> str:
     return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 
-def write_lines(path: Path, records: Iterable[dict]) -> None:
-    write_text(path, "".join(map(line, records)))
+def write_records(path: Path, records: Iterable[dict]) -> None:
+    write_text(path, "".join(map(encode_record, records)))
 
 
-def complete_lines(path: Path) -> tuple[list[dict], list[str]]:
-    """The records of the lines that are as they were written, and for each other line what is wrong with it.
+def read_complete_lines(path: Path) -> tuple[list[dict], list[str]]:
+    """The records of the intact lines, and a message for each damaged line.
 
-    No file: none. A last line without its end, torn by a kill, is left out without a word.
+    A missing file has no lines. A last line without its newline, left by a kill, is skipped silently.
     """
     try:
-        lines = content(path).split(b"\n")[:-1]
+        lines = read_bytes(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        return [], [f"{path} is damaged: {brief(error)}"]
-    records, faults = [], []
+        return [], [f"{path} is damaged: {describe_error(error)}"]
+    records, messages = [], []
     for number, text in enumerate(lines, 1):
         try:
             record = json.loads(text)
-            if record.pop(CHECK) != _crc32(record):
-                raise ValueError("it is not what its checksum is of")
+            if record.pop(CHECKSUM_KEY) != _crc32(record):
+                raise ValueError("its checksum does not match")
             records.append(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            faults.append(f"{path} is damaged: line {number}: "
-                          + (brief(error) if isinstance(error, ValueError) else "it lacks its checksum"))
-    return records, faults
+            messages.append(
+                f"{path} is damaged: line {number}: "
+                + (describe_error(error) if isinstance(error, ValueError) else "it lacks its checksum")
+            )
+    return records, messages
 
 
-def read_lines(path: Path) -> list[dict]:
-    """As `whole_lines`; raises Damaged for a line that is not as it was written."""
-    records, faults = complete_lines(path)
-    if faults:
-        raise Damaged(faults[0])
+def read_records(path: Path) -> list[dict]:
+    """Like `read_complete_lines`, but raises DamagedFile for a damaged line."""
+    records, messages = read_complete_lines(path)
+    if messages:
+        raise DamagedFile(messages[0])
     return records
 
 
-class Lines:
-    """A file of records that grows, a line each.
+class RecordWriter:
+    """Appends records to a JSON lines file.
 
-    On a disk a line is there at once, on a bucket with the next that are put: when one asks for it, and by time.
+    On a disk each line is written at once. On a bucket it waits for the next upload.
     """
 
     def __init__(self, path: Path, records: Iterable[dict]):
-        """records: those that the file is to hold at first."""
-        self.path, self.remote = path, buckets.is_one(path)
-        self.kept = [line(record) for record in records]
-        write_text(path, "".join(self.kept))
-        self.last, self.took, self.waiting = time.monotonic(), 0.0, False
+        """records: the first lines of the file, which replace what is there."""
+        self.path, self.remote = path, buckets.is_bucket_path(path)
+        self.lines = [encode_record(record) for record in records]
+        write_text(path, "".join(self.lines))
+        self.last_upload, self.upload_seconds, self.pending = time.monotonic(), 0.0, False
         self.file = None if self.remote else path.open("a", encoding="utf-8")
 
     def add(self, record: dict, now: bool = False) -> bool:
-        """Returns whether they were put on a bucket."""
+        """Appends a record; now: uploads at once. Returns whether lines were uploaded to a bucket."""
         if self.file is not None:
-            self.file.write(line(record))
+            self.file.write(encode_record(record))
             self.file.flush()
             return False
-        lease.check(self.path)
-        self.kept.append(line(record))
-        self.waiting = True
-        if not now and time.monotonic() - self.last < max(EVERY, self.took / SHARE):
+        lease.check_held(self.path)
+        self.lines.append(encode_record(record))
+        self.pending = True
+        interval = max(UPLOAD_SECONDS, self.upload_seconds / UPLOAD_SHARE)
+        if not now and time.monotonic() - self.last_upload < interval:
             return False
-        self.put()
+        self.upload()
         return True
 
-    def put(self) -> None:
-        began, self.waiting = time.monotonic(), False  # what fails is not tried again at the end
-        write_text(self.path, "".join(self.kept))
-        self.last = time.monotonic()
-        self.took = self.last - began
+    def upload(self) -> None:
+        start, self.pending = time.monotonic(), False  # `close` does not retry an upload that failed
+        write_text(self.path, "".join(self.lines))
+        self.last_upload = time.monotonic()
+        self.upload_seconds = self.last_upload - start
 
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
-        if self.waiting:
-            self.put()
+        if self.pending:
+            self.upload()
 
 
-class Mirror:
-    """A folder that a library writes to, which must be on a disk: it is `here`, and on a bucket what `put` copies."""
+class MirroredFolder:
+    """A folder for a library that writes to a disk only: `local` is on the disk, `upload` copies it to a bucket."""
 
     def __init__(self, path: Path):
-        self.path, self.remote = path, buckets.is_one(path)
-        self.here = Path(tempfile.mkdtemp()) if self.remote else path
+        self.path, self.remote = path, buckets.is_bucket_path(path)
+        self.local = Path(tempfile.mkdtemp()) if self.remote else path
 
-    def put(self) -> None:
+    def upload(self) -> None:
         if self.remote:
-            lease.check(self.path)
-            for file in sorted(self.here.iterdir()):
-                buckets.put(file, self.path / file.name)
+            lease.check_held(self.path)
+            for file in sorted(self.local.iterdir()):
+                buckets.upload(file, self.path / file.name)
 
     def close(self) -> None:
         if self.remote:
-            shutil.rmtree(self.here, ignore_errors=True)
+            shutil.rmtree(self.local, ignore_errors=True)

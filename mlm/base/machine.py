@@ -1,25 +1,26 @@
-"""This machine: what its processor can do, and where what is made for it alone is kept. Imports nothing slow."""
+"""This machine: its processor, and the cache folder for files that fit only this machine. Imports nothing slow."""
+
 import contextlib
 import os
 import platform
 
-FLAGS = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # of /proc/cpuinfo, on x86 and ARM
+CPUINFO_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # x86 and ARM
 
 
-def cache(name: str) -> str:
-    """A folder of the user's for what one machine makes once; "" where there is no home."""
+def cache_folder(name: str) -> str:
+    """The user's cache folder of this name; "" if the user has no home folder."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(folder, "mlm", name) if os.path.isabs(folder) else ""
 
 
-def processor() -> str:
-    """Its name and what it can do."""
-    found = [platform.machine()]
+def describe_processor() -> str:
+    """The processor's name and instruction sets."""
+    parts = [platform.machine()]
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
             if not line.strip():
-                break  # the first core's end
+                break  # end of the first core's fields
             name, _, value = line.partition(":")
-            if name.strip() in FLAGS:
-                found.append(value.strip())
-    return "; ".join(found)
+            if name.strip() in CPUINFO_FIELDS:
+                parts.append(value.strip())
+    return "; ".join(parts)

@@ -1,6 +1,5 @@
-"""The special tokens: the same five ids whatever the vocabulary."""
-
+"""Special tokens: the same five ids in every vocabulary."""
 
 PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-NUM_SPECIAL = len(SPECIAL)
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+NUM_SPECIAL = len(SPECIAL_TOKENS)

@@ -1,44 +1,45 @@
-"""A Python file of the user's as a module, whose faults are told in one line that names the file and the line."""
+"""Loads a Python file of the user's; reports its errors in one line that names the file and the line."""
+
 import contextlib
-import importlib.util
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
 from mlm.base import errors
 
 
-def load(flag: str, path: str, needs: tuple[str, ...]) -> ModuleType:
-    """The module that the file makes. flag: what the user named it by; needs: the names that it must define.
+def load_module(flag: str, path: str, required_names: tuple[str, ...]) -> ModuleType:
+    """The file as a module. flag: where the user named the file; required_names: what the file must define.
 
-    Raises ConfigError for a file that cannot be read, is not Python, raises, exits, or lacks one of the names.
+    Raises:
+        ConfigError: the file cannot be read, is not Python, raises, exits, or lacks a required name.
     """
-    if not os.path.isfile(path):  # which a pipe is not: to open one would wait for who writes to it
-        raise errors.ConfigError(f"{flag} = {path!r}: expected a Python file; there is "
-                                 + ("something else" if os.path.exists(path) else "none of this name"))
-    spec = importlib.util.spec_from_loader(Path(path).stem, loader=None, origin=path)
-    module = importlib.util.module_from_spec(spec)
+    if not os.path.isfile(path):  # refuses a pipe too: opening one would wait for a writer
+        raise errors.ConfigError(
+            f"{flag} = {path!r}: expected a Python file; "
+            + ("this path is not a file" if os.path.exists(path) else "no such file")
+        )
+    module = ModuleType(Path(path).stem)
     module.__file__ = path
-    with blamed(flag, path, reading=True):
+    with report_errors(flag, path, loading=True):
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
-    for name in needs:
+    for name in required_names:
         if not hasattr(module, name):
-            raise errors.ConfigError(f"{flag} = {path!r}: expected a file that defines {name}"
-                                     + (f"; it defines {', '.join(said)}" if (said := _public(module)) else ""))
+            defined = [other for other in vars(module) if not other.startswith("_")][:8]
+            raise errors.ConfigError(
+                f"{flag} = {path!r}: expected a file that defines {name}"
+                + (f"; it defines {', '.join(defined)}" if defined else "")
+            )
     return module
 
 
-def _public(module):
-    return [name for name in vars(module) if not name.startswith("_")][:8]
-
-
 @contextlib.contextmanager
-def blamed(flag: str, path: str, *, reading: bool = False) -> Iterator[None]:
-    """Where the block fails in code of the file, raises ConfigError with the file, the line and what happened.
+def report_errors(flag: str, path: str, *, loading: bool = False) -> Generator[None, None, None]:
+    """Turns an error that the file's code raises in the block into a ConfigError with file, line and message.
 
-    reading: in anything, then, as the block does nothing else.
+    loading: the block only loads the file, so every error in it is the file's.
     """
     try:
         yield
@@ -47,12 +48,12 @@ def blamed(flag: str, path: str, *, reading: bool = False) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         if isinstance(error, SyntaxError) and error.filename == path:
-            lines, said = [error.lineno], error.msg
+            lines, message = [error.lineno], error.msg
         elif isinstance(error, SystemExit):
-            said = f"it ends Python by exit({error.code!r})"
+            message = f"it calls exit({error.code!r})"
         else:
-            said = f"{type(error).__name__}: {errors.first_line(error)}"
-        if not lines and not reading:
+            message = f"{type(error).__name__}: {errors.first_line(error)}"
+        if not lines and not loading:
             raise
         where = f", line {lines[-1]}" if lines else ""
-        raise errors.ConfigError(f"{flag} = {path!r}{where}: {said}") from None
+        raise errors.ConfigError(f"{flag} = {path!r}{where}: {message}") from None

@@ -1,4 +1,7 @@
-"""What the commands share: the --config flag with its overrides, and how errors reach a person."""
+"""What all commands share: parsing of flags and config fields, and how errors reach a person."""
+
+import argparse
+import difflib
 import errno
 import logging
 import os
@@ -7,142 +10,228 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
-from absl import app, flags
-from absl import logging as absl_logging
-from ml_collections import config_flags
+from typing import Any, NamedTuple
 
 from mlm.base import buckets, config, errors, fields, user_code
-from mlm.cli import end, process_environment
+from mlm.cli import process_environment
 
-DEFAULT = "configs/base.py"
-BASE = Path(__file__).parents[2] / DEFAULT  # from wherever the command is called
-CONFIG = config_flags.DEFINE_config_file("config", None, f"A file whose get_config() is the recipe ({DEFAULT} if not "
-                                         "given); --config.mask.rate=0.4 and the like change one field of it.")
-_ALLOCATOR = flags.DEFINE_bool("allocator", True,
-                               "Hold memory as mlm/cli/process_environment.py says: faster, and memory that was used once is not given back.")
-# What libraries say, in an error of their own, of a machine that has no more.
-FULL = {"No space left on device": "the disk is full; the same command continues when there is room",
-        "Disk quota exceeded": "the disk quota is used up; the same command continues when there is room",
-        "futures but timed out": "a checkpoint took longer than Orbax waits for it, or the clock of this machine "
-                                 "was set meanwhile; the same command continues",
-        "RESOURCE_EXHAUSTED: Out of memory": "out of memory; python -m mlm.launch.sweep plan says what a step takes"}
+RESOURCE_ERRORS = {  # words of a library's error when the machine has no more -> the line that we print
+    "No space left on device": "the disk is full; the same command continues when there is room",
+    "Disk quota exceeded": "the disk quota is used up; the same command continues when there is room",
+    "futures but timed out": "a checkpoint took longer than Orbax waits for it, or the clock of this machine "
+    "was set meanwhile; the same command continues",
+    "RESOURCE_EXHAUSTED: Out of memory": "out of memory; mlm sweep plan prints the memory that a step needs",
+}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def overrides(argv: Sequence[str]) -> dict[str, Any]:
-    """The fields that the command line sets, by dotted name, with their typed values."""
-    names = [match[1] for word in argv if (match := re.match(r"--?(?:no)?config\.([\w.]+)", word))]
-    flat = fields.flatten(CONFIG.value)
-    return {name: flat[name] for name in names}
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line that names the flag, its value and what was expected."""
+
+    def __init__(self, *, stray_hint: str = "config fields are set as NAME=VALUE", **options):
+        self.stray_hint = stray_hint
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str):
+        if match := re.match(r"argument (?:\S+/)?(\S+): (.*)", message):
+            if choice := re.fullmatch(r"invalid choice: '(.*)' \(choose from (.*)\)", match[2]):
+                errors.require_one_of(match[1], choice[1], re.findall(r"[\w-]+", choice[2]))
+            raise errors.ConfigError(f"{match[1]}: {match[2]}")
+        raise errors.ConfigError(f"{self.prog}: {message}")
+
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parses; raises ConfigError for an unknown flag, with the nearest right name, and for a stray word."""
+        parsed, unknown = self.parse_known_intermixed_args(words)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            if not flag.startswith("-"):
+                raise errors.ConfigError(f"unexpected argument {unknown[0]!r}; {self.stray_hint}")
+            matches = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
+            raise errors.ConfigError(
+                f"{flag}: no such flag of {self.prog}"
+                + (f"; did you mean {matches[0]}?" if matches else f"; see {self.prog} --help")
+            )
+        return parsed
 
 
-def base() -> config.Config:
-    """The --config file's own config, without what the command line changes of it."""
-    return recipe(config_flags.get_config_filename(flags.FLAGS["config"]))
+class ConfigFlags(NamedTuple):
+    """The config flags of a command line."""
+
+    path: str  # the value of --config; "": not given
+    overrides: dict[str, Any]  # field by dotted name -> typed value
+
+    def load_base(self) -> config.Config:
+        """The --config file's own config, without the overrides."""
+        return load_config_file(self.path) if self.path else config.Config()
 
 
-def given() -> str:
-    """The --config file, "" where the command line names none."""
-    path = config_flags.get_config_filename(flags.FLAGS["config"])
-    return "" if path == str(BASE) else path
+class Number:
+    """An argparse type: a number between two bounds, both included."""
+
+    def __init__(self, kind: type, low: float, high: float = float("inf")):
+        self.kind, self.low, self.high = kind, low, high
+
+    def __call__(self, text: str):
+        try:
+            value = self.kind(text)
+        except ValueError:
+            value = float("nan")
+        if not self.low <= value <= self.high:
+            expected = f"{self.low} <= value" + (f" <= {self.high}" if self.high < float("inf") else "")
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+        return value
 
 
-def recipe(path: str) -> config.Config:
-    """What get_config() of a file returns. Raises ConfigError, naming file and line, where that is no Config."""
-    file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
-    module = user_code.load("--config", file, ("get_config",))
-    with user_code.blamed("--config", file):
-        found = module.get_config(argument) if argument else module.get_config()
-    errors.require(isinstance(found, config.Config), "--config", path, "a file whose get_config() returns an "
-                  f"mlm.base.config.Config, such as {DEFAULT}, not {type(found).__name__}")
-    fields.check_values(found)
-    return found
+def split_words(text: str) -> list[str]:
+    """An argparse type: words separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def run(main: Callable, ending: Callable = lambda code, line: None) -> None:
-    """Calls main(argv). What the user can mend ends in one line on stderr and exit code 2, what the machine lacks in
-    one and 1, a stop in one and 128 + signal; a reader of stdout that is gone, in 141 and silence.
+def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[ConfigFlags, list[str]]:
+    """Separates --config=FILE and --config.NAME=VALUE from the other words of a command line.
 
-    ending: is told the exit code and the line of an error before the process ends.
+    Args:
+        words: The command line without the command itself.
+        allow_bare: Whether NAME=VALUE without --config. sets a field, too, unless a file of that name exists.
+
+    Raises:
+        ConfigError: A field does not exist, or a value has the wrong type.
     """
-    def parse(argv):
-        for word in argv:
-            if match := re.match(r"--?(?:no)?config\.([^=]+)", word):
-                fields.check_name(match[1])
-        given = re.findall(r"(?:^|\n)--?config(?:=|\n)([^\n]*)", "\n".join(argv))
-        argv = argv if given else [argv[0], f"--config={BASE}", *argv[1:]]
-        recipe(given[-1] if given else str(BASE))
-        try:
-            return flags.FLAGS(argv)
-        except flags.Error:
-            raise
-        except Exception as error:  # whatever the flags' own code makes of a value
-            raise errors.ConfigError(f"the command's flags: {errors.first_line(error)}") from None
+    path, overrides, others = "", {}, []
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
+        name, equals, text = word.partition("=")
+        if name in ("--config", "-config"):
+            if not equals:
+                errors.require(bool(remaining), "--config", "", "a file whose get_config() returns a Config")
+                text = remaining.pop(0)
+            path = text
+        elif match := re.fullmatch(r"--?(no)?config\.(.+)", name):
+            field = match[2]
+            fields.check_name(field)
+            if not equals:
+                boolean = isinstance(fields.DEFAULT[field], bool)
+                errors.require(boolean or bool(remaining), f"config.{field}", "", "a value: --config.NAME=VALUE")
+                text = str(not match[1]) if boolean else remaining.pop(0)
+            overrides[field] = parse_value(field, text)
+        elif allow_bare and equals and re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)*", name) and not os.path.exists(word):
+            fields.check_name(name)
+            overrides[name] = parse_value(name, text)
+        else:
+            others.append(word)
+    return ConfigFlags(path, overrides), others
 
-    def ours_or_serious(record):
-        told = record.exc_info and "orbax" in record.pathname  # of an error in a thread, which is raised later
-        return (record.levelno >= logging.WARNING and not told) or "mlm" in record.pathname.split("/")
 
-    def checked(argv):
-        process_environment.restart(process_environment.compiled() |
-                                    (process_environment.ALLOCATOR if _ALLOCATOR.value else {}))
-        absl_logging.get_absl_handler().addFilter(ours_or_serious)
-        try:
-            return main(argv)
-        finally:
-            sys.stdout.flush()
-
+def parse_value(name: str, text: str) -> Any:
+    """Parses a text as the type of the field with this dotted name. Raises ConfigError if it cannot."""
+    default = fields.DEFAULT[name]
+    kind = type(default)
     try:
-        app.run(checked, flags_parser=parse)
-    except (errors.ConfigError, flags.Error) as error:
-        leave(2, f"error: {error}", ending)
+        if kind is bool:
+            return BOOLEANS[text.lower()]
+        if kind is tuple:
+            parse_part = int if int in map(type, default) else float
+            return tuple(parse_part(part) for part in text.strip("()[] ").split(",") if part.strip())
+        return kind(text)
+    except (ValueError, KeyError):
+        expected = {bool: "true or false", tuple: "numbers separated by commas"}.get(
+            kind, f"a value of type {kind.__name__}"
+        )
+        raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
+
+
+def load_config_file(path: str) -> config.Config:
+    """The config that get_config() of a file returns. Raises ConfigError with file and line if it returns none."""
+    file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
+    module = user_code.load_module("--config", file, ("get_config",))
+    with user_code.report_errors("--config", file):
+        loaded = module.get_config(argument) if argument else module.get_config()
+    errors.require(
+        isinstance(loaded, config.Config),
+        "--config",
+        path,
+        "a file whose get_config() returns a mlm.Config, such as configs/base.py; this one returns "
+        f"{type(loaded).__name__}",
+    )
+    fields.check_values(loaded)
+    return loaded
+
+
+def filter_library_logs() -> None:
+    """Hides the log lines of other libraries, except warnings and errors."""
+    from absl import logging as absl_logging
+
+    def is_ours_or_serious(record):
+        raised_later = record.exc_info and "orbax" in record.pathname  # an error in a thread, which is raised later
+        return (record.levelno >= logging.WARNING and not raised_later) or "mlm" in record.pathname.split("/")
+
+    absl_logging.use_absl_handler()
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    absl_logging.get_absl_handler().addFilter(is_ours_or_serious)
+
+
+def run_main(main: Callable[[], None], report_failure: Callable[[int, str], None] = lambda code, line: None) -> None:
+    """Calls main and ends the process on an error, with one line on stderr.
+
+    Exit codes: 2 for bad input; 1 if the machine or a bucket fails; 128 + signal after a signal; 141, without a line,
+    if stdout is closed.
+
+    Args:
+        main: The command.
+        report_failure: Receives the exit code and the line of an error before the process ends.
+    """
+    try:
+        main()
+        sys.stdout.flush()
+    except errors.ConfigError as error:
+        exit_with_line(2, f"error: {error}", report_failure)
     except KeyboardInterrupt:
-        leave(128 + signal.SIGINT, "stopped")
+        exit_with_line(128 + signal.SIGINT, "stopped")
     except Exception as error:
-        said = outside(error)
-        if said is None:
+        failure = describe_machine_failure(error)
+        if failure is None:
             traceback.print_exc()
-            ending(1, f"{type(error).__name__}: {errors.first_line(error)}")
+            report_failure(1, f"{type(error).__name__}: {errors.first_line(error)}")
             sys.exit(1)
-        leave(*said, ending)
+        exit_with_line(*failure, report_failure)
     finally:
-        signal.signal(signal.SIGINT, end)
+        signal.signal(signal.SIGINT, process_environment.exit_at_once)
 
 
-def listen() -> None:
-    """From here on Ctrl-C is an exception, which lets files be closed: called when all is imported."""
+def raise_on_interrupt() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt, so that files are closed. Call it after all imports."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def outside(error: Exception) -> tuple[int, str] | None:
-    """Exit code and line for what the machine, not the program, is at fault for; None for anything else."""
+def describe_machine_failure(error: Exception) -> tuple[int, str] | None:
+    """Exit code and line of an error that the machine caused; None for any other error."""
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, ""
-    for words, told in FULL.items():
+    for words, line in RESOURCE_ERRORS.items():
         if words in str(error):
-            where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-            return 1, f"error: {told}{where}"
-    if said := buckets.unreachable(error):
-        return 1, f"error: {said}"
+            path_note = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+            return 1, f"error: {line}{path_note}"
+    if line := buckets.describe_error(error):
+        return 1, f"error: {line}"
     if isinstance(error, MemoryError):
-        return 1, f"error: {FULL['RESOURCE_EXHAUSTED: Out of memory']}"
+        return 1, f"error: {RESOURCE_ERRORS['RESOURCE_EXHAUSTED: Out of memory']}"
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
         return 1, f"error: {error.strerror or type(error).__name__}" + (f": {names}" if names else "")
     return None
 
 
-def leave(code: int, said: str, ending: Callable = lambda code, line: None) -> None:
-    """Ends the process with a line on stderr; what cannot be written to a stdout that is gone is dropped."""
+def exit_with_line(code: int, line: str, report_failure: Callable[[int, str], None] = lambda code, line: None) -> None:
+    """Ends the process with a line on stderr. Output that a closed stdout cannot take is dropped."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if said:
-        print(" ".join(said.split("\n")), file=sys.stderr)
-    ending(code, said.removeprefix("error: "))
-    if buckets.CONTINUES in said:
-        os._exit(code)  # threads of tensorstore's would go on trying for a quarter of an hour
+    if line:
+        print(" ".join(line.split("\n")), file=sys.stderr)
+    report_failure(code, line.removeprefix("error: "))
+    if buckets.RETRY_HINT in line:
+        os._exit(code)  # threads of tensorstore would retry for a quarter of an hour
     sys.exit(code)

@@ -1,74 +1,80 @@
-"""Writes a Hugging Face folder of pickled weights again with model.safetensors, which `mlm.open` reads.
+"""mlm convert FOLDER OUT: converts the pickled weights of a Hugging Face folder to safetensors.
 
-    python -m mlm.cli.convert FOLDER OUT
-
-To read a pickle can run code that is in it. torch (pip install -e .[bench]) reads it here with `weights_only`: tensors
-and plain containers alone, all else is refused. config.json and the tokenizer's files are copied.
+A pickle can run code when it is read. torch (the extra `convert`) reads it with `weights_only`, which allows tensors
+and plain containers only. config.json and the tokenizer's files are copied.
 """
+
 import shutil
 from pathlib import Path
 
 from mlm.cli import command
 
-PICKLED = "pytorch_model*.bin"
+PICKLE_GLOB = "pytorch_model*.bin"
 
 
-def read(path: Path) -> dict:
-    """The tensors of a pickle by name, numpy; bfloat16 as float32. Raises ConfigError for what is anything else."""
-    import torch
+def read_pickle(path: Path) -> dict:
+    """The tensors of a pickle by name, as NumPy arrays; bfloat16 becomes float32. Raises ConfigError for other data."""
+    from mlm.base import errors, extras
 
-    from mlm.base import errors
-
+    torch = extras.import_extra("torch", "convert", str(path))
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only "
-                                 f"({errors.first_line(error).partition('. ')[0]})") from None
-    plain = isinstance(found, dict) and all(isinstance(name, str) and isinstance(one, torch.Tensor)
-                                            for name, one in found.items())
-    errors.require(plain, str(path), type(found).__name__, "tensors by name")
-    return {name: _array(path, name, one) for name, one in found.items()}
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises errors of many classes
+        raise errors.ConfigError(
+            f"{path}: expected tensors that torch reads with weights_only "
+            f"({errors.first_line(error).partition('. ')[0]})"
+        ) from None
+    is_tensor_dict = isinstance(loaded, dict) and all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
+    )
+    errors.require(is_tensor_dict, str(path), type(loaded).__name__, "tensors by name")
+    return {name: _to_numpy(path, name, tensor) for name, tensor in loaded.items()}
 
 
-def _array(path, name, tensor):
-    """In the order of rows: safetensors writes another one's numbers as they lie in memory."""
+def _to_numpy(path, name, tensor):
+    """A C-contiguous array: safetensors writes the memory of an array as it is, whatever its strides."""
     import numpy as np
-    import torch
 
-    from mlm.base import errors
+    from mlm.base import errors, extras
 
+    torch = extras.import_extra("torch", "convert", str(path))
     try:
         dense = tensor.detach()
         return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True), order="C")
-    except (RuntimeError, TypeError) as error:  # of sparse ones, quantized ones and other kinds
-        raise errors.ConfigError(f"{path}: {name}: expected a tensor of plain numbers ({errors.first_line(error)})") from None
+    except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
+        raise errors.ConfigError(
+            f"{path}: {name}: expected a dense tensor of numbers ({errors.first_line(error)})"
+        ) from None
 
 
-def main(argv):
-    from mlm.base import errors, files
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(
+        prog="mlm convert",
+        description="Convert the pickled weights of a Hugging Face folder to model.safetensors, which mlm.load reads.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help=f"Hugging Face folder with {PICKLE_GLOB}")
+    parser.add_argument("out", metavar="OUT", help="new folder to write")
+    return parser
+
+
+def main(words: list[str]) -> None:
+    args = make_parser().parse_words(words[1:])
+    from mlm.base import errors, extras, files
     from mlm.data.tokenizers import hub
     from mlm.models.hub import settings, tensors
 
-    errors.require(len(argv) == 3, "convert", argv[1:], "two folders: python -m mlm.cli.convert FOLDER OUT")
-    folder, out = Path(argv[1]), Path(argv[2])
-    pickles = sorted(folder.glob(PICKLED))
-    errors.require(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLED}")
-    files.check_empty("OUT", str(out))
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise errors.ConfigError(f"{pickles[0]}: expected torch to read it with: pip install -e .[bench]") from None
+    folder, out = Path(args.folder), Path(args.out)
+    pickles = sorted(folder.glob(PICKLE_GLOB))
+    errors.require(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLE_GLOB}")
+    files.check_empty_folder("OUT", str(out))
+    extras.import_extra("torch", "convert", str(pickles[0]))
     import safetensors.numpy
 
-    command.listen()
-    found = {name: x for path in pickles for name, x in read(path).items()}
-    with files.atomic_folder(out) as aside:
-        for name in (settings.NAME, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
+    command.raise_on_interrupt()
+    arrays = {name: array for path in pickles for name, array in read_pickle(path).items()}
+    with files.atomic_folder(out) as temporary:
+        for name in (settings.CONFIG_FILE, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
             if (folder / name).exists():
-                shutil.copyfile(folder / name, aside / name)
-        safetensors.numpy.save_file(found, aside / tensors.NAME, metadata={"format": "pt"})
-    print(f"done: {out}: {len(found)} tensors")
-
-
-if __name__ == "__main__":
-    command.run(main)
+                shutil.copyfile(folder / name, temporary / name)
+        safetensors.numpy.save_file(arrays, temporary / tensors.TENSOR_FILE, metadata={"format": "pt"})
+    print(f"done: {out}: {len(arrays)} tensors")

@@ -1,250 +1,373 @@
-"""Asks trained runs what they know without being trained further, or after a few examples.
+"""mlm evaluate: evaluates trained runs."""
 
-    python -m mlm.cli.evaluate runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
-    python -m mlm.cli.evaluate runs/a --embeddings --sts=FOLDER
-    python -m mlm.cli.evaluate runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
-    python -m mlm.cli.evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
-
-By pseudo-log-likelihood: pseudo-perplexity of sentences (those of the held-out documents where nothing else is asked),
-and accuracy on BLiMP's minimal pairs. How far states are their words' own, and how well they tell how alike sentences
-are. Accuracy on a task that is put as a cloze: with nothing trained, and with 16 examples a label. BLEU and chrF of
-translations by beams of these widths.
-
-Writes judged.json into each run's directory, which the table of its sweep reads; a second call does only what is not
-yet in it. What a glob such as runs/* finds besides runs is named first and left out. --config.NAME=value changes a
-setting that cannot change a result, such as config.eval.batch_size or config.data.cache.
-"""
 import itertools
 import sys
 
-from absl import flags
-
 from mlm.cli import command
 
-_SENTENCES = flags.DEFINE_string("sentences", "", "Globs of text files; not given: the held-out documents of the run's "
-                                 "corpus. A sentence ends with its line, or with a full stop, ! or ? before a space.")
-_MAX_SENTENCES = flags.DEFINE_integer("max_sentences", 0, "The first so many; 0: all.", lower_bound=0)
-_BLIMP = flags.DEFINE_string("blimp", "", "Folder of a suite of minimal pairs, .jsonl files of BLiMP or of its form; "
-                             "not given: no minimal pairs.")
-_SUITE = flags.DEFINE_string("suite", "", "What that suite is called in judged.json and in tables; not given: blimp "
-                             "for the whole of BLiMP, else the folder's name.")
-_PARADIGMS = flags.DEFINE_list("paradigms", "", "Which of them, separated by commas; not given: all.")
-_MAX_PAIRS = flags.DEFINE_integer("max_pairs", 0, "The first so many of each paradigm; 0: all.", lower_bound=0)
-_EMBEDDINGS = flags.DEFINE_bool("embeddings", False, "Of held-out text: how alike the states of different words are, "
-                                "and those of one word in different contexts (Ethayarajh 2019).")
-_STS = flags.DEFINE_string("sts", "", "Folder of STS-B's files: how the cosine of two sentences' embeddings goes with "
-                           "their similarity.")
-_PROMPT = flags.DEFINE_string("prompt", "", "A task to put as a cloze, with nothing trained: sst2, cola, rte or mrpc.")
-_TASK_PATH = flags.DEFINE_string("task_path", "", "Folder of that task's files.")
-_PATTERN = flags.DEFINE_string("pattern", "", "How it is put: words, {text}, {second} and [MASK], spaces between; not "
-                               "given: the paper's (Gao et al. 2021).")
-_VERBALISERS = flags.DEFINE_list("verbalisers", "", "A word for each label, in the order that an error names; not "
-                                 "given: the paper's.")
-_FEW_SHOT = flags.DEFINE_bool("few_shot", False, "Also after learning from 16 examples a label, five times.")
-_FEW_STEPS = flags.DEFINE_integer("few_steps", 1000, "Steps of each such learning.", lower_bound=1)
-_FEW_RATES = flags.DEFINE_list("few_rates", "1e-5,2e-5,5e-5", "Learning rates to choose from there; the smallest "
-                               "models want larger ones.")
-_FEW_BATCHES = flags.DEFINE_list("few_batches", "2,4,8", "Batch sizes to choose from there.")
-_BEAMS = flags.DEFINE_list("beams", "", "Translates held-out pairs by beams of so many texts, each with and without "
-                           "dividing log P by the length.")
-_PAIRS = flags.DEFINE_list("pairs", "", "Two files of pairs line by line, or one of two columns; not given: those of "
-                           "the run's test split, of dev where it has none.")
+DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
+
+    mlm evaluate runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
+    mlm evaluate runs/a --anisotropy --sts=FOLDER
+    mlm evaluate runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
+    mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
+
+Results are written to evaluations.json in each run's directory, which the sweep's table reads. A second call computes
+only what is missing. NAME=VALUE sets a field that cannot change a result, such as eval.batch_size or data.cache.
+"""
 
 
-def sentences(data) -> list[str]:
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION)
+    at_least_0 = command.Number(int, 0)
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="directories of runs; a directory without a trained model is skipped"
+    )
+    group = parser.add_argument_group("pseudo-log-likelihood")
+    group.add_argument(
+        "--sentences",
+        default="",
+        metavar="GLOBS",
+        help="text files (default: held-out documents of the run's corpus). A sentence ends with its line, or at . ! ? "
+        "before a space",
+    )
+    group.add_argument(
+        "--max_sentences", type=at_least_0, default=0, help="evaluate the first so many sentences; 0: all"
+    )
+    group.add_argument(
+        "--blimp", default="", metavar="FOLDER", help="minimal pairs: .jsonl files of BLiMP, or in its format"
+    )
+    group.add_argument(
+        "--suite",
+        default="",
+        metavar="NAME",
+        help="name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name)",
+    )
+    group.add_argument(
+        "--paradigms",
+        type=command.split_words,
+        default=[],
+        metavar="NAME,...",
+        help="paradigms of the suite (default: all)",
+    )
+    group.add_argument(
+        "--max_pairs", type=at_least_0, default=0, help="evaluate the first so many pairs of each paradigm; 0: all"
+    )
+    group = parser.add_argument_group("representations")
+    group.add_argument(
+        "--anisotropy",
+        action="store_true",
+        help="similarity of the states of different words, and of one word in different contexts (Ethayarajh 2019)",
+    )
+    group.add_argument(
+        "--sts",
+        default="",
+        metavar="FOLDER",
+        help="STS-B's files: correlation of the cosine of two sentences' embeddings with their similarity",
+    )
+    group = parser.add_argument_group("prompts")
+    group.add_argument("--prompt", default="", metavar="TASK", help="zero-shot prompting: sst2 | cola | rte | mrpc")
+    group.add_argument("--task_path", default="", metavar="FOLDER", help="folder of the task's files")
+    group.add_argument(
+        "--pattern",
+        default="",
+        help="words, {text}, {second} and [MASK], separated by spaces (default: from Gao et al. 2021)",
+    )
+    group.add_argument(
+        "--verbalizers",
+        type=command.split_words,
+        default=[],
+        metavar="WORD,...",
+        help="a word for each label (default: from Gao et al. 2021)",
+    )
+    group.add_argument(
+        "--few_shot", action="store_true", help="also fine-tune on 16 examples a label, with five random seeds"
+    )
+    group.add_argument(
+        "--few_steps", type=command.Number(int, 1), default=1000, help="steps of each few-shot fine-tuning (1000)"
+    )
+    group.add_argument(
+        "--few_rates",
+        type=command.split_words,
+        default=["1e-5", "2e-5", "5e-5"],
+        metavar="RATE,...",
+        help="learning rates to try (1e-5,2e-5,5e-5); small models need higher ones",
+    )
+    group.add_argument(
+        "--few_batches",
+        type=command.split_words,
+        default=["2", "4", "8"],
+        metavar="SIZE,...",
+        help="batch sizes to try (2,4,8)",
+    )
+    group = parser.add_argument_group("translation")
+    group.add_argument(
+        "--beams",
+        type=command.split_words,
+        default=[],
+        metavar="SIZE,...",
+        help="translate held-out pairs with these beam sizes, each with and without length normalization",
+    )
+    group.add_argument(
+        "--pairs",
+        type=command.split_words,
+        default=[],
+        metavar="FILE,...",
+        help="two files with one sentence a line, or one with two columns (default: the run's test split, or its "
+        "dev split)",
+    )
+    return parser
+
+
+def read_sentences(data, args) -> list[str]:
     from mlm.data.text import corpus, files
 
-    if _SENTENCES.value:
-        texts = files.read(files.find("--sentences", _SENTENCES.value), files.boundary("--sentences", "file"))
+    if args.sentences:
+        texts = files.read_documents(
+            files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
+        )
     else:
-        texts = corpus.documents(data, "validation")
-    every = itertools.chain.from_iterable(map(corpus.sentences, texts))
-    return list(itertools.islice(every, _MAX_SENTENCES.value or None))
+        texts = corpus.read_documents(data, "validation")
+    sentences = itertools.chain.from_iterable(map(corpus.split_sentences, texts))
+    return list(itertools.islice(sentences, args.max_sentences or None))
 
 
-def show(judged: dict) -> None:
+def print_evaluations(evaluated: dict) -> None:
     from mlm.inference import pseudo_likelihood
     from mlm.report import evaluation_tables
-    from mlm.report.table import Column, markdown
+    from mlm.report.table import Column, to_markdown
 
-    names = dict(zip(pseudo_likelihood.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
-    if held := judged["answers"].get("sentences", {}).get("all"):
-        print(f"\n{held['sentences']:,} sentences: {held['words']:,} words, {held['tokens']:,} tokens, "
-              f"{held['unknown_tokens']:,} unknown ones not asked for\n")
+    titles: dict[str, str] = dict(zip(pseudo_likelihood.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
+    if result := evaluated["evaluations"].get("pseudo_likelihood", {}).get("all"):
+        print(
+            f"\n{result['sentences']:,} sentences: {result['words']:,} words, {result['tokens']:,} tokens, "
+            f"without {result['unknown_tokens']:,} unknown tokens\n"
+        )
         units = ("token", "word")
-        rows = [{"metric": title} | {unit: perplexity(held, metric, unit) for unit in units}
-                for metric, title in names.items()]
+        rows = [
+            {"metric": title} | {unit: estimate_perplexity(result, metric, unit) for unit in units}
+            for metric, title in titles.items()
+        ]
         columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
-        print(markdown(rows, columns))
-    paradigms = judged["answers"].get("pairs", {})
-    for suite, means in judged["summary"].get("pairs", {}).items():
-        print(f"\n{suite}\n\n" + markdown(*of_suite(suite, means, paradigms, names)))
+        print(to_markdown(rows, columns))
+    paradigms = evaluated["evaluations"].get("minimal_pairs", {})
+    for suite, means in evaluated["summary"].get("minimal_pairs", {}).items():
+        print(f"\n{suite}\n\n" + to_markdown(*build_suite_table(suite, means, paradigms, titles)))
     for table in evaluation_tables.TABLES:
-        rows, columns = table(judged)
+        rows, columns = table(evaluated)
         if rows:
-            print("\n" + markdown(rows, columns))
+            print("\n" + to_markdown(rows, columns))
 
 
-def perplexity(held: dict, metric: str, unit: str):
-    """With its interval over sentences, which is even on the scale of its logarithm; none of a single sentence."""
+def estimate_perplexity(result: dict, metric: str, unit: str):
+    """The perplexity per token or word, with an interval over sentences that is symmetric in nats."""
     import math
 
-    from mlm.base.estimates import Estimate, OverItems
+    from mlm.base.estimates import Estimate, ItemInterval
 
-    nats, half = held[metric][f"{unit}_nats"], 1.96 * held[metric][f"{unit}_nats_se"]
-    if held["sentences"] < 2:
+    nats, half_width = result[metric][f"{unit}_nats"], 1.96 * result[metric][f"{unit}_nats_se"]
+    if result["sentences"] < 2:
         return Estimate(math.exp(nats), None, None)
-    return OverItems(*map(math.exp, (nats, nats - half, nats + half)))
+    return ItemInterval(*map(math.exp, (nats, nats - half_width, nats + half_width)))
 
 
-def of_suite(suite: str, means: dict, answers: dict, names: dict[str, str]) -> tuple[list[dict], list]:
+def build_suite_table(suite: str, means: dict, results: dict, titles: dict[str, str]) -> tuple[list[dict], list]:
     """The table of a suite: rows and columns. names: the title of each metric."""
-    from mlm.base.estimates import OverItems, wilson
+    from mlm.base.estimates import ItemInterval, wilson_interval
     from mlm.data.tasks import blimp
     from mlm.report.table import Column
 
-    def row(phenomenon, paradigm, values):
-        found = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": values["pairs"]}
-        for name in names:
-            share = values[f"{name}_accuracy"]
-            low, high = ((values[f"{name}_accuracy_{end}"] for end in ("low", "high")) if "paradigms" in values else
-                         wilson(share, values["pairs"]))
-            found[name] = OverItems(100 * share, 100 * low, 100 * high)
+    def row(phenomenon, paradigm, result):
+        found = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": result["pairs"]}
+        for name in titles:
+            accuracy = result[f"{name}_accuracy"]
+            low, high = (
+                (result[f"{name}_accuracy_{end}"] for end in ("low", "high"))
+                if "paradigms" in result
+                else wilson_interval(accuracy, result["pairs"])
+            )
+            found[name] = ItemInterval(100 * accuracy, 100 * low, 100 * high)
         return found
 
     rows = []
-    for phenomenon, mean in means["phenomena"].items():
-        members = {name.removeprefix(f"{suite}/"): values for name, values in answers.items()
-                   if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon}
-        rows += [row(phenomenon, name, values) for name, values in sorted(members.items())]
-        rows += [row(phenomenon, f"mean of {len(members)}", mean)] if len(members) > 1 else []
+    for phenomenon, phenomenon_mean in means["phenomena"].items():
+        paradigms = {
+            name.removeprefix(f"{suite}/"): values
+            for name, values in results.items()
+            if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon
+        }
+        rows += [row(phenomenon, name, values) for name, values in sorted(paradigms.items())]
+        rows += [row(phenomenon, f"mean of {len(paradigms)}", phenomenon_mean)] if len(paradigms) > 1 else []
     overall = means["overall"]
     rows += [row("overall", f"mean of {overall['paradigms']}", overall)]
-    columns = [Column("phenomenon", "phenomenon"), Column("paradigm", "paradigm"), Column("pairs", "pairs", ",d"),
-               *(Column(metric, f"{title} (%)", ".1f") for metric, title in names.items())]
+    columns = [
+        Column("phenomenon", "phenomenon"),
+        Column("paradigm", "paradigm"),
+        Column("pairs", "pairs", ",d"),
+        *(Column(metric, f"{title} (%)", ".1f") for metric, title in titles.items()),
+    ]
     if means["suite"] == blimp.NAME and overall["pairs"] == blimp.PARADIGMS * blimp.PAIRS:
         rows += [{"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER.items()]
         columns += [Column("paper", "paper (%)", ".1f")]
     return rows, columns
 
 
-def sift(workdirs: list[str]) -> list[str]:
-    """Those of some directories that hold a model to judge. Says first which do not, and which are not fully trained.
+def select_runs(workdirs: list[str]) -> list[str]:
+    """The directories with a trained model. Prints which have none, and which are not fully trained.
 
-    Raises ConfigError where there are directories, and none of them does.
+    Raises ConfigError if several are given and none has a trained model.
     """
-    from mlm.base import errors
-    from mlm.train.run import directory
+    from mlm.base import errors, files
+    from mlm.training.run import directory
 
-    said: dict[str, list[str]] = {}
-    kept = []
+    skipped: dict[str, list[str]] = {}
+    selected = []
     for workdir in workdirs:
-        steps = [int(path.name) for path in directory.checkpoints(workdir).glob("*") if path.name.isdigit()]
+        steps = [int(path.name) for path in directory.checkpoint_folder(workdir).glob("*") if path.name.isdigit()]
         try:
-            origin = directory.read_identity(workdir)
-        except ValueError:
-            said.setdefault("skipped, their config damaged", []).append(workdir)
+            identity = directory.read_identity(workdir)
+        except files.DamagedFile:
+            skipped.setdefault("skipped, damaged config", []).append(workdir)
             continue
-        if origin is None:
-            said.setdefault("skipped, not runs", []).append(workdir)
+        except errors.ConfigError:  # another version: loading it raises an error that says so
+            selected.append(workdir)
+            continue
+        if identity is None:
+            skipped.setdefault("skipped, not runs", []).append(workdir)
         elif not steps:
-            said.setdefault("skipped, no checkpoint yet", []).append(workdir)
+            skipped.setdefault("skipped, no checkpoint yet", []).append(workdir)
         else:
-            kept.append(workdir)
-            if max(steps) < origin["config"]["train.steps"]:
-                said.setdefault("not trained to the end", []).append(
-                    f"{workdir} (step {max(steps):,} of {origin['config']['train.steps']:,})")
-    lines = [f"{what}: {', '.join(those)}" for what, those in said.items()]
-    if len(workdirs) == 1 and not kept:
-        return workdirs  # to open it says more
-    errors.require(bool(kept), "directories", len(workdirs), f"one that can be judged at least; {'; '.join(lines)}")
-    for line in lines:
+            selected.append(workdir)
+            if max(steps) < identity["config"]["train.steps"]:
+                skipped.setdefault("not trained to the end", []).append(
+                    f"{workdir} (step {max(steps):,} of {identity['config']['train.steps']:,})"
+                )
+    notes = [f"{what}: {', '.join(names)}" for what, names in skipped.items()]
+    if len(workdirs) == 1 and not selected:
+        return workdirs  # loading it raises an error with the reason
+    errors.require(
+        bool(selected), "directories", len(workdirs), f"at least one with a trained model; {'; '.join(notes)}"
+    )
+    for line in notes:
         print(line, file=sys.stderr, flush=True)
-    return kept
+    return selected
 
 
-def asked() -> list:
-    """The parts that are the same for every run: similarities, and a task by cloze."""
+def list_common_cases(args) -> list:
+    """The cases that are the same for every run: sentence similarity and prompts."""
     from mlm.base import errors
     from mlm.evaluation import embeddings, few_shot, prompts
 
-    parts = embeddings.similarities("--sts", _STS.value) if _STS.value else []
-    for flag in (_TASK_PATH, _PATTERN, _VERBALISERS, _FEW_SHOT):
-        errors.require(bool(_PROMPT.value) or not flag.value, f"--{flag.name}", flag.value, "--prompt=TASK beside it")
-    if _PROMPT.value:
-        task = prompts.read(_PROMPT.value, _TASK_PATH.value, _PATTERN.value, _VERBALISERS.value)
-        parts.append(prompts.zero_shot(task))
-        if _FEW_SHOT.value:
-            parts += few_shot.parts(task, few_shot.Grid(numbers(_FEW_BATCHES, int), numbers(_FEW_RATES, float),
-                                                        _FEW_STEPS.value, min(few_shot.Grid().every, _FEW_STEPS.value)))
-    errors.require(bool(_BEAMS.value) or not _PAIRS.value, "--pairs", ",".join(_PAIRS.value), "--beams=1,4 beside it")
-    return parts
+    cases = embeddings.list_similarity_cases("--sts", args.sts) if args.sts else []
+    for name in ("task_path", "pattern", "verbalizers", "few_shot"):
+        value = getattr(args, name)
+        errors.require(bool(args.prompt) or not value, f"--{name}", value, "--prompt=TASK with it")
+    if args.prompt:
+        task = prompts.read_task(args.prompt, args.task_path, args.pattern, args.verbalizers)
+        cases.append(prompts.make_zero_shot_case(task))
+        if args.few_shot:
+            cases += few_shot.list_cases(
+                task,
+                few_shot.FewShotGrid(
+                    parse_numbers("few_batches", args, int),
+                    parse_numbers("few_rates", args, float),
+                    args.few_steps,
+                    min(few_shot.FewShotGrid().every, args.few_steps),
+                ),
+            )
+    errors.require(bool(args.beams) or not args.pairs, "--pairs", ",".join(args.pairs), "--beams=1,4 with it")
+    return cases
 
 
-def translated(cfg) -> list:
-    """The parts of --beams for a run."""
+def list_translation_cases(cfg, args) -> list:
+    """The translation cases of a run."""
     from pathlib import Path
 
     from mlm.base import errors
-    from mlm.data.text import aligned
+    from mlm.data.text import parallel_text
     from mlm.evaluation import translation_scores
 
-    beams = numbers(_BEAMS, int)
-    for width in beams:
-        errors.require_at_least(1, "--beams", width)
-    if not (beams and _PAIRS.value):
-        return translation_scores.due(cfg, beams)
-    errors.require(len(_PAIRS.value) < 3, "--pairs", ",".join(_PAIRS.value), "one file, or two separated by a comma")
-    paths = [Path(path) for path in _PAIRS.value]
-    return translation_scores.of_pairs(paths[-1].name, list(aligned.read(paths)), beams)
+    beam_sizes = parse_numbers("beams", args, int)
+    for beam_size in beam_sizes:
+        errors.require_at_least(1, "--beams", beam_size)
+    if not (beam_sizes and args.pairs):
+        return translation_scores.list_due_cases(cfg, beam_sizes)
+    errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
+    paths = [Path(path) for path in args.pairs]
+    return translation_scores.list_pair_cases(paths[-1].name, list(parallel_text.read_pairs(paths)), beam_sizes)
 
 
-def numbers(flag, kind) -> tuple:
+def parse_numbers(name: str, args, kind: type) -> tuple:
     from mlm.base import errors
 
+    words = getattr(args, name)
     try:
-        return tuple(map(kind, flag.value))
+        return tuple(map(kind, words))
     except ValueError:
-        raise errors.ConfigError(f"--{flag.name} = {','.join(flag.value)!r}: expected numbers separated by commas"
-                                 ) from None
+        raise errors.ConfigError(f"--{name} = {','.join(words)!r}: expected numbers separated by commas") from None
 
 
-def main(argv):
+def list_run_cases(run, args, suite, common: list) -> list:
+    """The cases that the arguments ask for, of a loaded run; without any, the held-out sentences."""
+    from mlm.evaluation import embeddings, minimal_pairs
+    from mlm.evaluation.evaluations import EvaluationCase
+
+    cases = minimal_pairs.list_cases(suite) if suite else []
+    only_others = (common or args.anisotropy or args.beams) and not suite
+    if args.sentences or args.max_sentences or not only_others:
+        sentences = read_sentences(run.cfg.data, args)
+        cases = [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences) + cases
+    cases += common + list_translation_cases(run.cfg, args)
+    return cases + ([embeddings.make_anisotropy_case()] if args.anisotropy else [])
+
+
+def read_suite(args):
+    """The minimal pairs of --blimp, or None."""
+    from mlm.base import errors
+    from mlm.data.tasks import blimp
+
+    for name in ("paradigms", "suite"):
+        value = getattr(args, name)
+        errors.require(
+            bool(args.blimp) or not value,
+            f"--{name}",
+            ",".join(value) if name == "paradigms" else value,
+            "--blimp=FOLDER with it",
+        )
+    return blimp.read(args.blimp, args.paradigms, args.max_pairs, args.suite) if args.blimp else None
+
+
+def evaluate_run(workdir: str, args, overrides) -> dict:
+    """Evaluates a run as the arguments say and stores the results; returns {"evaluations", "summary"}."""
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import trained_run
+
+    suite, common = read_suite(args), list_common_cases(args)
+    run = trained_run.load(workdir, overrides)
+    return evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common))
+
+
+def main(words: list[str]) -> None:
     from mlm.base import errors
 
-    if len(argv) < 2:
-        raise errors.ConfigError("expected the directories of runs, such as: python -m mlm.cli.evaluate runs/a")
-    from mlm.data.tasks import blimp
-    from mlm.evaluation import embeddings, evaluation_tasks, minimal_pairs
-    from mlm.evaluation.evaluations import EvaluationCase
-    from mlm.train.run import trained_run
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import trained_run
 
-    command.listen()
-    for flag in (_PARADIGMS, _SUITE):
-        errors.require(bool(_BLIMP.value) or not flag.value, f"--{flag.name}", ",".join(flag.value)
-                      if flag is _PARADIGMS else flag.value, "--blimp=FOLDER beside it")
-    suite = blimp.read(_BLIMP.value, _PARADIGMS.value, _MAX_PAIRS.value, _SUITE.value) if _BLIMP.value else None
-    other = asked()
-    workdirs, failed = sift(argv[1:]), []
+    command.raise_on_interrupt()
+    suite, common = read_suite(args), list_common_cases(args)
+    workdirs, failed = select_runs(args.runs), []
     for workdir in workdirs:
         try:
-            run = trained_run.load(workdir, command.overrides(sys.argv))
-            parts = minimal_pairs.parts(suite) if suite else []
-            if not (other or _EMBEDDINGS.value or _BEAMS.value) or suite or _SENTENCES.value or _MAX_SENTENCES.value:
-                parts = [*(EvaluationCase("sentences", "all", texts) for texts in [sentences(run.cfg.data)] if texts),
-                         *parts]
-            parts += other + translated(run.cfg) + ([embeddings.held_out(run.cfg)] if _EMBEDDINGS.value else [])
-            show(evaluation_tasks.ask(run, parts))
+            run = trained_run.load(workdir, config_flags.overrides)
+            print_evaluations(evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common)))
         except errors.ConfigError as error:
             if len(workdirs) == 1:
                 raise
             failed.append(workdir)
-            print(f"not judged: {workdir}: {error}", file=sys.stderr, flush=True)
+            print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
         else:
-            print(f"\nwritten: {workdir}/judged.json (step {run.step:,})")
+            print(f"\nwritten: {workdir}/evaluations.json (step {run.step:,})")
     if failed:
-        raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be judged: {', '.join(failed)}")
-
-
-if __name__ == "__main__":
-    command.run(main)
+        raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")

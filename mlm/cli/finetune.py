@@ -1,55 +1,62 @@
-"""Fine-tunes a trained run on a task: its model goes on from there, under a head of the task's own.
+"""mlm finetune: fine-tunes a trained run or a Hugging Face folder on a task."""
 
-    python -m mlm.cli.finetune runs/a --config.data.task=sst2 --config.data.task_path=FOLDER
-    python -m mlm.cli.finetune FOLDER --config.data.task=sst2 --config.data.task_path=FOLDER
-
-A row of TASKS (mlm/data/tasks/tasks.py) knows a data set; config.data.task=own reads any other of its formats. The
-model, its tokenizer and its language are the run's; all else is mlm/train/finetuning_recipe.py's RECIPE, or what is set as
---config.NAME=value. The same command again continues, or says that it is done. Result and predictions of dev and test
-lie in runs/a/tasks/TASK, where config.workdir names no other folder. In the place of a run may stand a Hugging Face
-folder; they then lie in runs/NAME/tasks/TASK, NAME being its.
-"""
 import sys
-
-from absl import flags
 
 from mlm.cli import command
 
-_EPOCHS = flags.DEFINE_float("epochs", None, "Passes over the train split, in the place of config.train.steps.",
-                             lower_bound=0.0)
-_FROM_SCRATCH = flags.DEFINE_bool("from_scratch", False, "Draw the first parameters: the same model without its "
-                                  "pretraining, to compare with.")
+DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
+
+    mlm finetune runs/a data.task=sst2 data.task_path=FOLDER
+    mlm finetune FOLDER data.task=own data.task_path=FOLDER data.labelled.format=csv ...
+
+data.task is a task of mlm/data/tasks/tasks.py, a task of the built-in language (topic, pair, tag, subject), or own:
+then data.labelled.* describes the files. Model, tokenizer and language are those of the run. All other fields are those
+of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was interrupted, the same command continues
+it. Results and predictions are written to RUN/tasks/TASK (for a Hugging Face folder: runs/NAME/tasks/TASK), or to
+workdir.
+"""
 
 
-def main(argv):
-    from mlm.base import errors
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION)
+    parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
+    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
+    parser.add_argument(
+        "--from_scratch",
+        action="store_true",
+        help="start from random parameters: the same model without pretraining, for comparison",
+    )
+    return parser
 
-    if len(argv) != 2:
-        raise errors.ConfigError("expected one run, or Hugging Face folder, such as: python -m mlm.cli.finetune runs/a "
-                                 "--config.data.task=sst2 --config.data.task_path=FOLDER")
-    from mlm.base.estimates import scores_of
+
+def main(words: list[str]) -> None:
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    from mlm.base.estimates import read_scores
     from mlm.evaluation import evaluation_tasks
-    from mlm.train import finetuning_recipe
-    from mlm.train.run import log, loop
-    from mlm.train.run.shutdown import Stopped
+    from mlm.training import finetuning_recipe
+    from mlm.training.run import log, loop
+    from mlm.training.run.shutdown import RunStopped
 
-    command.listen()
-    cfg, packed = finetuning_recipe.resolve(command.base(), argv[1].rstrip("/"), command.overrides(sys.argv),
-                                 drawn=_FROM_SCRATCH.value, epochs=_EPOCHS.value)
+    command.raise_on_interrupt()
+    cfg, packed = finetuning_recipe.resolve(
+        config_flags.load_base(),
+        args.model.rstrip("/"),
+        config_flags.overrides,
+        from_scratch=args.from_scratch,
+        epochs=args.epochs,
+    )
     try:
         result = loop.train(cfg, packed)
-        answers = evaluation_tasks.finish(cfg, packed)["answers"]["predictions"]
-    except Stopped as stop:
+        predictions = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
+    except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except log.Diverged as diverged:
-        print(f"error: {diverged}", file=sys.stderr)
+    except log.DivergenceError as error:
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
-    if "test" in answers:
-        of_test = [score for score in scores_of(result) if score.name in answers["test"]]
-        print(f"test: {log.brief(answers['test'], of_test)}")
-
-
-if __name__ == "__main__":
-    command.run(main)
+    print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
+    if "test" in predictions:
+        scores = [score for score in read_scores(result) if score.name in predictions["test"]]
+        print(f"test: {log.format_evaluation(predictions['test'], scores)}")

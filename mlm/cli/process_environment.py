@@ -1,13 +1,14 @@
-"""What libraries read as a process starts: where compiled programs are kept, and how memory is held."""
+"""Environment variables that libraries read when a process starts: JAX's compilation cache, and malloc."""
+
 import os
-import re
 import signal
 import sys
+from collections.abc import Sequence
 
 from mlm.base import machine
 
-# What glibc gave back to the kernel it must fault in again at every step: keep freed memory, one arena, huge pages.
-# Tokenizing threads would wait for that arena: one of them is faster than two.
+# Memory that glibc returns to the kernel must be faulted in again at every step: keep freed memory, in one arena, with
+# huge pages. Tokenizing threads would wait for that arena, so that one thread is faster than two.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -16,18 +17,28 @@ ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-SAYS = re.compile(r"--?(no)?(allocator|flagfile|help|\?)")  # flags that ask for another environment, or for none
 
 
-def compiled() -> dict[str, str]:
-    """Compiled programs are kept in a folder of the user's, so that only the first start of a program compiles it."""
-    folder = machine.cache("compiled")
+def choose_settings(words: Sequence[str]) -> dict[str, str]:
+    """The variables for a command line; without those of malloc if it has --no-tune_malloc."""
+    return compilation_cache_settings() | ({} if "--no-tune_malloc" in words else ALLOCATOR)
+
+
+def compilation_cache_settings() -> dict[str, str]:
+    """JAX keeps compiled programs in a folder of the user, so that only the first start of a program compiles it."""
+    folder = machine.cache_folder("compiled")
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"} if folder else {}
 
 
-def restart(settings: dict[str, str]) -> None:
-    """Starts this very command again, in this process, with those of the settings that the environment is without."""
+def restart_process(settings: dict[str, str]) -> None:
+    """Starts the same command again in this process if the environment lacks one of the settings."""
     if not settings.keys() <= os.environ.keys():
         sys.stdout.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until launch/__init__.py can answer it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until mlm/cli/entry.py handles it
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings | os.environ)
+
+
+def exit_at_once(number, frame):
+    """A signal handler that ends the process at once: an exception in the middle of an import could end in an abort."""
+    os.write(2, b"\nstopped\n")
+    os._exit(128 + number)

@@ -1,240 +1,400 @@
-"""A sweep: lists an experiment's points, says what they would cost, runs those not done, makes its table and report.
+"""mlm sweep: lists, plans, runs, reports or submits the points of an experiment."""
 
-    python -m mlm.launch.sweep list|plan|run|table|report experiments/architectures.py --scale=quick|laptop|paper
-    python -m mlm.launch.sweep submit|status|cancel experiments/architectures.py --scale=paper --on=slurm
-
---config.name=value sets a field of every point. --budget=predictions|flops|seconds gives each point the steps that
-spend what the first one does. Runs and table lie in runs/EXPERIMENT-SCALE[-BUDGET], or in --config.workdir.
-"""
 import contextlib
 import dataclasses
+import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from absl import flags
 
 from mlm.cli import command
 from mlm.launch import kernel_choice
-from mlm.launch.sweep import submit as submitting
+from mlm.launch.sweep import submit
 
-_SCALE = flags.DEFINE_string("scale", "quick", "Which of the experiment's scales to use.")
-_BUDGET = flags.DEFINE_enum("budget", "steps", ["steps", "predictions", "flops", "seconds"], "What all points spend: "
-                            "steps, as the experiment says, or as many predictions, training FLOPs or seconds (on this "
-                            "machine) as the first point in its steps.")
-_WORKERS = flags.DEFINE_integer("workers", 1, "Processes that train points at the same time, the cores divided among "
-                                "them. Leave it at 1 on an accelerator.", lower_bound=1, upper_bound=1024)
-_TOGETHER = flags.DEFINE_integer("together", 0, "Points of one program trained side by side; 0: by the kind of device.",
-                                 lower_bound=0, upper_bound=1024)
-_DEVICE = flags.DEFINE_string("device", "H200",
-                              "plan: the kind of device, one of mlm/launch/cluster/accelerators.py's, or here: " "this machine, on which a few steps of each program are then measured.")
-_EXACT = flags.DEFINE_bool("exact", False, "plan: compile each program for its memory, in 3 to 20 s for each "
-                           "column of that (as it is, with remat, sharded), instead of estimating it.")
-_DEVICES = flags.DEFINE_integer("devices", 1, "plan: how many of them.", lower_bound=1, upper_bound=2**20)
-_UTILISATION = flags.DEFINE_float("utilisation", 0.4, "plan: share of their dense peak that training reaches.",
-                                  lower_bound=0.01, upper_bound=1)
-_POINTS = flags.DEFINE_list("points", [], "Names of points, or patterns such as '*-seed0': of these alone. run then "
-                            "leaves the table to the verb table.")
-VERBS = ("list", "plan", "run", "table", "report", "submit", "status", "cancel")
+VERBS = {
+    "list": "list the points and their state",
+    "plan": "print the time and memory that each point needs",
+    "run": "train the points that are not done, then print the table",
+    "table": "print the table of the finished points",
+    "report": "write a report of the finished points",
+    "submit": "submit the points that are not done to a cluster",
+    "status": "print the state of a submitted sweep's points and jobs",
+    "cancel": "cancel a submitted sweep's jobs",
+}
+DESCRIPTION = f"""Train the points of an experiment and compare them.
+
+    mlm sweep run experiments/architectures.py --scale=quick
+    mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
+
+Verbs:
+{chr(10).join(f"  {verb:8}{purpose}" for verb, purpose in VERBS.items())}
+
+NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table are written
+to runs/EXPERIMENT-SCALE[-BUDGET], or to workdir. A second call continues where the first one stopped.
+"""
+BUDGETS = ("steps", "predictions", "flops", "seconds")
+CLUSTERS = ("slurm", "tpu", "kubernetes")
+
+
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
+    parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
+    parser.add_argument(
+        "experiment", metavar="EXPERIMENT", help="Python file with SCALES, sweep(scale) and table(results)"
+    )
+    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument(
+        "--scale", default="quick", help="one of the experiment's scales, such as quick, laptop or paper (quick)"
+    )
+    parser.add_argument(
+        "--budget",
+        choices=BUDGETS,
+        default="steps",
+        help="what all points spend: steps: as the experiment says | predictions | flops | seconds (on this machine): "
+        "as many as the first point in its steps",
+    )
+    parser.add_argument(
+        "--points",
+        type=command.split_words,
+        default=[],
+        metavar="NAME,...",
+        help="only these points: names, or patterns such as '*-seed0'; run then prints no table",
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--workers",
+        type=command.Number(int, 1, 1024),
+        default=1,
+        help="processes that train points at the same time and share the cores (1); keep 1 on an accelerator",
+    )
+    run.add_argument(
+        "--vmap_runs",
+        type=command.Number(int, 0, 1024),
+        default=0,
+        help="points trained together in one jax.vmap, if they share a program; 0: automatic",
+    )
+    run.add_argument(
+        "--autotune",
+        action="store_true",
+        help="measure again which kernels are faster on this machine (existing runs keep their kernels)",
+    )
+    run.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
+    plan = parser.add_argument_group("plan")
+    plan.add_argument(
+        "--device",
+        default="H200",
+        help="kind of device: a name of mlm/launch/cluster/accelerators.py, or local to measure a few steps of each "
+        "program on this machine (H200)",
+    )
+    plan.add_argument("--devices", type=command.Number(int, 1, 2**20), default=1, help="number of devices (1)")
+    plan.add_argument(
+        "--utilisation",
+        type=command.Number(float, 0.01, 1),
+        default=0.4,
+        help="share of the peak FLOP/s that training reaches (0.4)",
+    )
+    plan.add_argument(
+        "--exact",
+        action="store_true",
+        help="compile each program (3 to 20 s each) for its exact memory, instead of an estimate",
+    )
+    jobs = parser.add_argument_group("submit")
+    jobs.add_argument("--cluster", choices=CLUSTERS, help="kind of cluster")
+    jobs.add_argument("--accelerator", default="", help="a name of mlm/launch/cluster/accelerators.py; empty: CPU")
+    jobs.add_argument(
+        "--hosts",
+        type=command.Number(int, 0, 2**16),
+        default=0,
+        help="hosts that train each point together; 0: all hosts of the accelerator",
+    )
+    jobs.add_argument(
+        "--hours",
+        type=command.Number(float, 0.01, 24 * 365),
+        default=24.0,
+        help="time limit of a job, in hours (24); it saves a checkpoint before the limit and is queued again",
+    )
+    jobs.add_argument(
+        "--max_running",
+        type=command.Number(int, 1, 10_000),
+        default=8,
+        help="maximum number of jobs that run at the same time (8)",
+    )
+    jobs.add_argument(
+        "--points_per_command",
+        type=command.Number(int, 0, 10_000),
+        default=0,
+        help="maximum number of points in a job; 0: automatic, with points of one program together",
+    )
+    jobs.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the cluster, repeatable; a wrong name prints the valid ones",
+    )
+    jobs.add_argument("--dry_run", action="store_true", help="print the files that would be submitted; write nothing")
+    return parser
 
 
 def load_experiment(path: str):
-    """The experiment's module. Raises ConfigError for a file that is none, naming the line where there is one."""
+    """The experiment's module. Raises ConfigError, with the line if possible, if the file is no experiment."""
     from mlm.base import errors, user_code
 
     if not os.path.lexists(path):
-        there = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
-        errors.require_one_of("experiment", path, sorted(str(file) for file in there.glob("*.py")))
-    module = user_code.load("experiment", path, ("SCALES", "sweep", "table"))
-    for name, right, what in (("SCALES", isinstance(module.SCALES, Mapping) and bool(module.SCALES),
-                               "a dict of scales by name, with one at least"),
-                              ("sweep", callable(module.sweep), "a function of a scale"),
-                              ("table", callable(module.table), "a function of results")):
-        errors.require(right, f"experiment {path}: {name}", getattr(module, name), what)
+        folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
+        names = sorted(str(file) for file in folder.glob("*.py"))
+        matches = difflib.get_close_matches(path, names, n=1)
+        hint = (
+            f"did you mean {matches[0]}?" if matches else f"{folder} has {', '.join(Path(name).stem for name in names)}"
+        )
+        raise errors.ConfigError(f"experiment = {path!r}: no such file; {hint}")
+    module = user_code.load_module("experiment", path, ("SCALES", "sweep", "table"))
+    for name, is_valid, expected in (
+        (
+            "SCALES",
+            isinstance(module.SCALES, Mapping) and bool(module.SCALES),
+            "a dict of scales by name, at least one",
+        ),
+        ("sweep", callable(module.sweep), "a function of a scale"),
+        ("table", callable(module.table), "a function of results"),
+    ):
+        errors.require(is_valid, f"experiment {path}: {name}", getattr(module, name), expected)
     return module
 
 
-def points(experiment, argv, verb: str) -> tuple[Path, list]:
-    """The sweep's folder and the resolved config of each point; what the command line sets wins over the experiment."""
+def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[Path, list]:
+    """The sweep's folder and the resolved config of each point. The command line overrides the experiment."""
     from mlm.base import buckets, errors, fields, files, user_code
-    from mlm.launch.sweep import sweep_points as checked
-    from mlm.train.run import directory
+    from mlm.launch.sweep import sweep_points
+    from mlm.training.run import directory
 
-    errors.require_one_of("--scale", _SCALE.value, list(experiment.SCALES))
-    asked = command.overrides(argv)
-    own_steps = _BUDGET.value == "steps"
-    name = f"{Path(experiment.__file__).stem}-{_SCALE.value}" + ("" if own_steps else f"-{_BUDGET.value}")
-    root = files.path(asked.pop("workdir", f"runs/{name}"))
-    shown = verb == "plan" or (verb == "submit" and submitting.dry())  # for which a bucket may be out of reach
-    with contextlib.suppress(*([buckets.OutOfReach] if shown else [])):
-        files.check_folder("config.workdir", str(root), writing=not shown and verb not in ("list", "status"),
-                           schemes=directory.SCHEMES)
-    with user_code.blamed("experiment", experiment.__file__):
-        sweep = experiment.sweep(_SCALE.value)
-    resolved = list(checked.resolved(command.base(), sweep, asked).values())
-    if not own_steps:
+    errors.require_one_of("--scale", args.scale, list(experiment.SCALES))
+    overrides = dict(config_flags.overrides)
+    is_step_budget = args.budget == "steps"
+    name = f"{Path(experiment.__file__).stem}-{args.scale}" + ("" if is_step_budget else f"-{args.budget}")
+    root = files.make_path(overrides.pop("workdir", f"runs/{name}"))
+    is_preview = args.verb == "plan" or args.dry_run  # works without access to the bucket
+    with contextlib.suppress(*([buckets.BucketAccessError] if is_preview else [])):
+        files.check_folder(
+            "config.workdir",
+            str(root),
+            writable=not is_preview and args.verb not in ("list", "status"),
+            schemes=directory.CHECKPOINT_SCHEMES,
+        )
+    with user_code.report_errors("experiment", experiment.__file__):
+        sweep = experiment.sweep(args.scale)
+    resolved = list(sweep_points.resolve_points(config_flags.load_base(), sweep, overrides).values())
+    if not is_step_budget:
         from mlm.launch.sweep import budget
 
-        resolved = budget.rewrite(resolved, _BUDGET.value, root, measure=verb == "run")
+        resolved = budget.apply_budget(resolved, args.budget, root, measure=args.verb == "run")
     configs, names = [], {}
     for name, cfg in zip(sweep, resolved, strict=True):
-        print_ = fields.fingerprint(cfg)
-        if print_ in names:
-            raise errors.ConfigError(f"points {names[print_]} and {name} are the same: the command line sets what the "
-                                     f"sweep varies ({', '.join(f'config.{field}' for field in asked)})")
-        names[print_] = name
-        configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{print_[:6]}")))
-    return root, checked.chosen(configs, _POINTS.value)
+        digest = fields.fingerprint(cfg)
+        if digest in names:
+            raise errors.ConfigError(
+                f"points {names[digest]} and {name} are the same: the command line sets fields that "
+                f"the sweep varies ({', '.join(f'config.{field}' for field in overrides)})"
+            )
+        names[digest] = name
+        configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}")))
+    return root, sweep_points.select_points(configs, args.points)
 
 
-def settings() -> list[str]:
-    """The flags of this command line that say which sweep this is and how its points are trained."""
-    said = [f"--{flag.name}={flag.value}" for flag in (_SCALE, _BUDGET, _WORKERS, _TOGETHER)
-            if flag.value != flag.default or flag is _SCALE]
-    return [*said, *(submitting.flag(name, value) for name, value in command.overrides(sys.argv).items())]
+def format_flags(config_flags: command.ConfigFlags, args) -> list[str]:
+    """The flags of this command line that define the sweep and how its points are trained."""
+    defaults = make_parser()
+    flags = [
+        f"--{name}={getattr(args, name)}"
+        for name in ("scale", "budget", "workers", "vmap_runs")
+        if name == "scale" or getattr(args, name) != defaults.get_default(name)
+    ]
+    return [*flags, *(submit.format_config_flag(name, value) for name, value in config_flags.overrides.items())]
 
 
-def finished(configs) -> list[dict]:
-    """The points that are trained, as reports read them; what is damaged, or of another sweep, is named on stderr."""
+def load_results(configs) -> list[dict]:
+    """The results of the finished points. Prints damaged runs, and runs of another sweep, to stderr."""
     from mlm.launch.sweep import sweep_state
 
-    results, faults = sweep_state.finished(configs)
-    for said in (*faults, sweep_state.strangers(configs)):
-        if said:
-            print(said, file=sys.stderr)
+    results, faults = sweep_state.load_results(configs)
+    for line in (*faults, sweep_state.describe_unmatched_runs(configs)):
+        if line:
+            print(line, file=sys.stderr)
     return results
 
 
-def show(experiment, root: Path, configs) -> None:
-    """Prints and writes the table of the points that are done, saying how many of how many those are, and figures."""
+def print_table(experiment, root: Path, configs) -> None:
+    """Prints and writes the table and the figures of the finished points."""
+    from mlm.base import extras
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
-    results = finished(configs)
+    results = load_results(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
-        found = page.files(root, experiment, results)
-        print(f"\n{table.markdown(found.rows, found.columns)}\n\nwritten in {root}: table.md, .csv, .tex; claims.md; "
-              f"figures/ (.png, .svg, .csv): {', '.join(chart.name for chart in found.charts)}; runs: */")
+        report = page.write_files(root, experiment, results)
+        figures = f"figures/ (.png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
+        if not extras.is_installed("matplotlib"):
+            figures = f"no figures; they need {extras.format_hint('matplotlib', 'report')}"
+        print(
+            f"\n{table.to_markdown(report.rows, report.columns)}\n\nwritten in {root}: table.md, .csv, .tex; "
+            f"claims.md; {figures}"
+        )
 
 
-def plan(configs) -> None:
-    """Prints what the points would cost, each as soon as it is known."""
+def print_plan(configs, args) -> None:
+    """Prints what each point needs, as soon as it is known."""
     import jax
 
     from mlm.base import errors
-    from mlm.launch.cluster import accelerators
+    from mlm.launch.cluster.accelerators import ACCELERATORS
     from mlm.launch.sweep import local_timing, plan
 
-    jax.config.update("jax_platforms", "cpu")  # an accelerator is left to those at work there
-    points, exact = {Path(cfg.workdir).name: cfg for cfg in configs}, _EXACT.value
-    if _DEVICE.value == "here":
-        errors.require(_DEVICES.value == 1, "--devices", _DEVICES.value, "1 beside --device=here, which has its own")
-        found = local_timing.Here({cfg.model.dtype for cfg in configs}, _UTILISATION.value)
-        kind, machine = found.kind(), found.machine
-        asked = plan.Plan(kind, 1, _UTILISATION.value, exact, found.step)
-        peaks = " and ".join(f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices"
-                             for dtype, flops in machine.flops.items())
-        note = (f"On this machine ({machine.devices} x {machine.name}, each {peaks} and {kind.memory / 1e9:.1f} GB), a "
-                f"step as measured, with nothing else at work one hopes")
+    jax.config.update("jax_platforms", "cpu")  # keeps accelerators free for running jobs
+    points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.device == "local"
+    if local:
+        errors.require(
+            args.devices == 1,
+            "--devices",
+            args.devices,
+            "1 with --device=local, which uses the devices of this machine",
+        )
+        timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
+        accelerator, machine = timing.accelerator(), timing.machine
+        options = plan.PlanOptions(accelerator, 1, args.utilisation, args.exact, measure_step=timing.measure_step)
+        peaks = " and ".join(
+            f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices" for dtype, flops in machine.flops.items()
+        )
+        note = (
+            f"On this machine ({machine.num_devices} x {machine.name}, each {peaks}, "
+            f"{accelerator.memory / 1e9:.1f} GB), steps as measured, valid if nothing else runs"
+        )
     else:
-        errors.require_one_of("--device", _DEVICE.value, [*accelerators.KINDS, "here"])
-        kind = accelerators.KINDS[_DEVICE.value]
-        asked = plan.Plan(kind, _DEVICES.value, _UTILISATION.value, exact)
-        note = (f"On {_DEVICES.value} x {_DEVICE.value} (chips: {_DEVICES.value * kind.chips}, each "
-                f"{kind.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {kind.memory / 1e9:.0f} GB; {kind.source}), at "
-                f"{_UTILISATION.value:.0%} of that peak")
-    with contextlib.closing(found) if _DEVICE.value == "here" else contextlib.nullcontext():
-        for line in plan.lines(points, asked):
+        errors.require_one_of("--device", args.device, [*ACCELERATORS, "local"])
+        accelerator = ACCELERATORS[args.device]
+        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.exact)
+        note = (
+            f"On {args.devices} x {args.device} (chips: {args.devices * accelerator.num_chips}, each "
+            f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
+            f"{accelerator.source}), at {args.utilisation:.0%} of that peak"
+        )
+    with contextlib.closing(timing) if local else contextlib.nullcontext():
+        for line in plan.format_plan(points, options):
             print(line, flush=True)
-    how = "as compiled" if exact else "estimated, which may be wrong by a quarter (--exact compiles each step)"
-    print(f"\n{note}; a step fits where it takes at most {plan.USABLE:.0%} of the memory, {how}.")
+    memory_note = "as compiled" if args.exact else "estimated to within a quarter (--exact compiles each step)"
+    print(f"\n{note}; a step fits if it needs at most {plan.USABLE_MEMORY:.0%} of the memory, {memory_note}.")
     if any(cfg.downstream.tasks for cfg in configs):
-        print("What points are fine-tuned for (config.downstream) is not counted.")
-    if _DEVICE.value != "here" and any(cfg.model.dtype != "bfloat16" for cfg in configs):
-        print("Some points compute in float32, for which the peak is lower: --config.model.dtype=bfloat16")
+        print("Fine-tunings (config.downstream) are not counted.")
+    if not local and any(cfg.model.dtype != "bfloat16" for cfg in configs):
+        print("Some points compute in float32, whose peak is lower; model.dtype=bfloat16 is faster.")
 
 
-def train(experiment, root: Path, configs) -> None:
-    """Trains the points not done, shows what there is then, and ends with 1 where a point failed, or 128 + signal."""
+def run_points(experiment, root: Path, configs, args) -> None:
+    """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.launch.sweep import runner, sweep_state
 
-    configs = kernel_choice.each_settled(configs, _WORKERS.value, again=kernel_choice.CALIBRATE.value)
-    with sweep_state.Overview(configs) as view:
-        call = runner.Runner(root, configs, workers=_WORKERS.value, together=_TOGETHER.value)
-        call.run(view)
-    if call.signal is not None:
-        done = len(sweep_state.finished(configs)[0])
-        print(f"stopped; {done} of {len(configs)} points are done; the same command continues")
-        sys.exit(128 + call.signal)
-    if _POINTS.value:
-        print(f"{len(sweep_state.finished(configs)[0])} of {len(configs)} points are done, of those selected")
+    configs = kernel_choice.resolve_sweep_kernels(configs, args.workers, autotune=args.autotune)
+    with sweep_state.SweepDisplay(configs) as display:
+        sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
+        sweep_runner.run(display)
+    if sweep_runner.signal is not None:
+        num_done = len(sweep_state.load_results(configs)[0])
+        print(f"stopped; {num_done} of {len(configs)} points are done; the same command continues")
+        sys.exit(128 + sweep_runner.signal)
+    if args.points:
+        print(f"{len(sweep_state.load_results(configs)[0])} of {len(configs)} selected points are done")
     else:
-        show(experiment, root, configs)
-    if call.failed:
-        print("\n".join([f"{len(call.failed)} failed; the same command tries again:",
-                         *(f"{workdir}: {error}" for workdir, error in call.failed.items())]), file=sys.stderr)
+        print_table(experiment, root, configs)
+    if sweep_runner.failures:
+        print(
+            "\n".join(
+                [
+                    f"{len(sweep_runner.failures)} failed; the same command tries again:",
+                    *(f"{workdir}: {error}" for workdir, error in sweep_runner.failures.items()),
+                ]
+            ),
+            file=sys.stderr,
+        )
         sys.exit(1)
 
 
-def main(argv):
+def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
     from mlm.base import errors
+
+    errors.require(args.cluster is not None, "--cluster", "", f"one of {', '.join(CLUSTERS)}")
+    options = submit.SubmitOptions(
+        args.cluster,
+        args.accelerator,
+        args.hosts,
+        args.hours,
+        args.max_running,
+        args.points_per_command,
+        tuple(args.option),
+        args.dry_run,
+    )
+    submit.submit_sweep(
+        submit.Sweep(
+            path, root, configs, tuple(format_flags(config_flags, args)), config_flags.load_base(), config_flags.path
+        ),
+        options,
+    )
+
+
+def main(words: Sequence[str]) -> None:
+    from mlm.base import errors, extras
     from mlm.launch.sweep import status, subprocess_worker
 
-    if len(argv) != 3:
-        raise errors.ConfigError(f"expected a verb ({', '.join(VERBS)}) and an experiment, such as: "
-                                 "python -m mlm.launch.sweep run experiments/architectures.py --scale=quick")
-    verb, path = argv[1:]
-    errors.require_one_of("verb", verb, VERBS)
-    errors.require(verb == "submit" or not submitting.dry(), "--dry_run", True, f"none beside {verb}")
-    errors.require_number(
-        "--utilisation", _UTILISATION.value, 0.01, 1
-    )  # which the flag's own bounds let pass where it is nan
-    errors.require(not _POINTS.value or verb not in ("table", "report", "cancel"), "--points", ",".join(_POINTS.value),
-                  f"none beside {verb}, which is of all points")
-    experiment = load_experiment(path)
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    errors.require_one_of("verb", args.verb, list(VERBS))
+    errors.require(args.verb == "submit" or not args.dry_run, "--dry_run", True, f"submit with it, not {args.verb}")
+    errors.require(
+        not args.points or args.verb not in ("table", "report", "cancel"),
+        "--points",
+        ",".join(args.points),
+        f"no selection for {args.verb}, which uses all points",
+    )
+    for package in ("jinja2", "matplotlib") if args.verb == "report" else ():
+        extras.import_extra(package, "report", "mlm sweep report")
+    experiment = load_experiment(args.experiment)
     try:
-        root, configs = points(experiment, sys.argv, verb)
-        if verb == "list":
-            listed(configs)
-        elif verb == "plan":
-            plan(configs)
-        elif verb == "run":
-            train(experiment, root, configs)
-        elif verb == "report":
-            report(experiment, root, configs)
-        elif verb == "submit":
-            submitting.submit(submitting.Sweep(path, root, configs, tuple(settings()), command.base(), command.given()))
-        elif verb == "status":
-            status.show(root, configs)
-        elif verb == "cancel":
-            status.cancel(root)
+        root, configs = resolve_sweep(experiment, config_flags, args)
+        if args.verb == "list":
+            list_points(configs, args)
+        elif args.verb == "plan":
+            print_plan(configs, args)
+        elif args.verb == "run":
+            run_points(experiment, root, configs, args)
+        elif args.verb == "report":
+            write_report(experiment, root, configs)
+        elif args.verb == "submit":
+            submit_points(args.experiment, root, configs, config_flags, args)
+        elif args.verb == "status":
+            status.show_status(root, configs)
+        elif args.verb == "cancel":
+            status.cancel_jobs(root)
         else:
-            show(experiment, root, configs)
-    except (subprocess_worker.CannotStart, subprocess_worker.Ended) as error:
+            print_table(experiment, root, configs)
+    except (subprocess_worker.CannotStart, subprocess_worker.WorkerEnded) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def listed(configs) -> None:
-    """Prints where each point stands; one whose steps are unknown has no directory yet, for they are in its name."""
+def list_points(configs, args) -> None:
+    """Prints the state of each point. A point with an unknown number of steps has no directory yet."""
     from mlm.launch.sweep import sweep_state
 
     for cfg in configs:
         workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
-        print(f"{workdir}: {sweep_state.state(cfg)}", flush=True)
-    if not _POINTS.value and (said := sweep_state.strangers(configs)):
-        print(said, file=sys.stderr)
+        print(f"{workdir}: {sweep_state.read_state(cfg)}", flush=True)
+    if not args.points and (line := sweep_state.describe_unmatched_runs(configs)):
+        print(line, file=sys.stderr)
 
 
-def report(experiment, root: Path, configs) -> None:
+def write_report(experiment, root: Path, configs) -> None:
     from mlm.report.pages import sweep as page
 
-    results = finished(configs)
-    path = page.write(root, experiment, results, len(configs))
-    print(f"{len(results)} of {len(configs)} points are done; written: {path}, with figures/ and table.* beside it")
-
-
-if __name__ == "__main__":
-    command.run(main)
+    results = load_results(configs)
+    path = page.write_report(root, experiment, results, len(configs))
+    print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

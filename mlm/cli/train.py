@@ -1,118 +1,207 @@
-"""One run: trains the model of a config, or continues it, or says that it is done.
+"""mlm train: trains the model of a config, or continues its run."""
 
-    python -m mlm.cli.train --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
-
-With --config.init.hub=FOLDER, or --config.init.run=runs/b, it goes on from the model, with the words, of a Hugging
-Face folder or another run.
-
-On several hosts the same command starts on each, with --distributed where the cluster tells JAX who they are (TPU pods,
-SLURM), else with --coordinator, --processes and --process; --expect_processes and --expect_devices say how many there
-are to be. On one host, --local_processes=2 starts two, and all again from the last checkpoint when one dies or hangs.
-
-A run that is there with fewer config.train.steps goes on to more by --longer, where its schedules are such that it is
-then what it had been with so many from the start.
-"""
 import signal
 import sys
 
-from absl import flags
-
 from mlm.cli import command
-from mlm.launch import consistency, kernel_choice, local_processes, supervisor
+from mlm.launch import consistency, kernel_choice, local_processes, rendezvous
 
-_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes that the cluster's environment describes.")
-_COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of process 0, where no cluster tells.")
-_PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator.", lower_bound=1,
-                                  upper_bound=2**20)
-_PROCESS = flags.DEFINE_integer("process", 0, "This process's number, with --coordinator.", lower_bound=0,
-                                upper_bound=2**20)
-_JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for the other processes at the start.",
-                                     lower_bound=1, upper_bound=86_400)
-_LOCAL = flags.DEFINE_integer("local_processes", 0, "Start so many processes of this command on this host, each with "
-                              "its part of the devices, and all again when one dies or hangs; 0: this one alone.",
-                              lower_bound=0, upper_bound=2**10)
-_RESTARTS = flags.DEFINE_integer("restarts", 3, "With --local_processes: how often to start again without coming "
-                                 "further.", lower_bound=0, upper_bound=2**20)
-_HANG = flags.DEFINE_integer("hang_after", 300, "With --local_processes: seconds for a step after which a process "
-                             "hangs; ten times as many where none is made.", lower_bound=1, upper_bound=86_400)
-_EXPECT_PROCESSES = flags.DEFINE_integer("expect_processes", 0, "Stop before compiling where the run has another "
-                                         "number of processes; 0: not checked.", lower_bound=0, upper_bound=2**20)
-_EXPECT_DEVICES = flags.DEFINE_integer("expect_devices", 0, "The same of devices, in all processes together.",
-                                       lower_bound=0, upper_bound=2**20)
-_LONGER = flags.DEFINE_bool("longer", False, "Train the run of this config further, which config.workdir holds with "
-                            "fewer config.train.steps: bit for bit the longer run, for schedules that allow it.")
+DESCRIPTION = """Train the model of a config, or continue its run from the last checkpoint.
+
+    mlm train mask.rate=0.4 train.steps=100 workdir=runs/a
+    mlm train --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
+
+NAME=VALUE and --config.NAME=VALUE set config fields; `mlm config` lists them. init.run=runs/b starts from the
+parameters and vocabulary of another run, init.hub=FOLDER from those of a Hugging Face folder.
+
+Several hosts: start the same command on each. Use --distributed where JAX finds the other processes itself (TPU pods,
+SLURM), else --coordinator, --processes and --process. On one host, --local_processes=2 starts two processes, and
+restarts both from the last checkpoint if one dies or hangs.
+"""
 
 
-def main(argv):
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(prog="mlm train", description=DESCRIPTION)
+    count = command.Number(int, 0, 2**20)
+    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument(
+        "--extend_to",
+        type=command.Number(int, 1, 2**31 - 1),
+        metavar="STEPS",
+        help="extend a finished run to this many steps; equals the longer run bit for bit, if the schedule allows it",
+    )
+    parser.add_argument(
+        "--autotune",
+        action="store_true",
+        help="measure again which kernels are faster on this machine (existing runs keep their kernels)",
+    )
+    parser.add_argument(
+        "--no-tune_malloc",
+        dest="tune_malloc",
+        action="store_false",
+        help="do not tune malloc (tuned, it is faster and never returns memory to the system)",
+    )
+    group = parser.add_argument_group("several processes")
+    group.add_argument(
+        "--distributed", action="store_true", help="join the processes of the cluster, as jax.distributed detects them"
+    )
+    group.add_argument("--coordinator", default="", metavar="HOST:PORT", help="address of process 0")
+    group.add_argument(
+        "--processes", type=command.Number(int, 1, 2**20), default=1, help="with --coordinator: number of processes"
+    )
+    group.add_argument("--process", type=count, default=0, help="with --coordinator: number of this process, from 0")
+    group.add_argument(
+        "--join_timeout",
+        type=command.Number(int, 1, 86_400),
+        default=300,
+        help="seconds to wait for the other processes at the start (300)",
+    )
+    group.add_argument(
+        "--expect_processes",
+        type=count,
+        default=0,
+        help="stop before compilation unless this many processes join; 0: no check",
+    )
+    group.add_argument("--expect_devices", type=count, default=0, help="the same for devices, over all processes")
+    group.add_argument(
+        "--local_processes",
+        type=command.Number(int, 0, 2**10),
+        default=0,
+        help="start this many processes on this host; 0: one, this one",
+    )
+    group.add_argument(
+        "--restarts",
+        type=count,
+        default=3,
+        help="with --local_processes: maximum number of restarts without progress (3)",
+    )
+    group.add_argument(
+        "--hang_after",
+        type=command.Number(int, 1, 86_400),
+        default=300,
+        help="with --local_processes: seconds without a step after which a process counts as hung (300)",
+    )
+    return parser
+
+
+def main(words: list[str]) -> None:
     from mlm.base import errors
 
-    if len(argv) > 1:
-        raise errors.ConfigError(f"unexpected argument {argv[1]!r}: fields are set as --config.name=value")
-    from mlm.launch import rendezvous
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    if args.extend_to:
+        config_flags.overrides["train.steps"] = args.extend_to
+    base = config_flags.load_base()
+    if args.local_processes:
+        errors.require(
+            not (args.coordinator or args.distributed),
+            "--local_processes",
+            args.local_processes,
+            "neither --coordinator nor --distributed with it",
+        )
+        workdir = config_flags.overrides.get("workdir", base.workdir)
+        launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
+        local_processes.check_gpus(launch)
+        # Without JAX: devices belong to the first process that touches them.
+        sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
+    train(base, config_flags.overrides, args)
 
-    if _LOCAL.value:
-        errors.require(not (_COORDINATOR.value or _DISTRIBUTED.value), "--local_processes", _LOCAL.value,
-                      "none beside --coordinator or --distributed")
-        here = local_processes.Asked(_LOCAL.value, _RESTARTS.value, _HANG.value, command.CONFIG.value.workdir)
-        local_processes.check(here)
-        sys.exit(local_processes.run(here, sys.orig_argv[1:]))  # without JAX: devices belong to who touches them first
-    from mlm.base import fields
-    from mlm.base.estimates import scores_of
-    from mlm.data.rows import pack
-    from mlm.evaluation import evaluation_tasks
-    from mlm.train import resolution
-    from mlm.train.run import directory, heartbeat, initialization, log, loop
-    from mlm.train.run.shutdown import Stopped
-    from mlm.train.step import optim, parallel
 
-    command.listen()
-    asked = rendezvous.Asked(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _DISTRIBUTED.value,
-                             _JOIN_TIMEOUT.value)
-    rendezvous.check(asked)
-    errors.require(not (_LONGER.value and (asked.coordinator or asked.distributed)), "--longer", True,
-                  "a single process; once the run is made longer, several can continue it by what its config.json says")
-    cfg = initialization.resolve(command.base(), command.overrides(sys.argv))
+def train(base, overrides, args) -> None:
+    """Trains in this process."""
+    from mlm.base import errors, fields
+    from mlm.base.estimates import read_scores
+    from mlm.training import resolution
+    from mlm.training.run import heartbeat, initialization, log
+    from mlm.training.run.shutdown import RunStopped
+    from mlm.training.step import parallel
+
+    command.raise_on_interrupt()
+    config = rendezvous.RendezvousConfig(
+        args.coordinator, args.processes, args.process, args.distributed, args.join_timeout
+    )
+    rendezvous.check_config(config)
+    errors.require(
+        not (args.extend_to and (args.coordinator or args.distributed)),
+        "--extend_to",
+        args.extend_to,
+        "a single process; when it has extended the run, several processes can continue it",
+    )
+    cfg = initialization.resolve(base, overrides)
     resolution.check(cfg)
-    if asked.coordinator:
-        print(f"process {asked.process} of {asked.processes} waits for the others at {asked.coordinator}, at most "
-              f"{asked.timeout} s (--join_timeout)", flush=True)
-    rendezvous.join(asked)
-    with consistency.bound():
-        consistency.agree("config", consistency.shared(fields.flatten(cfg)) | consistency.program())
-        consistency.agree("devices", parallel.local())
-        consistency.count(_EXPECT_PROCESSES.value, _EXPECT_DEVICES.value)
-        loop.check(cfg)
-        evaluation_tasks.due(cfg)  # raises, before any training, for what could not be asked after it
-        cfg = kernel_choice.settled(cfg, again=kernel_choice.CALIBRATE.value)
-        consistency.agree("paths", {"config.model.disabled_kernels": cfg.model.disabled_kernels})
-        packed = pack.load(cfg)
-        consistency.agree("rows", packed.manifest["inputs"])
-        consistency.agree("end",
-                          {f"what {cfg.workdir} holds": "a result" if directory.end(cfg.workdir).exists() else "none"})
-        if _LONGER.value:
-            cfg = loop.lengthen(cfg, packed)
-            print(f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {optim.warmup(cfg.optim, cfg.train.steps):,} of "
-                  f"them warm-up (config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})", flush=True)
+    if args.coordinator:
+        print(
+            f"process {args.process} of {args.processes} waits at {args.coordinator} for the others, for up to "
+            f"{args.join_timeout} s (--join_timeout)",
+            flush=True,
+        )
+    rendezvous.join_processes(config)
+    with consistency.exit_with_peers():
+        consistency.require_agreement(
+            "config", consistency.shared_fields(fields.flatten(cfg)) | consistency.code_versions()
+        )
+        consistency.require_agreement("devices", parallel.describe_local_devices())
+        consistency.check_devices(args.expect_processes, args.expect_devices)
         try:
-            result = loop.train(cfg, packed)
-            try:
-                evaluation_tasks.finish(cfg, packed)
-            except KeyboardInterrupt:
-                raise Stopped(f"{cfg.workdir} is trained; the same command asks what is left", signal.SIGINT) from None
-        except Stopped as stop:
+            result = run_training(cfg, extend=bool(args.extend_to), autotune=args.autotune)
+        except RunStopped as stop:
             print(stop)
             sys.exit(128 + stop.signal)
-        except errors.ConfigError as error:
-            if parallel.is_multiprocess() or not loop.can_lengthen(cfg, packed):
-                raise
-            raise errors.ConfigError(f"{error}, or give --longer, which trains the run there further") from None
-        except log.Diverged as diverged:
-            print(f"error: {diverged}", file=sys.stderr, flush=True)
-            heartbeat.say(heartbeat.OVER, 0)
+        except log.DivergenceError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            heartbeat.send_heartbeat(heartbeat.FATAL, 0)
             sys.exit(1)
-    print(f"done: {cfg.workdir}: {log.brief(result['evaluation'], scores_of(result))}")
+    print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
 
 
-if __name__ == "__main__":
-    supervisor.supervise()
-    command.run(main, consistency.tell)
+def run_training(cfg, *, extend: bool = False, autotune: bool = False) -> dict:
+    """Trains the model of a resolved config, or continues its run, and runs the evaluations that the config names.
+
+    Args:
+        cfg: the resolved config.
+        extend: trains a finished run on, to the steps of the config.
+        autotune: measures again which kernels are faster on this machine.
+
+    Returns:
+        The run's result.
+
+    Raises:
+        ConfigError: the config cannot be trained here, or the directory holds another run.
+        DivergenceError, RunStopped: as loop.train.
+    """
+    from mlm.base import errors
+    from mlm.data.rows import pack
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import directory, loop
+    from mlm.training.run.shutdown import RunStopped
+    from mlm.training.step import optim, parallel
+
+    loop.check(cfg)
+    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
+    cfg = kernel_choice.resolve_kernels(cfg, autotune=autotune)
+    consistency.require_agreement("kernels", {"config.model.disabled_kernels": cfg.model.disabled_kernels})
+    packed = pack.load(cfg)
+    consistency.require_agreement("rows", packed.manifest["inputs"])
+    result = "a result" if directory.result_file(cfg.workdir).exists() else "none"
+    consistency.require_agreement("end", {f"what {cfg.workdir} holds": result})
+    if extend:
+        cfg = loop.extend_run(cfg, packed)
+        warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
+        print(
+            f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up "
+            f"(config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})",
+            flush=True,
+        )
+    try:
+        result = loop.train(cfg, packed)
+    except errors.ConfigError as error:
+        if parallel.is_multiprocess() or not loop.can_extend(cfg, packed):
+            raise
+        raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
+    try:
+        evaluation_tasks.finish_evaluations(cfg, packed)
+    except KeyboardInterrupt:
+        raise RunStopped(
+            f"{cfg.workdir} is trained; the same command runs the missing evaluations", signal.SIGINT
+        ) from None
+    return result

@@ -1,51 +1,133 @@
-"""Uses a trained model: fills in what is hidden, writes on, embeds texts, finds like ones, says how likely they are.
-
-    python -m mlm.cli.use fill runs/a "The capital of France is [MASK]."
-    python -m mlm.cli.use embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pool=mean
-    python -m mlm.cli.use similar runs/a "A man plays the guitar." --file=texts.txt
-    python -m mlm.cli.use similar runs/a "He sat by the bank of the river" --word=bank --file=texts.txt
-    python -m mlm.cli.use score runs/a "A man plays the guitar." --metric=pll_word_l2r
-    python -m mlm.cli.use predict runs/a/tasks/sst2 "a charming journey"
-    python -m mlm.cli.use cloze runs/a --file=passages.txt
-    python -m mlm.cli.use generate runs/a "Once upon a time" --temperature=0.8 --top_p=0.9 --count=3
-    python -m mlm.cli.use translate runs/a "Ein Mann spielt Gitarre." --beam=4
-    python -m mlm.cli.use attend runs/a "A man plays the guitar." --out=page.html
-    python -m mlm.cli.use export runs/a FOLDER
-    python -m mlm.cli.use serve runs/a runs/b --file=texts.txt
-
-A Hugging Face folder (BERT, RoBERTa or XLM-R, also with a head of labels, or GPT-2: config.json, model.safetensors, a
-tokenizer) stands for a run; export writes one, with a model card. generate without a text begins one; a model that was
-not trained from the left fills the [MASK]s of a text, or --length tokens. cloze ranks passages by how many deleted
-words a model fills in exactly (Taylor 1953), beside Flesch's reading ease. serve shows models side by side on a page of
-this machine, and finds neighbours among the lines of --file. Texts are arguments, else the lines of --file or of
-standard input; a pair's two texts stand apart by a tab, words to tag by white space. A table for a person, with --json
-a line for each text; what is written, as it is.
-From Python: mlm.open("runs/a").
+"""The commands that use a trained model: fill, embed, similar, score, predict, generate, translate, readability,
+attention, export and serve.
 """
+
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from absl import flags
+from mlm.cli import command
 
-from mlm.cli import command, write
-from mlm.serve import app
+EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
+or GPT-2).
+Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
+the words to tag. The output is a table, with --json a line for each text. From Python: mlm.load(MODEL).
+"""
+EXAMPLES = {
+    "fill": 'mlm fill runs/a "The capital of France is [MASK]."',
+    "embed": "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
+    "similar": 'mlm similar runs/a "He sat by the bank of the river" --word=bank --file=texts.txt',
+    "score": 'mlm score runs/a "A man plays the guitar." --metric=pll_word_l2r',
+    "predict": 'mlm predict runs/a/tasks/sst2 "a charming journey"',
+    "generate": 'mlm generate runs/a "Once upon a time" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
+    "translate": 'mlm translate runs/a "Ein Mann spielt Gitarre." --num_beams=4',
+    "readability": "mlm readability runs/a --file=passages.txt",
+    "attention": 'mlm attention runs/a "A man plays the guitar." --out=page.html',
+    "export": "mlm export runs/a FOLDER",
+    "serve": "mlm serve runs/a runs/b --file=texts.txt",
+}
 
-_FILE = flags.DEFINE_string("file", "", "Texts, one a line; similar, serve: those to search.")
-_TOP = flags.DEFINE_integer("top", 5, "fill, similar: how many.", lower_bound=1)
-_LAYER = flags.DEFINE_integer("layer", -1, "embed, similar: 0 the embeddings, -1 the last layer.")
-_POOL = flags.DEFINE_enum("pool", "mean", ["mean", "first"], "embed, similar: the mean over tokens, or [CLS]'s state.")
-_OUT = flags.DEFINE_string("out", "", "embed: the file to write, .npy, a row a text. attend: the page, .html.")
-_METRIC = flags.DEFINE_enum("metric", "pll", ["pll", "pll_word_l2r"], "score: each token hidden alone, or with the "
-                            "rest of its word.")
-_EVERY = flags.DEFINE_integer("every", 5, "cloze: one of so many words is deleted.", lower_bound=2)
-_WORD = flags.DEFINE_string("word", "", "similar: a word of the text, or its number from 1: the words of --file that "
-                            "are most like it in their context.")
-_JSON = flags.DEFINE_bool("json", False, "Lines of JSON.")
+
+def make_parser(name: str) -> command.CommandParser:
+    from mlm.cli.entry import COMMANDS
+
+    purpose = COMMANDS[name][1]
+    parser = command.CommandParser(
+        prog=f"mlm {name}", epilog=EPILOG, description=f"{purpose[0].upper()}{purpose[1:]}.\n\n    {EXAMPLES[name]}"
+    )
+    one_up = command.Number(int, 1)
+    if name == "serve":
+        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 admits other machines")
+        parser.add_argument(
+            "--port", type=command.Number(int, 0, 65_535), default=8000, help="port to listen on; 0: any free port"
+        )
+        parser.add_argument("--file", default="", help="texts to search for similar ones, one a line")
+        return parser
+    parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
+    if name == "export":
+        parser.add_argument("folder", metavar="FOLDER", help="folder to write")
+    else:
+        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
+        parser.add_argument(
+            "--file", default="", help="texts, one a line" + ("; those to search" if name == "similar" else "")
+        )
+    parser.add_argument("--json", action="store_true", help="print lines of JSON")
+    if name in ("fill", "similar"):
+        parser.add_argument("--top_k", type=one_up, default=5, help="how many answers (5)")
+    if name in ("embed", "similar"):
+        parser.add_argument("--layer", type=int, default=-1, help="0: the embeddings; -1: the last layer")
+        parser.add_argument(
+            "--pooling", choices=("mean", "first"), default="mean", help="the mean over tokens, or [CLS]'s state"
+        )
+    if name in ("embed", "attention"):
+        parser.add_argument(
+            "--out",
+            default="",
+            help="file to write: " + (".npy, a row a text" if name == "embed" else "the page, .html"),
+        )
+    if name == "similar":
+        parser.add_argument(
+            "--word",
+            default="",
+            help="a word of the text, or its number from 1: finds the words of "
+            "--file that are most similar in their context",
+        )
+    if name == "score":
+        parser.add_argument(
+            "--metric",
+            choices=("pll", "pll_word_l2r"),
+            default="pll",
+            help="mask each token alone, or with the rest of its word",
+        )
+    if name == "readability":
+        parser.add_argument("--every", type=command.Number(int, 2), default=5, help="delete one of this many words (5)")
+    if name in ("generate", "translate"):
+        parser.add_argument("--num_beams", type=one_up, default=1, help="beams; 1: no beam search")
+        parser.add_argument(
+            "--length_penalty",
+            choices=("none", "mean", "wu"),
+            default="mean",
+            help="with beams: divide a text's log-probability by nothing, its length, or ((5 + length) / 6)^0.6",
+        )
+        parser.add_argument("--num_return_sequences", type=one_up, default=1, help="texts for each")
+    if name == "generate":
+        parser.add_argument(
+            "--temperature",
+            type=command.Number(float, 0.0),
+            default=0.0,
+            help="sample from logits over this; 0: the likeliest token",
+        )
+        parser.add_argument(
+            "--top_k", type=command.Number(int, 0), default=0, help="sample from the k likeliest tokens; 0: from all"
+        )
+        parser.add_argument(
+            "--top_p",
+            type=command.Number(float, 0.0, 1.0),
+            default=1.0,
+            help="sample from the likeliest tokens with this probability together",
+        )
+        parser.add_argument(
+            "--max_length",
+            type=command.Number(int, 0),
+            default=0,
+            help="tokens in all, at most; 0: as many as a row holds",
+        )
+        parser.add_argument("--seed", type=command.Number(int, 0, 2**32 - 1), default=0, help="of the sampling")
+        parser.add_argument(
+            "--unmask_order",
+            choices=("left", "confidence"),
+            help="in places of [MASK]s: left to right, or the surest first",
+        )
+        parser.add_argument(
+            "--tokens_per_step", type=one_up, default=1, help="in places of [MASK]s: tokens filled in a pass"
+        )
+    return parser
 
 
-def numbered(path: str) -> dict[int, str]:
+def read_numbered_lines(path: str) -> dict[int, str]:
     """The lines of a file, or of standard input where it is "", that hold something, by their number from 1."""
     from mlm.base import errors
 
@@ -60,148 +142,234 @@ def numbered(path: str) -> dict[int, str]:
     return found
 
 
-def lines(path: str) -> list[str]:
-    return list(numbered(path).values())
+def read_lines(path: str) -> list[str]:
+    return list(read_numbered_lines(path).values())
 
 
-def writable(ending: str) -> Path:
+def check_output(out: str, ending: str) -> Path:
     """--out, which ends so, where a file can be written."""
     from mlm.base import errors, files
 
-    path = Path(_OUT.value)
-    errors.require(_OUT.value.endswith(ending), "--out", _OUT.value, f"the name of a file to write, FILE{ending}")
-    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", _OUT.value, "a file in a folder that is there")
+    path = Path(out)
+    errors.require(out.endswith(ending), "--out", out, f"the name of a file to write, FILE{ending}")
+    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", out, "a file in a folder that is there")
     files.check_folder("--out", str(path.parent))
     return path
 
 
-def fill(model, texts: list[str]) -> Iterator[dict]:
-    for text, masks in zip(texts, model.fill(texts, top=_TOP.value), strict=True):
+def fill(model, texts: list[str], args) -> Iterator[dict]:
+    for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
         for number, fillings in enumerate(masks):
             for rank, filling in enumerate(fillings):
-                yield {"asked": text, "mask": number, "rank": rank + 1, **filling._asdict()}
+                yield {"prompt": text, "mask": number, "rank": rank + 1, **dataclasses.asdict(filling)}
 
 
-def embed(model, texts: list[str]) -> Iterator[dict]:
+def embed(model, texts: list[str], args) -> Iterator[dict]:
     import numpy as np
 
     from mlm.base import files
 
-    out = writable(".npy")
-    h_SxD = model.embed(texts, layer=_LAYER.value, pool=_POOL.value)
+    out = check_output(args.out, ".npy")
+    h_SxD = model.encode(texts, layer=args.layer, pooling=args.pooling)
     with files.atomic_write(out) as path, path.open("wb") as file:
         np.save(file, h_SxD)
-    yield {"written": _OUT.value, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
+    yield {"written": args.out, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
 
-def similar(model, texts: list[str]) -> Iterator[dict]:
+def similar(model, texts: list[str], args) -> Iterator[dict]:
     from mlm.base import errors
     from mlm.inference import neighbors
 
-    errors.require(bool(_FILE.value), "--file", _FILE.value, "the file of texts to search, one a line")
-    found = numbered(_FILE.value)
+    errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
+    found = read_numbered_lines(args.file)
     number, others = list(found), list(found.values())
-    if _WORD.value:
-        errors.require(_POOL.value == "mean", "--pool", _POOL.value, "mean, over the pieces of --word")
+    if args.word:
+        errors.require(args.pooling == "mean", "--pooling", args.pooling, "mean, over the pieces of --word")
         for text in texts:
-            near = neighbors.nearest(model, text, _WORD.value, others, _TOP.value, _LAYER.value)
-            errors.require(bool(near), "--file", _FILE.value, "a text with a word that this model has entries for")
+            near = neighbors.find_neighbors(model, text, args.word, others, args.top_k, args.layer)
+            errors.require(bool(near), "--file", args.file, "a text with a word that this model has entries for")
             for rank, one in enumerate(near):
-                yield {"asked": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
+                yield {"prompt": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
         return
-    for text, near in zip(texts, model.similar(texts, others, top=_TOP.value, layer=_LAYER.value, pool=_POOL.value),
-                          strict=True):
-        for rank, (place, cosine) in enumerate(near):
-            yield {"asked": text, "rank": rank + 1, "cosine": cosine, "line": number[place], "text": others[place]}
+    for text, near in zip(texts, model.similar(texts, others, args.top_k, args.layer, args.pooling), strict=True):
+        for rank, one in enumerate(near):
+            yield {"prompt": text, "rank": rank + 1, "cosine": one.cosine, "line": number[one.index], "text": one.text}
 
 
-def score(model, texts: list[str]) -> Iterator[dict]:
-    for text, nats in zip(texts, model.score(texts, _METRIC.value).tolist(), strict=True):
+def score(model, texts: list[str], args) -> Iterator[dict]:
+    for text, nats in zip(texts, model.pseudo_log_likelihood(texts, args.metric).tolist(), strict=True):
         yield {"nats": nats, "text": text}
 
 
-def predict(model, texts: list[str]) -> Iterator[dict]:
-    tags = model.cfg.objective == "tag"
+def predict(model, texts: list[str], args) -> Iterator[dict]:
+    tags = model.config.objective == "tagging"
     given = [text.split() if tags else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
         for word, one in zip(text, found, strict=False) if tags else [(" | ".join(text), found)]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 
-def cloze(model, texts: list[str]) -> Iterator[dict]:
-    from mlm.evaluation import readability, reading_ease
+def readability(model, texts: list[str], args) -> Iterator[dict]:
+    from mlm.base import extras
+    from mlm.evaluation import readability as passages
+    from mlm.evaluation import reading_ease
 
-    found = [(one, reading_ease.reading_ease(one.text)) for one in readability.passages(model, texts, _EVERY.value)]
+    extras.import_extra("pyphen", "evaluate", "mlm readability")
+    found = [
+        (one, reading_ease.compute_reading_ease(one.text))
+        for one in passages.measure_readability(model, texts, args.every)
+    ]
     easy = sorted((ease for _, ease in found), reverse=True)
-    for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].share), 1):
-        yield {"rank": rank, "cloze": one.share, "exact": one.exact, "words": one.words,
-               "flesch_rank": easy.index(ease) + 1, "flesch": ease, "text": one.text}
+    for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
+        yield {
+            "rank": rank,
+            "cloze": one.cloze_score,
+            "exact": one.exact,
+            "words": one.words,
+            "flesch_rank": easy.index(ease) + 1,
+            "flesch": ease,
+            "text": one.text,
+        }
 
 
-def attend(model, texts: list[str]) -> Iterator[dict]:
+def attention(model, texts: list[str], args) -> Iterator[dict]:
     """The page of a text, or with --json the numbers of each."""
-    from mlm.base import errors, files
+    from mlm.base import errors, extras, files
     from mlm.inference import attention_maps
-    from mlm.report.pages import attention
+    from mlm.report.pages import attention as attention_page
 
-    if _JSON.value and not _OUT.value:
-        yield from ({"text": text, **attention_maps.plain(attention_maps.ask(model, text))} for text in texts)
+    if args.json and not args.out:
+        for text in texts:
+            yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
         return
-    path = writable(".html")
-    errors.require(len(texts) == 1, "attend", len(texts), "one text, which the page is of")
-    looked = attention_maps.ask(model, texts[0])
-    files.write_text(path, attention.page(model.cfg.workdir, texts[0], **looked._asdict()))
-    yield {"written": _OUT.value, "tokens": len(looked.tokens)}
+    extras.import_extra("jinja2", "report", "mlm attention --out")
+    path = check_output(args.out, ".html")
+    errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
+    looked = attention_maps.compute_attention_maps(model, texts[0])
+    files.write_text(path, attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
+    yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
-def export(model, given: list[str]) -> Iterator[dict]:
+def export(model, texts: list[str], args) -> Iterator[dict]:
+    yield model.save_pretrained(args.folder)
+
+
+def generate(model, texts: list[str], args) -> Iterator[dict]:
+    yield from _number_texts(
+        texts,
+        model.generate(
+            texts,
+            num_beams=args.num_beams,
+            length_penalty=args.length_penalty,
+            temperature=args.temperature,
+            top_k=args.top_k,
+            top_p=args.top_p,
+            max_length=args.max_length,
+            num_return_sequences=args.num_return_sequences,
+            seed=args.seed,
+            unmask_order=args.unmask_order or "",
+            tokens_per_step=args.tokens_per_step,
+        ),
+    )
+
+
+def translate(model, texts: list[str], args) -> Iterator[dict]:
+    yield from _number_texts(
+        texts,
+        model.translate(
+            texts,
+            num_beams=args.num_beams,
+            length_penalty=args.length_penalty,
+            num_return_sequences=args.num_return_sequences,
+        ),
+    )
+
+
+def _number_texts(texts, found) -> Iterator[dict]:
+    for prompt, generated in zip(texts, found, strict=True):
+        for number, one in enumerate(generated, 1):
+            yield {
+                "prompt": prompt,
+                "number": number,
+                "log_prob": one.log_prob,
+                "tokens": one.num_tokens,
+                "text": one.text,
+            }
+
+
+COMMANDS = {
+    "fill": fill,
+    "embed": embed,
+    "similar": similar,
+    "score": score,
+    "predict": predict,
+    "export": export,
+    "attention": attention,
+    "readability": readability,
+    "generate": generate,
+    "translate": translate,
+}
+TEXT_OUTPUT = ("generate", "translate")  # commands whose texts are printed in full, and alone
+FORMATS = {
+    "probability": ".3f",
+    "cosine": ".3f",
+    "nats": ".2f",
+    "log_prob": ".2f",
+    "cloze": ".3f",
+    "flesch": ".1f",
+    "texts": ",d",
+}
+TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this many letters
+
+
+def read_texts(name: str, args) -> list[str]:
+    """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
     from mlm.base import errors
+
+    if name == "export":
+        return []
+    texts = args.texts
+    if name == "generate" and not texts and not args.file:
+        return [""]
+    if not texts:
+        texts = read_lines("" if name == "similar" else args.file)
+    elif args.file and name != "similar":
+        raise errors.ConfigError(f"--file = {args.file!r}: expected texts there or on the command line, not both")
+    errors.require(name == "generate" or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
+    return texts
+
+
+def main(words: list[str]) -> None:
+    name = words[0]
+    args = make_parser(name).parse_words(words[1:])
+    if name == "serve":
+        from mlm.base import extras
+        from mlm.serve import app
+
+        extras.import_extra("jinja2", "serve", "mlm serve")
+
+        app.serve_models(
+            args.models, read_numbered_lines(args.file) if args.file else {}, app.ServeOptions(args.host, args.port)
+        )
+        return
+    texts = read_texts(name, args)
     from mlm.inference import pretrained_io
+    from mlm.report.table import Column, to_markdown
 
-    errors.require(len(given) == 1, "export", given, "one folder to write")
-    yield pretrained_io.write(model, given[0])
-
-
-COMMANDS = {"fill": fill, "embed": embed, "similar": similar, "score": score, "predict": predict, "attend": attend,
-            "cloze": cloze, "generate": write.generate, "translate": write.translate, "export": export}
-WRITTEN = ("generate", "translate")  # whose texts are shown whole, and alone
-FORMS = {"probability": ".3f", "cosine": ".3f", "nats": ".2f", "cloze": ".3f", "flesch": ".1f", "texts": ",d"}
-TEXTS, WIDEST = ("asked", "text"), 80  # columns of texts, of which a table shows so many letters
-
-
-def main(argv):
-    from mlm.base import errors
-
-    wanted = f"python -m mlm.cli.use {'|'.join([*COMMANDS, 'serve'])} RUN [TEXT ...]"
-    if len(argv) < 3:
-        raise errors.ConfigError(f"expected what to do and the directory of a run: {wanted}")
-    _, what, workdir, *texts = argv
-    errors.require_one_of("command", what, [*COMMANDS, "serve"])
-    if what == "serve":
-        app.serve([workdir, *texts], numbered(_FILE.value) if _FILE.value else {})
-    if what == "generate" and not texts and not _FILE.value:
-        texts = [""]
-    elif not texts and what != "export":
-        texts = lines("" if what == "similar" else _FILE.value)
-    elif _FILE.value and what != "similar":
-        raise errors.ConfigError(f"--file = {_FILE.value!r}: expected texts there or on the command line, not both")
-    errors.require(what in ("export", "generate") or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
-    import mlm
-    from mlm.report.table import Column, markdown
-
-    command.listen()
-    found = list(COMMANDS[what](mlm.open(workdir), texts))
-    if _JSON.value:
+    command.raise_on_interrupt()
+    found = list(COMMANDS[name](pretrained_io.load_model(args.model), texts, args))
+    if args.json:
         for row in found:
             print(json.dumps(row, ensure_ascii=False))
         return
-    if what in WRITTEN:
+    if name in TEXT_OUTPUT:
         print("\n\n".join(row["text"] for row in found))
         return
-    found = [{name: value[:WIDEST - 1] + "…" if name in TEXTS and len(value) > WIDEST else value
-              for name, value in row.items()} for row in found]
-    print(markdown(found, [Column(name, name, FORMS.get(name, "")) for name in found[0]]))
-
-
-if __name__ == "__main__":
-    command.run(main)
+    found = [
+        {
+            key: value[: WIDEST - 1] + "…" if key in TEXT_COLUMNS and len(value) > WIDEST else value
+            for key, value in row.items()
+        }
+        for row in found
+    ]
+    print(to_markdown(found, [Column(key, key, FORMATS.get(key, "")) for key in found[0]]))

@@ -1,9 +1,10 @@
-"""Static against contextual: what a model's states tell of sentences, and how much of them is the word alone.
+"""Two evaluations of a model's states: semantic similarity of sentences (STS), and anisotropy.
 
-Letters in array names: K layers, S different sentences, P pairs of them, R rows, W words as they stand in rows, X the
-places of one word.
+Letters in array names: K layers, S distinct sentences, P pairs of them, R examples, W words in those examples, X the
+occurrences of one word.
 """
-from collections.abc import Callable, Sequence
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,264 +13,305 @@ import numpy as np
 
 from mlm import models
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import measure
+from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
 from mlm.data.tasks import splits, tasks
-from mlm.evaluation.evaluations import EvaluationCase
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.inference import batching, masked_queries
+from mlm.inference.similarity import compute_cosines, l2_normalize
 from mlm.objectives import scores
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
 
-TASK = "stsb"                 # the row of TASKS that has two texts and how alike they are
+STS_TASK = "stsb"  # the entry of TASKS with pairs of texts and their similarity
 SPLITS = {"dev": "validation", "test": "test"}
-TOKENS = 2 ** 14              # of held-out text, whose states are compared: as many rows as hold so many
-CONTEXTS = 5                  # rows that a word must stand in to be compared with itself (Ethayarajh 2019, section 3.3)
-SEED = 0                      # of the random states
-FORMAT = 1                    # of the answers: a change of what they mean must change this number
+MAX_TOKENS = 2**14  # of held-out text for anisotropy: as many examples as hold so many tokens
+MIN_CONTEXTS = 5  # examples that must hold a word for self-similarity (Ethayarajh 2019, section 3.3)
+SEED = 0  # of the random words
+FORMAT = 1  # of the results: raise it when their meaning changes
 
 
-def can(cfg: config.Config) -> str:
-    return f"config.model.family is {cfg.model.family}, which reads no text alone" if models.source(cfg) else ""
+def get_unsupported_reason(cfg: config.Config) -> str:
+    return f"config.model.family is {cfg.model.family}, which needs a source" if models.reads_source(cfg) else ""
 
 
-def layers(model: types.Model, params, text: types.Tokens) -> jnp.ndarray:
-    """h_KxBxLxD, float32: the states that are asked about, of the embeddings first, of the last layer at the end."""
-    return model.encode_layers(params["model"], text).astype(jnp.float32)
+def compute_layer_states(model: types.Model, params, tokens: types.Tokens) -> jnp.ndarray:
+    """h_KxBxLxD, float32: the embeddings first, the last layer's states last. params: those of the model alone."""
+    assert model.encode_layers is not None
+    return model.encode_layers(params["model"], tokens).astype(jnp.float32)
 
 
-def similarities(field: str, folder: str) -> list[EvaluationCase]:
-    """What TASK in a folder asks: the similarity of two texts, a part a split.
+def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
+    """A case for each split of STS_TASK in a folder.
 
-    field: what named the folder. Raises ConfigError for a folder that is none, and as splits.source does.
+    field: the setting that names the folder, for errors. Raises ConfigError where there is no such folder, and as
+    splits.source does.
     """
-    errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {TASK}'s files")
-    cfg = tasks.resolve(fields.override(config.Config(), {
-        "data.corpus": "task", "data.task": TASK, "data.task_path": folder}))
+    errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {STS_TASK}'s files")
+    cfg = tasks.resolve(
+        fields.override(config.Config(), {"data.corpus": "task", "data.task": STS_TASK, "data.task_path": folder})
+    )
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     try:
         source = splits.source(cfg)
-        return [EvaluationCase("sts", f"{TASK}/{name}", {"pairs": [[*one.texts,
-                                                                    one.label] for one in source.splits[split]()],
-                                                         "format": FORMAT}) for name, split in SPLITS.items()]
+        pairs = {
+            name: [[*example.texts, example.label] for example in source.splits[split]()]
+            for name, split in SPLITS.items()
+        }
     except errors.ConfigError as error:
         raise errors.ConfigError(f"{field} = {folder!r}: {error}") from None
+    return [
+        EvaluationCase("sts", f"{STS_TASK}/{name}", {"pairs": split_pairs, "format": FORMAT})
+        for name, split_pairs in pairs.items()
+    ]
 
 
-class Sentences(NamedTuple):
-    """Embeddings of sentences, one by the first token, one by all of them, one without any context."""
+class SentenceEmbeddings(NamedTuple):
+    """Three kinds of embeddings of sentences."""
 
-    cls_SxKxD: np.ndarray      # the state of [CLS]
-    mean_SxKxD: np.ndarray     # the mean of the states of all tokens but [CLS] and [SEP]
-    static_SxD: np.ndarray     # the mean of their rows of the embedding table
-    cut: int                   # sentences longer than a row
+    cls_SxKxD: np.ndarray  # the state of [CLS]
+    mean_SxKxD: np.ndarray  # the mean of the states of all tokens but [CLS] and [SEP]
+    static_SxD: np.ndarray  # the mean of these tokens' vectors in the embedding table
+    truncated: int  # how many sentences were truncated
 
 
-def ask_similarities(run: Trained, part: EvaluationCase, told: Callable) -> dict:
-    """How the cosine of two sentences' embeddings goes with the similarity that people see (Cer et al. 2017).
+def evaluate_similarity(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """Correlations of the cosine of two sentences' embeddings with human similarity scores (Cer et al. 2017).
 
-    "spearman" and "pearson", each with its standard error over pairs ("_se"): of the "static" embedding, and for each
-    of "layers" of the "mean" and, where states see both sides, of "cls" (`Sentences`). Beside them "pairs", and how
-    many sentences were "cut".
+    "spearman" and "pearson", each with its standard error over pairs ("_se"), of the "static" embeddings and, for each
+    of "layers", of the "mean" and the "cls" embeddings (`SentenceEmbeddings`). A causal model has no "cls". "truncated"
+    counts truncated sentences.
     """
-    pairs = part.asked["pairs"]
-    texts = list(dict.fromkeys(text for *two, _ in pairs for text in two))
-    number = {text: place for place, text in enumerate(texts)}
-    one_P, other_P = (np.array([number[pair[side]] for pair in pairs]) for side in (0, 1))
-    value_P = np.array([value for *_, value in pairs])
-    found = sentences(run, texts, told)
+    pairs = case.inputs["pairs"]
+    texts = list(dict.fromkeys(text for *pair_texts, _ in pairs for text in pair_texts))
+    index = {text: i for i, text in enumerate(texts)}
+    first_P, second_P = (np.array([index[pair[side]] for pair in pairs]) for side in (0, 1))
+    similarity_P = np.array([value for *_, value in pairs])
+    sentence_embeddings = embed_sentences(run, texts, progress)
 
-    def said(h_SxD):
-        return correlated(cosines(h_SxD[one_P], h_SxD[other_P]), value_P)
+    def correlate(h_SxD):
+        return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
 
-    reads = {"cls": found.cls_SxKxD, "mean": found.mean_SxKxD}
-    if run.cfg.model.context in ("left", "apart"):
-        del reads["cls"]  # from the left, where it stands first, it has seen nothing
-    return {"pairs": len(pairs), "sentences": len(texts), "cut": found.cut, "static": said(found.static_SxD),
-            "layers": [{name: said(h_SxKxD[:, layer]) for name, h_SxKxD in reads.items()}
-                       for layer in range(found.mean_SxKxD.shape[1])]}
-
-
-def work(run: Trained, part: EvaluationCase) -> int:
-    """Batches that a part's sentences take."""
-    texts = {text for *two, _ in part.asked["pairs"] for text in two}
-    return sum(1 for _ in _batches(run, batching.whole(run.tokenizer, sorted(texts))))
-
-
-def cosines(h_PxD, g_PxD) -> np.ndarray:
-    """cosine_P, float64; 0 where one is all zeros. Rounded, so that those of equal texts are equal and share a rank."""
-    return (unit(h_PxD) * unit(g_PxD)).sum(-1).round(9)
+    poolings = {"cls": sentence_embeddings.cls_SxKxD, "mean": sentence_embeddings.mean_SxKxD}
+    if run.cfg.model.context in ("causal", "two_stack"):
+        del poolings["cls"]  # [CLS] comes first, so that it has seen no other token
+    return {
+        "pairs": len(pairs),
+        "sentences": len(texts),
+        "truncated": sentence_embeddings.truncated,
+        "static": correlate(sentence_embeddings.static_SxD),
+        "layers": [
+            {name: correlate(h_SxKxD[:, layer]) for name, h_SxKxD in poolings.items()}
+            for layer in range(sentence_embeddings.mean_SxKxD.shape[1])
+        ],
+    }
 
 
-def unit(h_PxD) -> np.ndarray:
-    h_PxD = np.asarray(h_PxD, np.float64)
-    return h_PxD / np.maximum(np.linalg.norm(h_PxD, axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+def count_units(run: TrainedRun, case: EvaluationCase) -> int:
+    """The number of batches."""
+    texts = {text for *pair_texts, _ in case.inputs["pairs"] for text in pair_texts}
+    return sum(1 for _ in _iterate_batches(run, batching.encode_texts(run.tokenizer, sorted(texts))))
 
 
-def correlated(x_P, y_P) -> dict:
-    columns = scores.correlations(x_P, y_P) | {"weight": np.ones(len(x_P))}
+def compute_correlations(x_P, y_P) -> dict:
+    columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}
     result = {}
-    for score in (scores.spearman("weight"), scores.pearson("weight")):
-        result[score.name], result[f"{score.name}_se"] = measure(score, columns)
+    for score in (scores.build_spearman_score("weight"), scores.build_pearson_score("weight")):
+        result[score.name], result[f"{score.name}_se"] = compute_score(score, columns)
     return result
 
 
-def sentences(run: Trained, texts: Sequence[str], told: Callable = lambda: None) -> Sentences:
-    """The embeddings of some texts, each [CLS] text [SEP] in a row of its own; a longer one is cut."""
-    rows = batching.whole(run.tokenizer, texts)
-    answer = run.program.run.per_row(embedded, run.program.model)
-    found: list = [None] * len(texts)
-    for numbers, ids_BxL in _batches(run, rows):
-        of_B = answer(run.state, run.program.run.put_batch(ids_BxL[parallel.is_local(len(ids_BxL))]), None)
-        for place, number in enumerate(numbers):
-            found[number] = [of[place] for of in of_B]
-        told()
-    return Sentences(*map(np.stack, zip(*found, strict=True)), sum(len(row) > run.cfg.pack.seq_len for row in rows))
+def embed_sentences(
+    run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
+) -> SentenceEmbeddings:
+    """The embeddings of texts, each as [CLS] text [SEP], truncated to config.pack.seq_len tokens."""
+    strategy, length = run.program.strategy, run.cfg.pack.seq_len
+    sequences = batching.encode_texts(run.tokenizer, texts)
+    embed_batch = strategy.jit_per_example(compute_sentence_embeddings, run.program.model)
+    outputs_by_text: list = [None] * len(texts)
+    for indices, ids_BxL in _iterate_batches(run, sequences):
+        local_slice = parallel.process_slice(len(ids_BxL))
+        outputs = embed_batch(run.state, strategy.put_batch(ids_BxL[local_slice]), None)
+        for i, index in enumerate(indices):
+            outputs_by_text[index] = [output[i] for output in outputs]
+        progress()
+    cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs_by_text, strict=True))
+    return SentenceEmbeddings(cls_SxKxD, mean_SxKxD, static_SxD, sum(len(ids) > length for ids in sequences))
 
 
-def embedded(model: types.Model, params, ids_BxL, knobs=None) -> tuple:
-    """The arrays of `Sentences`, by row. params: "model", as a run keeps them. knobs: unused."""
-    h_KxBxLxD = layers(model, params, masked_queries.text(ids_BxL))
-    own_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
-    share_BxL = own_BxL / jnp.maximum(own_BxL.sum(-1, keepdims=True), 1)
+def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:
+    """The arrays of `SentenceEmbeddings`. hparams: unused."""
+    h_KxBxLxD = compute_layer_states(model, params, masked_queries.make_tokens(ids_BxL))
+    is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
+    weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)
     table_VxD = params["model"]["token"]["embedding"].astype(jnp.float32)
-    return (h_KxBxLxD[:, :, 0].swapaxes(0, 1), jnp.einsum("kbld,bl->bkd", h_KxBxLxD, share_BxL),
-            jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], share_BxL))
+    return (
+        h_KxBxLxD[:, :, 0].swapaxes(0, 1),
+        jnp.einsum("kbld,bl->bkd", h_KxBxLxD, weight_BxL),
+        jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], weight_BxL),
+    )
 
 
-def _batches(run, rows):
-    """Rows, cut where they are too long, in full batches alone, which divide among the devices."""
+def _iterate_batches(run, sequences):
+    """Truncated sequences in full batches, which the devices share evenly."""
     length = run.cfg.pack.seq_len
-    return batching.batched([batching.fitted(row, length) for row in rows], length, run.cfg.eval.batch_size, whole=True)
+    return batching.iterate_batches(
+        [batching.truncate_ids(ids, length) for ids in sequences], length, run.cfg.eval.batch_size, full_batches=True
+    )
 
 
-def held_out(cfg: config.Config) -> EvaluationCase:
-    """What is asked of the states of held-out text."""
-    return EvaluationCase("embeddings", "held-out", {"tokens": TOKENS, "contexts": CONTEXTS, "seed": SEED,
-                                                     "format": FORMAT})
+def make_anisotropy_case() -> EvaluationCase:
+    return EvaluationCase(
+        "anisotropy", "held-out", {"tokens": MAX_TOKENS, "contexts": MIN_CONTEXTS, "seed": SEED, "format": FORMAT}
+    )
 
 
-def ask_held_out(run: Trained, part: EvaluationCase, told: Callable) -> dict:
-    """How far the states of held-out text are their words' own, after Ethayarajh 2019 (EMNLP, arXiv:1909.00512).
+def evaluate_anisotropy(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """How contextual a model's states of held-out text are, after Ethayarajh 2019 (EMNLP, arXiv:1909.00512).
 
-    Its contexts are the first rows of the validation split, nothing masked; a word is the pieces that make it, its
-    state their mean. For each of "layers": "anisotropy" (`anisotropy`); over words that stand in CONTEXTS rows or more,
-    once a row, "self_similarity" (his definition 1) and "explained" (his definition 3), and as many random states'
-    "explained_random". "_adjusted" is less the anisotropy, and less the random states'; "_se" the standard error, of
-    anisotropy over rows, of the others over words. Raises ConfigError where no word stands in so many rows.
+    The contexts are the first examples of the validation split, nothing masked. A word's state is the mean of its
+    pieces' states. Each of "layers" has "anisotropy" and, over the words that MIN_CONTEXTS examples or more hold, one
+    occurrence each, "self_similarity" (the paper's definition 1), "explained" (definition 3) and the
+    "explained_random" of as many random words. "self_similarity_adjusted" is less the anisotropy,
+    "explained_adjusted" less "explained_random". "_se" is the standard error: of anisotropy over examples, of the
+    others over words. Raises ConfigError where no word has enough contexts.
     """
-    held, length = run.packed().validation, run.cfg.pack.seq_len
-    rows = min(len(held["ids"]), max(1, TOKENS // length))
-    answer = run.program.run.per_row(states, run.program.model)
-    keys, row_W, h_WxKxD = [], [], []
-    parts = loader.eval_batches(held, batch_size=run.cfg.eval.batch_size, max_rows=rows, **parallel.process_slice())
-    first = 0
-    for batch in parts:
-        h_BxKxLxD = answer(run.state, run.program.run.put_batch(batch), None)
-        ids_BxL = np.asarray(held["ids"][first:min(first + len(h_BxKxLxD), rows)], np.int32)
-        of_keys, of_row, of_h = words(run.tokenizer.starts_word_V, ids_BxL, h_BxKxLxD[:len(ids_BxL)])
-        keys += of_keys
-        row_W.append(of_row + first)
-        h_WxKxD.append(of_h)
-        first += len(ids_BxL)
-    told()
-    row_W, h_WxKxD = np.concatenate(row_W), np.concatenate(h_WxKxD)
-    groups = contexts(keys, row_W)
-    errors.require(bool(groups), f"words of {rows} held-out rows that stand in {CONTEXTS} of them or more", 0, "some")
-    beside = drawn(row_W, [len(place_X) for place_X in groups])
-    return {"rows": rows, "tokens": int((held["ids"][:rows] >= NUM_SPECIAL).sum()), "words": len(groups),
-            "places": sum(map(len, groups)),
-            "layers": [geometry(h_WxKxD[:, layer], row_W, groups, beside) for layer in range(h_WxKxD.shape[1])]}
+    split, strategy = run.load_data().validation, run.program.strategy
+    num_examples = min(len(split["ids"]), max(1, MAX_TOKENS // run.cfg.pack.seq_len))
+    encode_batch = strategy.jit_per_example(compute_states, run.program.model)
+    keys, example_parts, state_parts = [], [], []
+    batches = loader.iterate_eval_batches(
+        split, batch_size=run.cfg.eval.batch_size, max_rows=num_examples, **parallel.get_process_position()
+    )
+    start = 0
+    for batch in batches:
+        h_BxKxLxD = encode_batch(run.state, strategy.put_batch(batch), None)
+        ids_BxL = np.asarray(split["ids"][start : min(start + len(h_BxKxLxD), num_examples)], np.int32)
+        batch_keys, batch_example_W, batch_h_WxKxD = pool_words(
+            run.tokenizer.starts_word_V, ids_BxL, h_BxKxLxD[: len(ids_BxL)]
+        )
+        keys += batch_keys
+        example_parts.append(batch_example_W + start)
+        state_parts.append(batch_h_WxKxD)
+        start += len(ids_BxL)
+    progress()
+    example_W, h_WxKxD = np.concatenate(example_parts), np.concatenate(state_parts)
+    groups = group_contexts(keys, example_W)
+    errors.require(
+        bool(groups), f"words that {MIN_CONTEXTS} or more of {num_examples} held-out examples hold", 0, "some"
+    )
+    random_groups = sample_random_words(example_W, [len(word_X) for word_X in groups])
+    return {
+        "examples": num_examples,
+        "tokens": int((split["ids"][:num_examples] >= NUM_SPECIAL).sum()),
+        "words": len(groups),
+        "occurrences": sum(map(len, groups)),
+        "layers": [
+            measure_geometry(h_WxKxD[:, layer], example_W, groups, random_groups) for layer in range(h_WxKxD.shape[1])
+        ],
+    }
 
 
-def states(model: types.Model, params, batch: types.Batch, knobs=None) -> jnp.ndarray:
-    """h_BxKxLxD of a batch's text as it is. knobs: unused."""
-    return layers(model, params, batch.text).swapaxes(0, 1)
+def compute_states(model: types.Model, params, batch: types.Batch, hparams=None) -> jnp.ndarray:
+    """h_BxKxLxD of a batch, unmasked. hparams: unused."""
+    return compute_layer_states(model, params, batch.text).swapaxes(0, 1)
 
 
-def words(starts_word_V, ids_BxL, h_BxKxLxD) -> tuple[list[bytes], np.ndarray, np.ndarray]:
-    """The words of rows: the pieces of each, as bytes; row_W; and h_WxKxD, the mean of their states.
+def pool_words(starts_word_V, ids_BxL, h_BxKxLxD) -> tuple[list[bytes], np.ndarray, np.ndarray]:
+    """The words of examples: their pieces as bytes, example_W, and h_WxKxD, the means of their pieces' states.
 
-    A word that a row's first token continues, and one with an unknown piece at its beginning, is none.
+    Leaves out words that began in an earlier example, and words that start with an unknown piece.
     """
     ids_T = ids_BxL.reshape(-1)
-    whole_T = ids_T >= NUM_SPECIAL
+    is_text_T = ids_T >= NUM_SPECIAL
     starts_BxL = starts_word_V[ids_BxL] | (ids_BxL < NUM_SPECIAL)
     starts_BxL[:, 0] = True
-    (first_W,) = np.nonzero(starts_BxL.reshape(-1))
-    end_W = np.append(first_W[1:], len(ids_T))
+    (start_W,) = np.nonzero(starts_BxL.reshape(-1))
+    end_W = np.append(start_W[1:], len(ids_T))
     h_TxKxD = h_BxKxLxD.swapaxes(1, 2).reshape(len(ids_T), h_BxKxLxD.shape[1], -1)
-    h_WxKxD = np.add.reduceat(h_TxKxD, first_W) / (end_W - first_W)[:, None, None]
-    kept_W = whole_T[first_W] & starts_word_V[ids_T[first_W]]
-    first_W, end_W = first_W[kept_W], end_W[kept_W]
-    keys = [ids_T[first:end].tobytes() for first, end in zip(first_W, end_W, strict=True)]
-    return keys, first_W // ids_BxL.shape[1], h_WxKxD[kept_W]
+    h_WxKxD = np.add.reduceat(h_TxKxD, start_W) / (end_W - start_W)[:, None, None]
+    valid_W = is_text_T[start_W] & starts_word_V[ids_T[start_W]]
+    start_W, end_W = start_W[valid_W], end_W[valid_W]
+    keys = [ids_T[start:end].tobytes() for start, end in zip(start_W, end_W, strict=True)]
+    return keys, start_W // ids_BxL.shape[1], h_WxKxD[valid_W]
 
 
-def contexts(keys: Sequence[bytes], row_W) -> list[np.ndarray]:
-    """Of each word that stands in CONTEXTS rows or more, its first place in each of them."""
-    places: dict[bytes, dict[int, int]] = {}
-    for place, (key, row) in enumerate(zip(keys, row_W.tolist(), strict=True)):
-        places.setdefault(key, {}).setdefault(row, place)
-    return [np.array(list(of_row.values())) for of_row in places.values() if len(of_row) >= CONTEXTS]
+def group_contexts(keys: Sequence[bytes], example_W) -> list[np.ndarray]:
+    """For each word of MIN_CONTEXTS examples or more, the index of its first occurrence in each of them."""
+    occurrences: dict[bytes, dict[int, int]] = {}
+    for index, (key, example) in enumerate(zip(keys, example_W.tolist(), strict=True)):
+        occurrences.setdefault(key, {}).setdefault(example, index)
+    return [
+        np.array(list(index_by_example.values()))
+        for index_by_example in occurrences.values()
+        if len(index_by_example) >= MIN_CONTEXTS
+    ]
 
 
-def geometry(h_WxD, row_W, groups: Sequence[np.ndarray], beside: Sequence[np.ndarray]) -> dict:
-    """The numbers of `ask_held_out` of one layer.
+def measure_geometry(h_WxD, example_W, groups: Sequence[np.ndarray], random_groups: Sequence[np.ndarray]) -> dict:
+    """The numbers of `evaluate_anisotropy` for one layer.
 
-    groups: the places of each word that is compared with itself; beside: as many random places for each of them.
+    groups: the occurrences of each word. random_groups: as many random words for each of them.
     """
-    mean, error = anisotropy(h_WxD, row_W)
-    own = np.array([self_similarity(h_WxD[place_X]) for place_X in groups])
-    explained, chance = (np.array([explained_variance(h_WxD[place_X]) for place_X in of]) for of in (groups, beside))
-    result = {"anisotropy": mean, "anisotropy_se": error}
-    for name, values in (("self_similarity", own), ("self_similarity_adjusted", own - mean), ("explained", explained),
-                         ("explained_random", chance), ("explained_adjusted", explained - chance)):
+    anisotropy, error = compute_anisotropy(h_WxD, example_W)
+    self_similarity = np.array([compute_self_similarity(h_WxD[word_X]) for word_X in groups])
+    explained_variance, random_variance = (
+        np.array([compute_explained_variance(h_WxD[word_X]) for word_X in word_groups])
+        for word_groups in (groups, random_groups)
+    )
+    result = {"anisotropy": anisotropy, "anisotropy_se": error}
+    for name, values in (
+        ("self_similarity", self_similarity),
+        ("self_similarity_adjusted", self_similarity - anisotropy),
+        ("explained", explained_variance),
+        ("explained_random", random_variance),
+        ("explained_adjusted", explained_variance - random_variance),
+    ):
         result[name] = float(values.mean())
         result[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     return result
 
 
-def anisotropy(h_WxD, row_W) -> tuple[float, float]:
-    """The mean cosine of two words' states, over all pairs that stand in different rows, and its standard error.
+def compute_anisotropy(h_WxD, example_W) -> tuple[float, float]:
+    """The mean cosine over all pairs of words of different examples, and its standard error.
 
-    It is what the mean over random pairs estimates (Ethayarajh 2019, section 3.4), without their chance: a sum of
-    cosines is the product of sums of unit vectors. The error is that of the pairs' projection on single rows (Hoeffding
-    1948). Raises ConfigError where all words stand in one row.
+    Ethayarajh 2019, section 3.4, estimates it from random pairs. The exact mean is as cheap: a sum of cosines is the
+    product of sums of unit vectors. The error is that of a U-statistic over examples (Hoeffding 1948). Raises
+    ConfigError where all words are in one example.
     """
-    u_WxD = unit(h_WxD)
-    _, row_W = np.unique(row_W, return_inverse=True)
-    count_R = np.bincount(row_W)
-    errors.require(len(count_R) > 1, "held-out rows", len(count_R), "two or more with a word in them")
-    sum_RxD = np.zeros((len(count_R), u_WxD.shape[1]))
-    np.add.at(sum_RxD, row_W, u_WxD)
+    unit_WxD = l2_normalize(h_WxD)
+    _, example_W = np.unique(example_W, return_inverse=True)
+    count_R = np.bincount(example_W)
+    errors.require(len(count_R) > 1, "held-out examples", len(count_R), "two or more with a word in them")
+    sum_RxD = np.zeros((len(count_R), unit_WxD.shape[1]))
+    np.add.at(sum_RxD, example_W, unit_WxD)
     others_RxD, others_R = sum_RxD.sum(0) - sum_RxD, count_R.sum() - count_R
     cosine_R, pairs_R = (sum_RxD * others_RxD).sum(-1), (count_R * others_R).astype(np.float64)
     mean = cosine_R.sum() / pairs_R.sum()
-    spread = ((cosine_R - mean * pairs_R) ** 2).sum() * len(count_R) / (len(count_R) - 1)
-    return float(mean), float(2 * np.sqrt(spread) / pairs_R.sum())
+    squares = ((cosine_R - mean * pairs_R) ** 2).sum() * len(count_R) / (len(count_R) - 1)
+    return float(mean), float(2 * np.sqrt(squares) / pairs_R.sum())
 
 
-def self_similarity(h_XxD) -> float:
+def compute_self_similarity(h_XxD) -> float:
     """The mean cosine of all pairs of one word's states."""
     count = len(h_XxD)
-    return float(((unit(h_XxD).sum(0) ** 2).sum() - count) / (count * (count - 1)))
+    return float(((l2_normalize(h_XxD).sum(0) ** 2).sum() - count) / (count * (count - 1)))
 
 
-def explained_variance(h_XxD) -> float:
-    """The largest share of the sum of squares of some states that multiples of one static vector make up.
+def compute_explained_variance(h_XxD) -> float:
+    """The largest share of the states' sum of squares that multiples of one static vector can explain.
 
-    That is the first singular value's square over the sum of all (Ethayarajh 2019, definition 3). States are taken as
-    they are, as defined there; the code beside the paper takes their mean off first.
+    It is the first singular value's square over the sum of all squares (Ethayarajh 2019, definition 3). The states are
+    not centred, as in that definition; the paper's code centres them.
     """
     square_N = np.linalg.svd(np.asarray(h_XxD, np.float64), compute_uv=False) ** 2
     return float(square_N[0] / square_N.sum()) if square_N[0] > 0 else 1.0
 
 
-def drawn(row_W, counts: Sequence[int]) -> list[np.ndarray]:
-    """For each of some counts the places of so many random words, each of another row. row_W: in order."""
-    draws = np.random.default_rng(SEED)
-    _, first_R, words_R = np.unique(row_W, return_index=True, return_counts=True)
-    rows = (draws.permutation(len(first_R))[:count] for count in counts)
-    return [first_R[row_X] + draws.integers(words_R[row_X]) for row_X in rows]
+def sample_random_words(example_W, counts: Sequence[int]) -> list[np.ndarray]:
+    """For each count, the indices of so many random words, each of another example. example_W: sorted."""
+    rng = np.random.default_rng(SEED)
+    _, first_R, words_R = np.unique(example_W, return_index=True, return_counts=True)
+    examples = (rng.permutation(len(first_R))[:count] for count in counts)
+    return [first_R[example_X] + rng.integers(words_R[example_X]) for example_X in examples]

@@ -1,4 +1,5 @@
-"""What a trained run can be asked, by name, and which of it every run is asked when its training ends."""
+"""The evaluations of a trained run by name, and those that follow the training of every run."""
+
 from mlm.base import config
 from mlm.data.rows import pack
 from mlm.evaluation import (
@@ -13,65 +14,83 @@ from mlm.evaluation import (
     minimal_pairs,
     predictions,
     prompts,
+    sentence_scores,
     translation_scores,
 )
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
-from mlm.inference import pseudo_likelihood
-from mlm.train.run import trained_run
+from mlm.training.run import trained_run
 
-EVALUATION_TASKS = {"rates": EvaluationTask(mask_rates.can, mask_rates.ask),
-                    "probes": EvaluationTask(grammar_probes.can, grammar_probes.ask),
-                    "gap": EvaluationTask(loss_decomposition.can, loss_decomposition.ask),
-                    "sentences": EvaluationTask(pseudo_likelihood.can, pseudo_likelihood.ask, pseudo_likelihood.work),
-                    "predictions": EvaluationTask(predictions.can, predictions.ask),
-                    "embeddings": EvaluationTask(embeddings.can, embeddings.ask_held_out),
-                    "distance": EvaluationTask(context_range.can, context_range.ask),
-                    "sts": EvaluationTask(embeddings.can, embeddings.ask_similarities, embeddings.work),
-                    "zero_shot": EvaluationTask(pseudo_likelihood.can, prompts.ask, prompts.work),
-                    "few_shot": EvaluationTask(few_shot.can, few_shot.ask, few_shot.work, few_shot.summary),
-                    "pairs": EvaluationTask(pseudo_likelihood.can, minimal_pairs.ask, pseudo_likelihood.work,
-                                            minimal_pairs.summary),
-                    "translation": EvaluationTask(translation_scores.can, translation_scores.ask),
-                    "tasks": EvaluationTask(finetuned_tasks.can, finetuned_tasks.ask, summary=finetuned_tasks.summary)}
+EVALUATION_TASKS = {
+    "mask_rates": EvaluationTask(mask_rates.get_unsupported_reason, mask_rates.evaluate),
+    "grammar_probes": EvaluationTask(grammar_probes.get_unsupported_reason, grammar_probes.evaluate),
+    "loss_decomposition": EvaluationTask(loss_decomposition.get_unsupported_reason, loss_decomposition.evaluate),
+    "pseudo_likelihood": EvaluationTask(
+        sentence_scores.get_unsupported_reason, sentence_scores.evaluate, sentence_scores.count_units
+    ),
+    "predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate),
+    "anisotropy": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_anisotropy),
+    "context_range": EvaluationTask(context_range.get_unsupported_reason, context_range.evaluate),
+    "sts": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_similarity, embeddings.count_units),
+    "zero_shot": EvaluationTask(sentence_scores.get_unsupported_reason, prompts.evaluate, prompts.count_units),
+    "few_shot": EvaluationTask(
+        few_shot.get_unsupported_reason, few_shot.evaluate, few_shot.count_units, few_shot.summarize
+    ),
+    "minimal_pairs": EvaluationTask(
+        sentence_scores.get_unsupported_reason,
+        minimal_pairs.evaluate,
+        sentence_scores.count_units,
+        minimal_pairs.summarize,
+    ),
+    "translation": EvaluationTask(translation_scores.get_unsupported_reason, translation_scores.evaluate),
+    "finetuned_tasks": EvaluationTask(
+        finetuned_tasks.get_unsupported_reason, finetuned_tasks.evaluate, summarize=finetuned_tasks.summarize
+    ),
+}
 
 
-def due(cfg: config.Config) -> list[EvaluationCase]:
-    """What a run is asked at the end of its training: what its config names, and what its corpus has answers to.
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The cases to evaluate when a run's training ends: those its config names and those its corpus has answers to.
 
-    Raises ConfigError for what cannot be asked here.
+    Raises ConfigError for what cannot be evaluated on this machine.
     """
     if cfg.eval.beams:
-        translation_scores.metrics()
-    return _due(cfg)
+        translation_scores.import_sacrebleu()
+    return _list_due_cases(cfg)
 
 
-def _due(cfg):
-    parts = [EvaluationCase("rates", f"{rate:g}", mask_rates.asked(cfg, rate)) for rate in cfg.eval.mask_rates]
-    if not grammar_probes.can(cfg):
-        parts += [EvaluationCase("probes", name, grammar_probes.asked(cfg)) for name in grammar_probes.names(cfg)]
-    if not loss_decomposition.can(cfg):
-        parts.append(EvaluationCase("gap", "parts", loss_decomposition.asked(cfg)))
-    if not predictions.can(cfg):
-        parts += predictions.parts(cfg)
+def _list_due_cases(cfg):
+    cases = [
+        EvaluationCase("mask_rates", f"{rate:g}", mask_rates.make_inputs(cfg, rate)) for rate in cfg.eval.mask_rates
+    ]
+    if not grammar_probes.get_unsupported_reason(cfg):
+        cases += [
+            EvaluationCase("grammar_probes", name, grammar_probes.make_inputs(cfg))
+            for name in grammar_probes.list_probes(cfg)
+        ]
+    if not loss_decomposition.get_unsupported_reason(cfg):
+        cases.append(EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)))
+    if not predictions.get_unsupported_reason(cfg):
+        cases += predictions.list_cases(cfg)
     if cfg.eval.anisotropy:
-        parts.append(embeddings.held_out(cfg))
+        cases.append(embeddings.make_anisotropy_case())
     if cfg.eval.context_range:
-        parts += context_range.parts(cfg)
+        cases += context_range.list_cases(cfg)
     if cfg.eval.sts:
-        parts += embeddings.similarities("config.eval.sts", cfg.eval.sts)
-    return parts + translation_scores.due(cfg, tuple(map(int, cfg.eval.beams))) + finetuned_tasks.parts(cfg)
+        cases += embeddings.list_similarity_cases("config.eval.sts", cfg.eval.sts)
+    beams = tuple(map(int, cfg.eval.beams))
+    return cases + translation_scores.list_due_cases(cfg, beams) + finetuned_tasks.list_cases(cfg)
 
 
-def missing(cfg: config.Config) -> list[EvaluationCase]:
-    """`judged.missing` of what is due."""
-    return evaluations.missing(cfg, _due(cfg))
+def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The due cases of which a finished run has no result yet, as `evaluations.list_missing_cases` finds them."""
+    return evaluations.list_missing_cases(cfg, _list_due_cases(cfg))
 
 
-def finish(cfg: config.Config, packed: pack.Packed | None = None) -> dict:
-    """`judged.finish` of what is due."""
-    return evaluations.finish(EVALUATION_TASKS, cfg, due(cfg), packed)
+def finish_evaluations(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
+    """Evaluates the due cases that are missing, as `evaluations.finish_evaluations` does."""
+    return evaluations.finish_evaluations(EVALUATION_TASKS, cfg, list_due_cases(cfg), packed)
 
 
-def ask(run: trained_run.Trained, parts: list[EvaluationCase]) -> dict:
-    """`judged.ask` of these questions."""
-    return evaluations.ask(EVALUATION_TASKS, run, parts)
+def evaluate(run: trained_run.TrainedRun, cases: list[EvaluationCase]) -> dict:
+    """Evaluates these cases, as `evaluations.evaluate` does."""
+    return evaluations.evaluate(EVALUATION_TASKS, run, cases)

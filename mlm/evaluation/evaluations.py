@@ -1,118 +1,172 @@
-"""Asking a trained run: what it answered is kept in judged.json, part by part, and is not asked again."""
+"""Evaluates a trained run case by case. evaluations.json keeps each result, so that no case is evaluated twice."""
+
 import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.train.run import directory, trained_run
-from mlm.train.run.progress import Progress
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
+from mlm.training.run import directory, trained_run
+from mlm.training.run.progress import Progress
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
 
-EVERY = 5.0  # seconds between lines of progress
-
-
-class EvaluationTask(NamedTuple):
-    """A row of QUESTIONS."""
-
-    can: Callable                  # (cfg) -> "" or why it cannot be asked of such a run
-    ask: Callable                  # (run, part, told) -> a dict of values; told() after each unit of work
-    work: Callable = lambda run, part: 1   # (run, part) -> units of work
-    summary: Callable = lambda answers: {}  # (answers by part) -> what follows from them all
+PROGRESS_INTERVAL = 5.0  # seconds between progress lines
 
 
 class EvaluationCase(NamedTuple):
-    """What is asked and kept as one."""
+    """One unit of evaluation, whose result evaluations.json keeps under its task and name."""
 
-    question: str
+    task: str  # a key of EVALUATION_TASKS
     name: str
-    asked: Any                     # JSON, whose SHA-256 says what was answered
-    about: dict = {}               # to keep beside the answer  # noqa: RUF012
+    inputs: Any  # JSON; its SHA-256 identifies the case
+    metadata: dict = {}  # noqa: RUF012  JSON, stored beside the result; a NamedTuple's default
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(json.dumps(self.asked).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.inputs).encode()).hexdigest()
 
 
-def unanswered(kept: Mapping, parts: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """The parts that these contents of judged.json do not answer."""
-    answers = kept.get("answers", {})
-    return [part for part in parts if answers.get(part.question, {}).get(part.name, {}).get("sha256") != part.sha256]
+class UnsupportedReason(Protocol):
+    """Tells which runs a task can evaluate."""
+
+    def __call__(self, cfg: config.Config) -> str:
+        """Returns "" for a config whose runs the task can evaluate, else why it cannot."""
+        ...
 
 
-def missing(cfg: config.Config, parts: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """Those of the parts that a finished run has not answered yet. Raises Damaged where its answers are."""
-    kept = directory.read_evaluations(cfg.workdir)
-    if (kept.get("fingerprint"), kept.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
-        return list(parts)
-    return unanswered(kept, parts)
+class ReportProgress(Protocol):
+    """Receives the progress of an evaluation."""
+
+    def __call__(self) -> None:
+        """Marks one unit of work as done."""
 
 
-def finish(questions: Mapping[str, EvaluationTask], cfg: config.Config, parts: Sequence[EvaluationCase],
-           packed: pack.Packed | None = None) -> dict:
-    """Asks a finished run those of the parts that it has not answered yet, and returns all its answers.
+class EvaluateCase(Protocol):
+    """Evaluates a run on one case."""
 
-    packed: its rows, if at hand. Raises ConfigError where a part cannot be asked of the run, Taken where another
-    process is at work in its directory.
+    def __call__(self, run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+        """Returns the case's result, which JSON can hold; calls `progress` after each unit of work."""
+        ...
+
+
+class CountUnits(Protocol):
+    """Counts the work of a case, for its progress."""
+
+    def __call__(self, run: TrainedRun, case: EvaluationCase) -> int:
+        """Returns the case's units of work."""
+        ...
+
+
+class Summarize(Protocol):
+    """Summarises the results of a task."""
+
+    def __call__(self, results: Mapping[str, dict]) -> dict:
+        """Returns a summary of all results of a task, which are given by case name."""
+        ...
+
+
+class EvaluationTask(NamedTuple):
+    """An entry of EVALUATION_TASKS."""
+
+    get_unsupported_reason: UnsupportedReason
+    evaluate: EvaluateCase
+    count_units: CountUnits = lambda run, case: 1
+    summarize: Summarize = lambda results: {}
+
+
+def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
+    """The cases of which `stored`, the contents of evaluations.json, has no result."""
+    evaluations = stored.get("evaluations", {})
+    return [case for case in cases if evaluations.get(case.task, {}).get(case.name, {}).get("sha256") != case.sha256]
+
+
+def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
+    """The cases of which a finished run has no result yet. Raises Damaged for a damaged evaluations.json."""
+    stored = directory.read_evaluations(cfg.workdir)
+    if (stored.get("fingerprint"), stored.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
+        return list(cases)
+    return select_pending(stored, cases)
+
+
+def finish_evaluations(
+    tasks: Mapping[str, EvaluationTask],
+    cfg: config.Config,
+    cases: Sequence[EvaluationCase],
+    packed: pack.PackedDataset | None = None,
+) -> dict:
+    """Evaluates the missing cases of a finished run and returns the contents of evaluations.json.
+
+    Args:
+        tasks: the evaluation tasks by name.
+        cfg: the run's config.
+        cases: all cases that the run should have results of.
+        packed: the run's data, if it is loaded already.
+
+    Raises:
+        ConfigError: a task does not support the run.
+        FolderInUse: another process holds the run's directory.
     """
-    todo = list(parts)
-    with directory.mended():
-        todo = missing(cfg, parts)
-    if not todo:
+    pending = list(cases)
+    with directory.recover_damaged():
+        pending = list_missing_cases(cfg, cases)
+    if not pending:
         return directory.read_evaluations(cfg.workdir)
-    here = {name: value for name, value in fields.flatten(cfg).items()
-            if name == "data.cache" or name.startswith("downstream.")}
-    run = trained_run.load(cfg.workdir, here, packed or pack.load(cfg))
-    with directory.claim(cfg) if parallel.is_primary() else contextlib.nullcontext():
-        return ask(questions, run, todo)
+    local_fields = {
+        name: value
+        for name, value in fields.flatten(cfg).items()
+        if name == "data.cache" or name.startswith("downstream.")
+    }
+    run = trained_run.load(cfg.workdir, local_fields, packed or pack.load(cfg))
+    with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():
+        return evaluate(tasks, run, pending)
 
 
-def ask(questions: Mapping[str, EvaluationTask], run: Trained, parts: Sequence[EvaluationCase]) -> dict:
-    """The contents of judged.json once these parts are answered in it.
+def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequence[EvaluationCase]) -> dict:
+    """Evaluates a run and returns the contents of evaluations.json.
 
-    "fingerprint" and "step" say what was asked; "answers" has each question's answers by part, and "summary" what
-    follows from them. What it holds already of the same step is not asked again, and each answer is written as soon as
-    it is there. Raises ConfigError for what cannot be asked of the run.
+    "fingerprint" and "step" identify the evaluated state, "evaluations" has the results by task and case, "summary" the
+    summaries by task. Results of the same state are reused, and each new one is written at once. Raises ConfigError for
+    a task that does not support the run.
     """
-    for name in {part.question for part in parts}:
-        why = questions[name].can(run.cfg)
-        if why:
-            raise errors.ConfigError(f"run {run.cfg.workdir!r}: cannot be asked for {name}: {why}")
-    found = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "answers": {}, "summary": {}}
-    kept = {}
-    with directory.mended():
-        kept = directory.read_evaluations(run.cfg.workdir)
-    if all(kept.get(name) == found[name] for name in ("fingerprint", "step")):
-        found = kept
-    todo = unanswered(found, parts)
-    units = sum(questions[part.question].work(run, part) for part in todo)
-    progress = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and todo else None
-    heard = time.monotonic()
+    for name in {case.task for case in cases}:
+        reason = tasks[name].get_unsupported_reason(run.cfg)
+        if reason:
+            raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
+    contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
+    stored = {}
+    with directory.recover_damaged():
+        stored = directory.read_evaluations(run.cfg.workdir)
+    if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")):
+        contents = stored
+    pending = select_pending(contents, cases)
+    units = sum(tasks[case.task].count_units(run, case) for case in pending)
+    bar = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and pending else None
+    last_shown = time.monotonic()
 
-    def told(name):
-        nonlocal heard
-        if progress is not None:
-            progress.advance(progress.step + 1)
-            if time.monotonic() - heard > EVERY:
-                heard = time.monotonic()
-                progress.show(name)
+    def advance(name):
+        nonlocal last_shown
+        if bar is not None:
+            bar.advance(bar.step + 1)
+            if time.monotonic() - last_shown > PROGRESS_INTERVAL:
+                last_shown = time.monotonic()
+                bar.show(name)
 
     try:
-        for part in todo:
-            question = questions[part.question]
-            answer = question.ask(run, part, lambda part=part: told(part.name))
-            of_question = found["answers"].setdefault(part.question, {})
-            of_question[part.name] = {"sha256": part.sha256, **part.about, **answer}
-            if summary := question.summary(of_question):
-                found["summary"][part.question] = summary
+        for case in pending:
+            task = tasks[case.task]
+            result = task.evaluate(run, case, lambda case=case: advance(case.name))
+            task_results = contents["evaluations"].setdefault(case.task, {})
+            task_results[case.name] = {"sha256": case.sha256, **case.metadata, **result}
+            if summary := task.summarize(task_results):
+                contents["summary"][case.task] = summary
             if parallel.is_primary():
-                directory.keep_judged(run.cfg.workdir, found)
+                directory.write_evaluations(run.cfg.workdir, contents)
     finally:
-        if progress is not None:
-            progress.close()
-    return found
+        if bar is not None:
+            bar.close()
+    return contents

@@ -1,12 +1,14 @@
-"""Few-shot by cloze: a model goes on learning from a few examples a label, told by their verbalisers (LM-BFF).
+"""Few-shot fine-tuning with prompts: a model learns from a few examples per label, written as masked queries (LM-BFF).
 
-The head that predicts masked words scores them, so that nothing is drawn anew (Gao et al. 2021, section 4.1).
+The head that predicts masked words scores the labels' verbalizers, so that no parameter is initialised anew (Gao et al.
+2021, section 4.1).
 """
+
 import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -15,170 +17,224 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import SHARE, estimate
-from mlm.evaluation import prompts
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.evaluation.prompts import Task
-from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.inference.masked_queries import Cloze
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel, program, trainable, update
+from mlm.base.estimates import FRACTION, estimate_mean
+from mlm.evaluation import prompts, sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation.prompts import PromptTask
+from mlm.inference import masked_queries
+from mlm.inference.masked_queries import MaskedQueries
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel, program, trainable, update
 
-SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples a label; draws of them
-FORMAT = 1                                # of the answers: a change of what they mean must change this number
-# AdamW as transformers has it, no warm-up, no decay of weights: the defaults of the paper's code.
-RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.0, "optim.final_lr_fraction": 0.0, "optim.b1": 0.9,
-          "optim.b2": 0.999, "optim.eps": 1e-8, "optim.weight_decay": 0.0, "optim.clip_norm": 1.0,
-          "train.grad_accum_steps": 1, "finetune.trainable_layers": -1, "finetune.layerwise_lr_decay": 1.0}
+SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples per label; one sample of them per seed
+FORMAT = 1  # of the results: raise it when their meaning changes
+# AdamW as in transformers, without warm-up and weight decay: the defaults of the paper's code.
+RECIPE = {
+    "optim.schedule": "linear",
+    "optim.warmup_fraction": 0.0,
+    "optim.final_lr_fraction": 0.0,
+    "optim.b1": 0.9,
+    "optim.b2": 0.999,
+    "optim.eps": 1e-8,
+    "optim.weight_decay": 0.0,
+    "optim.clip_norm": 1.0,
+    "train.grad_accum_steps": 1,
+    "finetune.trainable_layers": -1,
+    "finetune.layerwise_lr_decay": 1.0,
+}
 
 
-class Grid(NamedTuple):
-    """What is tried for each draw, of which other examples, as many, choose: the paper's, appendix C."""
+class FewShotGrid(NamedTuple):
+    """The trials for each sample; a second sample of the same size selects the best (the paper's appendix C)."""
 
-    batches: tuple[int, ...] = (2, 4, 8)
-    rates: tuple[float, ...] = (1e-5, 2e-5, 5e-5)
+    batch_sizes: tuple[int, ...] = (2, 4, 8)
+    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 5e-5)
     steps: int = 1000
-    every: int = 100   # steps from one look at the examples that choose to the next
+    every: int = 100  # steps between evaluations on the selection sample
 
 
-def can(cfg: config.Config) -> str:
-    return pseudo_likelihood.can(cfg) or ("it runs in several processes, not one" if parallel.is_multiprocess() else "")
+def get_unsupported_reason(cfg: config.Config) -> str:
+    return sentence_scores.get_unsupported_reason(cfg) or (
+        "it runs in several processes, not one" if parallel.is_multiprocess() else ""
+    )
 
 
-def parts(task: Task, grid: Grid) -> list[EvaluationCase]:
-    """What is asked, a part a draw. Raises ConfigError for a grid that trains nothing, and too few examples."""
-    for name, values in (("--few_batches", grid.batches), ("--few_rates", grid.rates)):
+def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
+    """A case for each seed. Raises ConfigError for a grid that trains nothing and for too few examples."""
+    for name, values in (("--few_batches", grid.batch_sizes), ("--few_rates", grid.learning_rates)):
         errors.require(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
-    one = prompts.zero_shot(task)
-    made = []
+    zero_shot = prompts.make_zero_shot_case(task)
+    cases = []
     for seed in SEEDS:
-        train, choose = draw(task.train, len(task.prompt.verbalisers), seed)
-        asked = one.asked | {"train": train, "choose": choose, "seed": seed, "grid": list(grid), "format": FORMAT}
-        made.append(EvaluationCase("few_shot", f"{one.name}/{seed}", asked, one.about))
-    return made
+        train, selection = sample_examples(task.train, len(task.prompt.verbalizers), seed)
+        inputs = zero_shot.inputs | {
+            "train": train,
+            "selection": selection,
+            "seed": seed,
+            "grid": list(grid),
+            "format": FORMAT,
+        }
+        cases.append(EvaluationCase("few_shot", f"{zero_shot.name}/{seed}", inputs, zero_shot.metadata))
+    return cases
 
 
-def draw(examples: list, labels: int, seed: int) -> tuple[list, list]:
-    """The examples to learn from and, as many, those to choose by: SHOTS of each label in a shuffled order, and the
-    next. Shuffled as the paper's code does, by numpy's old generator, so that the same file gives the same examples.
+def sample_examples(examples: list, num_labels: int, seed: int) -> tuple[list, list]:
+    """Samples SHOTS examples of each label to train on, and as many to select a trial by.
+
+    The order is that of the paper's code (numpy's legacy generator), so that the same file gives the same examples.
     Raises ConfigError where a label has too few.
     """
     order = list(range(len(examples)))
     np.random.RandomState(seed).shuffle(order)
-    of_label: dict[int, list] = {number: [] for number in range(labels)}
-    for place in order:
-        of_label[examples[place][-1]].append(examples[place])
-    least = min(map(len, of_label.values()))
-    errors.require(least >= 2 * SHOTS, "examples of the rarest label", least,
-                   f"at least {2 * SHOTS}, half to choose by")
-    first, second = ([one for every in of_label.values() for one in every[start:start + SHOTS]]
-                     for start in (0, SHOTS))
-    return first, second
+    examples_by_label: dict[int, list] = {label: [] for label in range(num_labels)}
+    for index in order:
+        examples_by_label[examples[index][-1]].append(examples[index])
+    min_count = min(map(len, examples_by_label.values()))
+    errors.require(
+        min_count >= 2 * SHOTS,
+        "examples of the rarest label",
+        min_count,
+        f"at least {2 * SHOTS}, half of them to select a trial by",
+    )
+    train, selection = (
+        [example for label_examples in examples_by_label.values() for example in label_examples[start : start + SHOTS]]
+        for start in (0, SHOTS)
+    )
+    return train, selection
 
 
-def objective(verbaliser_C: np.ndarray) -> types.Objective:
-    """The cross-entropy of the right label, by the verbalisers' logits alone; rows bring label_B and place_B."""
-    def loss(params, model, batch, key_B, knobs, *, train, view=0):
+def build_objective(verbalizer_C: np.ndarray) -> types.Objective:
+    """The cross-entropy of the label over the verbalizers' logits alone. Batches carry label_B and position_B."""
+
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         h_BxLxD = model.encode(params["model"], batch.text, key_B=key_B if train else None)[0]
-        h_BxD = jnp.take_along_axis(h_BxLxD, batch.labels["place_B"][:, None, None], axis=1)[:, 0]
-        log_prob_BxC = jax.nn.log_softmax(model.logits(params["model"], h_BxD)[:, verbaliser_C])
+        h_BxD = jnp.take_along_axis(h_BxLxD, batch.labels["position_B"][:, None, None], axis=1)[:, 0]
+        log_prob_BxC = jax.nn.log_softmax(model.logits(params["model"], h_BxD)[:, verbalizer_C])
         nats_B = -jnp.take_along_axis(log_prob_BxC, batch.labels["label_B"][:, None], axis=1)[:, 0]
         return types.LossSums({"prompt": nats_B}, {"prompt": jnp.ones_like(nats_B)}, {})
 
-    return types.Objective(init=lambda key, model: {}, loss=loss, asked=None, scores=())
+    def eval_mask(text, key_B, hparams):
+        raise AssertionError("a prompt is scored by its labels")
+
+    return types.Objective(init=lambda key, model: {}, loss=loss, eval_mask=eval_mask, scores=())
 
 
-def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
-    """`prompts.ask` of dev, after learning from SHOTS examples a label by the trial that SHOTS others choose.
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """`prompts.evaluate` of the dev split, by the best of the trained models.
 
-    "chosen": its batch, learning rate and steps, and the accuracy on those others, on which ties go to the higher
-    probability. Raises ConfigError as `prompts.ask` does.
+    "selected" holds the batch size, learning rate and steps of the trial with the best accuracy on the selection
+    sample, and that accuracy; ties go to the higher probability. Raises ConfigError as `prompts.evaluate` does.
     """
-    said, size = part.asked, run.cfg.eval.batch_size
-    grid, verbaliser_C = Grid(*said["grid"]), prompts.entries(run.tokenizer, said["verbalisers"])
-    (train, _), (choose, _), (dev, cut) = (
-        prompts.rows(run.tokenizer, said["pattern"], said[name], run.cfg.pack.seq_len)
-        for name in ("train", "choose", "examples"))
-    train_N, choose_N, dev_N = (np.array([number for *_, number in said[name]], np.int32)
-                                for name in ("train", "choose", "examples"))
-    params = run.program.run.get_state(run.state).params
+    inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
+    grid = FewShotGrid(*inputs["grid"])
+    verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["verbalizers"])
+    (train, _), (selection, _), (dev, truncated) = (
+        prompts.build_queries(run.tokenizer, inputs["pattern"], inputs[name], run.cfg.pack.seq_len)
+        for name in ("train", "selection", "examples")
+    )
+    train_label_N, selection_label_N, dev_label_N = (
+        np.array([label for *_, label in inputs[name]], np.int32) for name in ("train", "selection", "examples")
+    )
+    params = run.program.strategy.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
-    for batch in grid.batches:
-        cfg = fields.override(run.cfg, RECIPE | {"train.batch_size": batch, "train.steps": grid.steps})
-        goal, steps, score = compiled(cfg, objectives.telling(cfg, run.program.model), verbaliser_C.tobytes())
-        for rate in grid.rates:
-            knobs = program.knobs(cfg)._replace(seed=np.uint32(said["seed"]), learning_rate=np.float32(rate))
-            state = steps.put_state(begin(cfg, goal, params, knobs))
-            for step, given in enumerate(batches(train, train_N, batch, grid.steps, said["seed"]), 1):
-                state, _ = steps.train_step(state, steps.put_batch(given), knobs)
+    for batch_size in grid.batch_sizes:
+        cfg = fields.override(run.cfg, RECIPE | {"train.batch_size": batch_size, "train.steps": grid.steps})
+        model = objectives.shift_states(cfg, run.program.model)
+        objective, strategy, score = compile_steps(cfg, model, verbalizer_C.tobytes())
+        for rate in grid.learning_rates:
+            hparams = program.make_train_hparams(cfg)._replace(
+                seed=np.uint32(inputs["seed"]), learning_rate=np.float32(rate)
+            )
+            state = strategy.put_state(init_state(cfg, objective, params, hparams))
+            train_batches = iterate_batches(train, train_label_N, batch_size, grid.steps, inputs["seed"])
+            for step, batch in enumerate(train_batches, 1):
+                state, _ = strategy.train_step(state, strategy.put_batch(batch), hparams)
                 if step % grid.every and step < grid.steps:
                     continue
-                found = quality(score(state, choose, size), choose_N)
-                told()
-                if found > best[0]:
-                    best = (found, {"batch": batch, "rate": rate, "steps": step}, steps.get_state(state), steps, score)
-    (accuracy, _), chosen, state, steps, score = best
-    predicted_N = score(steps.put_state(state), dev, size).argmax(-1)
-    return {"examples": len(dev_N), "cut": cut, "seed": said["seed"], "trials": len(grid.batches) * len(grid.rates),
-            "chosen": chosen | {"accuracy": accuracy}, **prompts.judged(predicted_N, dev_N, said)}
+                quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
+                progress()
+                if quality > best[0]:
+                    trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
+                    best = (quality, trial, strategy.get_state(state), strategy, score)
+    (accuracy, _), trial, state, strategy, score = best
+    predicted_N = score(strategy.put_state(state), dev, eval_batch_size).argmax(-1)
+    return {
+        "examples": len(dev_label_N),
+        "truncated": truncated,
+        "seed": inputs["seed"],
+        "trials": len(grid.batch_sizes) * len(grid.learning_rates),
+        "selected": trial | {"accuracy": accuracy},
+        **prompts.compute_scores(predicted_N, dev_label_N, inputs),
+    }
 
 
-@functools.lru_cache(maxsize=8)  # all draws share what is compiled
-def compiled(cfg: config.Config, model: types.Model, verbalisers: bytes) -> tuple:
-    """The objective, the steps of one device, and (state, clozes, rows of a batch) -> log_prob_NxC there."""
-    goal = objective(np.frombuffer(verbalisers, np.int32))
-    steps = parallel.one_device(functools.partial(update.train_step, cfg, model, goal))
-    answer = steps.per_row(prompts.by_label, model, verbalisers)
+@functools.lru_cache(maxsize=8)  # all samples share the compiled functions
+def compile_steps(cfg: config.Config, model: types.Model, verbalizers: bytes) -> tuple:
+    """The objective, its steps on one device, and a function (state, queries, batch_size) -> log_prob_NxC."""
+    objective = build_objective(np.frombuffer(verbalizers, np.int32))
+    strategy = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
+    score_batch = strategy.jit_per_example(prompts.compute_label_log_probs, model, verbalizers)
 
-    def score(state, asked, size):
-        return prompts.answered(lambda one: answer(state, steps.put_batch(one), None), asked, size, lambda: None)
+    def score(state, queries, batch_size):
+        return prompts.score_queries(
+            lambda batch: score_batch(state, strategy.put_batch(batch), None), queries, batch_size, lambda: None
+        )
 
-    return goal, steps, score
+    return objective, strategy, score
 
 
-def begin(
-    cfg: config.Config, goal: types.Objective, params: types.Params, knobs: types.TracedHparams
+def init_state(
+    cfg: config.Config, objective: types.Objective, params: types.Params, hparams: types.TracedHparams
 ) -> types.TrainState:
     """A state at step 0 with a run's parameters (numpy), without those of its objective."""
     params = {"model": params["model"], "objective": {}}
-    part = trainable.moving(params, update.frozen(cfg, goal))
-    return types.TrainState(np.int32(0), params, update.transform(cfg, part, knobs).init(part))
+    trainable_params = trainable.select_trainable(params, update.make_freeze_rule(cfg, objective))
+    opt_state = update.build_optimizer(cfg, trainable_params, hparams).init(trainable_params)
+    return types.TrainState(np.int32(0), params, opt_state)
 
 
-def batches(train: Cloze, label_N, size: int, steps: int, seed: int) -> Iterator[types.Batch]:
-    """So many batches of the examples, which every pass takes in a new order."""
-    draws, text = np.random.default_rng(seed), types.Tokens(*map(np.asarray, masked_queries.text(train.ids_BxL)))
-    places = itertools.chain.from_iterable(draws.permutation(len(label_N)) for _ in itertools.count())
-    for _ in range(steps):
-        rows_B = np.fromiter(itertools.islice(places, size), int, size)
-        labels = {"place_B": train.place_B[rows_B], "label_B": label_N[rows_B]}
-        yield types.Batch(types.Tokens(*(x[rows_B] for x in text)), labels, np.arange(size, dtype=np.int32))
+def iterate_batches(train: MaskedQueries, label_N, batch_size: int, num_steps: int, seed: int) -> Iterator[types.Batch]:
+    """Batches of the examples, in a new order for every epoch."""
+    rng = np.random.default_rng(seed)
+    tokens = types.Tokens(*map(np.asarray, masked_queries.make_tokens(train.ids_BxL)))
+    indices = itertools.chain.from_iterable(rng.permutation(len(label_N)) for _ in itertools.count())
+    for _ in range(num_steps):
+        index_B = np.fromiter(itertools.islice(indices, batch_size), int, batch_size)
+        labels = {"position_B": train.position_B[index_B], "label_B": label_N[index_B]}
+        yield types.Batch(types.Tokens(*(x[index_B] for x in tokens)), labels, np.arange(batch_size, dtype=np.int32))
 
 
-def quality(log_prob_NxC, label_N) -> tuple[float, float]:
-    """Accuracy, and the mean log-probability of the right label among the labels."""
+def compute_quality(log_prob_NxC, label_N) -> tuple[float, float]:
+    """The accuracy, and the mean log-probability of the correct label among the labels."""
     log_prob_NxC = log_prob_NxC - np.logaddexp.reduce(log_prob_NxC, axis=-1, keepdims=True)
-    right_N = log_prob_NxC.argmax(-1) == label_N
-    return float(right_N.mean()), float(log_prob_NxC[np.arange(len(label_N)), label_N].mean())
+    correct_N = log_prob_NxC.argmax(-1) == label_N
+    return float(correct_N.mean()), float(log_prob_NxC[np.arange(len(label_N)), label_N].mean())
 
 
-def work(run: Trained, part: EvaluationCase) -> int:
-    """Looks at the examples that choose."""
-    grid = Grid(*part.asked["grid"])
-    return len(grid.batches) * len(grid.rates) * -(-grid.steps // grid.every)
+def count_units(run: TrainedRun, case: EvaluationCase) -> int:
+    """The number of evaluations on the selection sample."""
+    grid = FewShotGrid(*case.inputs["grid"])
+    return len(grid.batch_sizes) * len(grid.learning_rates) * -(-grid.steps // grid.every)
 
 
-def summary(answers: Mapping[str, dict]) -> dict:
-    """The accuracy of each task and prompt over the draws, with its 95% interval ("_low", "_high") where three or more
-    give one, and the SHA-256 of what was asked.
+def summarize(results: Mapping[str, dict]) -> dict:
+    """The mean accuracy of each task and prompt over the samples, with the SHA-256 of all inputs.
+
+    Three or more samples also give its 95% interval ("_low", "_high").
     """
-    found: dict[str, list[dict]] = {}
-    for name, answer in sorted(answers.items()):
-        found.setdefault(name.partition("/")[0], []).append(answer)
-    made = {}
-    for key, draws in found.items():
-        mean, low, high = estimate((one["accuracy"] for one in draws), SHARE)
-        asked = hashlib.sha256(json.dumps([one["sha256"] for one in draws]).encode()).hexdigest()
-        made[key] = {"task": draws[0]["task"], "draws": len(draws), "accuracy": mean, "accuracy_low": low,
-                     "accuracy_high": high, "sha256": asked}
-    return made
+    results_by_prompt: dict[str, list[dict]] = {}
+    for name, result in sorted(results.items()):
+        results_by_prompt.setdefault(name.partition("/")[0], []).append(result)
+    summary = {}
+    for key, samples in results_by_prompt.items():
+        mean, low, high = estimate_mean((sample["accuracy"] for sample in samples), FRACTION)
+        sha256 = hashlib.sha256(json.dumps([sample["sha256"] for sample in samples]).encode()).hexdigest()
+        summary[key] = {
+            "task": samples[0]["task"],
+            "samples": len(samples),
+            "accuracy": mean,
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "sha256": sha256,
+        }
+    return summary

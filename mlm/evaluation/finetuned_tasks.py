@@ -1,138 +1,188 @@
-"""What a run gives once fine-tuned: for each task a grid of learning rates, epochs and batch sizes, of which the dev
-split chooses.
+"""Scores of a run after fine-tuning, where each task's dev split selects from a grid of hyperparameters.
 
-A fine-tuning is a run of its own (mlm/train/finetuning_recipe.py) in a directory below that of the run which it starts from.
+The grid is of learning rates, epochs and batch sizes. Each fine-tuning is a run of its own
+(mlm/training/finetuning_recipe.py), in a directory below that of the pretrained run.
 """
+
 import hashlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 
 from mlm.base import config, fields, files
-from mlm.base.estimates import Score, scores_of
+from mlm.base.estimates import Score, read_scores
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
-from mlm.train import finetuning_recipe
-from mlm.train.run import directory, log, loop
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
+from mlm.training import finetuning_recipe
+from mlm.training.run import directory, log, loop
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
 
-PREDICTIONS = {"predictions": EvaluationTask(predictions.can, predictions.ask)}
-# Fields of a fine-tuning that do not say what is asked: those of the run that it starts from, where the examples come
-# from, whose content is digested by itself, and what a trial names.
-ELSEWHERE = ("data.", "model.", "tokenizer.", "start.", "seed", "optim.learning_rate", "train.batch_size",
-             "train.steps")
+PREDICTION_TASKS = {"predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate)}
+# Fields that do not identify the fine-tuning task: those of the pretrained run, the examples' source (their content has
+# a digest of its own), and those that a trial names.
+UNHASHED_FIELDS = (
+    "data.",
+    "model.",
+    "tokenizer.",
+    "init.",
+    "seed",
+    "optim.learning_rate",
+    "train.batch_size",
+    "train.steps",
+)
 
 
-def can(cfg: config.Config) -> str:
+def get_unsupported_reason(cfg: config.Config) -> str:
     return ""
 
 
-def parts(cfg: config.Config) -> list[EvaluationCase]:
-    """A part for each trial of config.downstream, "TASK-DIGITS/lr0.001-e3-s0": the digits are of the task's files and
-    of how they are fine-tuned for, so that what is asked of other files, or otherwise, stands beside it.
+def list_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """A case for each trial of config.downstream, such as "TASK-DIGITS/lr0.001-e3-b32-s0".
+
+    The digits are a digest of the task's files and of the fine-tuning recipe, so that results of other files or of
+    another recipe stay beside these.
     """
-    made, known = [], {}
-    for trial in finetuning_recipe.trials(cfg):
+    cases, digests = [], {}
+    for trial in finetuning_recipe.list_trials(cfg):
         kind = trial.task, trial.variant
-        if kind not in known:
-            planned = finetuning_recipe.planned(cfg, trial)
-            plain = fields.override(planned, {name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name])
-                                              for name in finetuning_recipe.given(cfg, trial)})
-            known[kind] = files.sha256({"content": splits.content(planned.data)} | {
-                name: value for name, value in fields.flatten(plain, results_only=True).items()
-                if name in (*finetuning_recipe.RECIPE, "data.labelled.scores") or not name.startswith(ELSEWHERE)})
-        asked = {"what": known[kind], **trial._asdict()}
-        name = f"{called(trial)}-{known[kind][:6]}/{point(asked)}-s{trial.seed}"
-        row = tasks.TASKS.get(trial.task)
-        about = {"title": row.title, "note": row.note} if row else {"title": trial.task, "note": ""}
-        made.append(EvaluationCase("tasks", name, asked, asked | about))
-    return made
+        if kind not in digests:
+            trial_cfg = finetuning_recipe.plan_config(cfg, trial)
+            recipe_cfg = fields.override(
+                trial_cfg,
+                {
+                    name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name])
+                    for name in finetuning_recipe.make_overrides(cfg, trial)
+                },
+            )
+            digests[kind] = files.json_sha256(
+                {"content": splits.content(trial_cfg.data)}
+                | {
+                    name: value
+                    for name, value in fields.flatten(recipe_cfg, results_only=True).items()
+                    if name in (*finetuning_recipe.RECIPE, "data.labelled.scores")
+                    or not name.startswith(UNHASHED_FIELDS)
+                }
+            )
+        inputs = {"task_sha256": digests[kind], **trial._asdict()}
+        name = f"{format_task_name(trial)}-{digests[kind][:6]}/{format_point(inputs)}-s{trial.seed}"
+        task = tasks.TASKS.get(trial.task)
+        titles = {"title": task.title, "note": task.note} if task else {"title": trial.task, "note": ""}
+        cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles))
+    return cases
 
 
-def called(trial: finetuning_recipe.Trial) -> str:
-    """A task and what is set for it beside the recipe: "tag-layers0-featuresmix"."""
-    words = (word.partition("=") for word in trial.variant.split())
-    return "-".join((trial.task, *(name.rpartition(".")[2] + value for name, _, value in words)))
+def format_task_name(trial: finetuning_recipe.Trial) -> str:
+    """The task and its settings beyond the recipe, such as "tag-trainable_layers0-layer_featuresmix"."""
+    settings = (setting.partition("=") for setting in trial.variant.split())
+    return "-".join((trial.task, *(name.rpartition(".")[2] + value for name, _, value in settings)))
 
 
-def point(answer: Mapping) -> str:
-    """A point of the grid."""
-    return f"lr{answer['learning_rate']:.9g}-e{answer['epochs']:.9g}-b{answer['batch_size']}"
+def format_point(trial: Mapping) -> str:
+    """A point of the hyperparameter grid."""
+    return f"lr{trial['learning_rate']:.9g}-e{trial['epochs']:.9g}-b{trial['batch_size']}"
 
 
-def ask(run: Trained, part: EvaluationCase, told) -> dict:
-    """The dev "evaluation" of the fine-tuned model, with its "scores" as a result has them, and its "run": the name of
-    its directory among the run's fine-tunings, where its predictions lie; or how it "diverged".
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """Fine-tunes the run and returns the "evaluation" and "scores" on dev, as in a run's result.
 
-    Its checkpoints are not kept. Raises Stopped as training does; asked again, it goes on from there.
+    "run" names the directory of the fine-tuned run, which also holds its predictions; its checkpoints are removed.
+    "diverged" says how training diverged, instead of scores. Raises Stopped as training does; the next call resumes it.
     """
-    trial = finetuning_recipe.Trial(*(part.asked[name] for name in finetuning_recipe.Trial._fields))
-    cfg, packed = finetuning_recipe.resolve(config.Config(), run.cfg.workdir, finetuning_recipe.given(run.cfg, trial),
-                                            epochs=trial.epochs)
-    settled = [fields.fingerprint(cfg), packed.manifest["inputs"]]
-    name = f"{called(trial)}-{part.name.rpartition('/')[2]}-{files.sha256(settled)[:6]}"
-    cfg = fields.override(cfg, {"workdir": str(directory.fine_tuning(run.cfg.workdir, name)),
-                                "eval.batch_size": run.cfg.eval.batch_size, "parallel.mode": run.cfg.parallel.mode})
+    trial = finetuning_recipe.Trial(*(case.inputs[name] for name in finetuning_recipe.Trial._fields))
+    overrides = finetuning_recipe.make_overrides(run.cfg, trial)
+    cfg, packed = finetuning_recipe.resolve(config.Config(), run.cfg.workdir, overrides, epochs=trial.epochs)
+    digest = files.json_sha256([fields.fingerprint(cfg), packed.manifest["inputs"]])
+    name = f"{format_task_name(trial)}-{case.name.rpartition('/')[2]}-{digest[:6]}"
+    cfg = fields.override(
+        cfg,
+        {
+            "workdir": str(directory.finetuning_folder(run.cfg.workdir, name)),
+            "eval.batch_size": run.cfg.eval.batch_size,
+            "parallel.mode": run.cfg.parallel.mode,
+        },
+    )
     try:
         result = loop.train(cfg, packed)
-    except log.Diverged as diverged:
-        told()
-        return {"diverged": str(diverged), "run": name}
-    evaluations.finish(PREDICTIONS, cfg, predictions.parts(cfg), packed)
+    except log.DivergenceError as error:
+        progress()
+        return {"diverged": str(error), "run": name}
+    evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)
     if parallel.is_primary():
-        files.remove_folder(directory.checkpoints(cfg.workdir))
-    told()
+        files.remove_folder(directory.checkpoint_folder(cfg.workdir))
+    progress()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 
 
-def summary(answers: Mapping[str, dict]) -> dict:
-    """For each task and variant, by the name before a part's "/": what the best point of its grid gave.
+def summarize(results: Mapping[str, dict]) -> dict:
+    """The results of the best grid point of each task and variant, by the part of a case's name before the "/".
 
-    That is the point whose mean over seeds of the first score on dev is best, of those with most seeds. "values" are
-    its seeds', "further" those of the other scores; "failed" the seeds that came to nothing; "trials" how many points
-    there were; "references" what is known without the model, by whose it is; "sha256" is of all that was asked.
+    The best point has the best mean over seeds of the first dev score, among the points with the most seeds. "values"
+    are that score's by seed, "other_scores" the values of the other scores; "failed" lists the seeds whose fine-tuning
+    failed (`has_failed`), "trials" counts the points, "references" has the values that need no model, by reference, and
+    "sha256" is of all inputs.
     """
-    each: dict[str, list[dict]] = {}
-    for name, answer in answers.items():
-        each.setdefault(name.partition("/")[0], []).append(answer)
-    return {name: _summary(of_task) for name, of_task in each.items()}
+    results_by_task: dict[str, list[dict]] = {}
+    for name, result in results.items():
+        results_by_task.setdefault(name.partition("/")[0], []).append(result)
+    return {name: _summarize_task(task_results) for name, task_results in results_by_task.items()}
 
 
-def _summary(answers: Sequence[dict]) -> dict:
-    told = next((one for one in answers if "scores" in one), None)
-    score = scores_of(told)[0] if told else Score("diverged", "accuracy", ("correct", "weight"), better=1, share=True)
-    references = {one.reference: told["evaluation"][one.name] for one in (scores_of(told) if told else ())
-                  if one.reference and one.beside == score.name}
-    bar = references.get("majority class", 0.0)  # of correlations and F1 that is 0
+def _summarize_task(results: Sequence[dict]) -> dict:
+    result_with_scores = next((result for result in results if "scores" in result), None)
+    all_scores = read_scores(result_with_scores) if result_with_scores else []
+    score = all_scores[0] if all_scores else Score("diverged", "accuracy", ("correct", "weight"), better=1, share=True)
+    references = {
+        other_score.reference: result_with_scores["evaluation"][other_score.name]
+        for other_score in all_scores
+        if result_with_scores and other_score.reference and other_score.reference_for == score.name
+    }
+    baseline = references.get("majority class", 0.0)  # that of correlations and F1 is 0
     grid: dict[str, list[dict]] = {}
-    for one in answers:
-        grid.setdefault(point(one), []).append(one)
+    for result in results:
+        grid.setdefault(format_point(result), []).append(result)
 
-    def value(one):
-        return one["evaluation"][score.name] if "evaluation" in one else bar
+    def get_value(result):
+        return result["evaluation"][score.name] if "evaluation" in result else baseline
 
-    most = max(map(len, grid.values()))
-    best = max((of_point for of_point in grid.values() if len(of_point) == most),
-               key=lambda of_point: score.better * statistics.fmean(map(value, of_point)))
-    alone = {"error": best[0]["evaluation"][f"{score.name}_se"]} if most == 1 and "evaluation" in best[0] else {}
-    first = answers[0]
-    asked = [first["what"], sorted([point(one), one["seed"]] for one in answers)]
-    own = [one.name for one in (scores_of(told)[1:] if told else ()) if not one.reference]
-    further = {name: [one["evaluation"][name] for one in best if "evaluation" in one] for name in own}
-    return {"task": first["task"], "variant": first["variant"], "title": first["title"], "note": first["note"],
-            "score": score._asdict(), "learning_rate": best[0]["learning_rate"], "epochs": best[0]["epochs"],
-            "batch_size": best[0]["batch_size"], "seeds": [one["seed"] for one in best],
-            "values": [value(one) for one in best], "further": further, **alone,
-            "failed": [one["seed"] for one in best if failed(one, score, bar)], "trials": len(grid),
-            "references": references, "sha256": hashlib.sha256(json.dumps(asked).encode()).hexdigest()}
+    max_seeds = max(map(len, grid.values()))
+    best = max(
+        (point for point in grid.values() if len(point) == max_seeds),
+        key=lambda point: score.better * statistics.fmean(map(get_value, point)),
+    )
+    error = {"error": best[0]["evaluation"][f"{score.name}_se"]} if max_seeds == 1 and "evaluation" in best[0] else {}
+    first = results[0]
+    inputs = [first["task_sha256"], sorted([format_point(result), result["seed"]] for result in results)]
+    other_names = [other_score.name for other_score in all_scores[1:] if not other_score.reference]
+    other_scores = {
+        name: [result["evaluation"][name] for result in best if "evaluation" in result] for name in other_names
+    }
+    return {
+        "task": first["task"],
+        "variant": first["variant"],
+        "title": first["title"],
+        "note": first["note"],
+        "score": score._asdict(),
+        "learning_rate": best[0]["learning_rate"],
+        "epochs": best[0]["epochs"],
+        "batch_size": best[0]["batch_size"],
+        "seeds": [result["seed"] for result in best],
+        "values": [get_value(result) for result in best],
+        "other_scores": other_scores,
+        **error,
+        "failed": [result["seed"] for result in best if has_failed(result, score, baseline)],
+        "trials": len(grid),
+        "references": references,
+        "sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+    }
 
 
-def failed(answer: Mapping, score: Score, bar: float) -> bool:
-    """Whether a fine-tuning came to nothing, as the literature counts them (Devlin et al. 2019, section 4.1; Mosbach et
-    al. 2021, arXiv 2006.04884): no better than what is had without the model, or its loss was not finite.
+def has_failed(result: Mapping, score: Score, baseline: float) -> bool:
+    """Whether a fine-tuning failed: it is no better than the baseline, or its loss was not finite.
+
+    The literature counts failures so (Devlin et al. 2019, section 4.1; Mosbach et al. 2021, arXiv 2006.04884).
     """
-    if "evaluation" not in answer:
+    if "evaluation" not in result:
         return True
-    return score.better * (answer["evaluation"][score.name] - bar) <= 1e-9
+    return score.better * (result["evaluation"][score.name] - baseline) <= 1e-9

@@ -1,7 +1,8 @@
-"""Probes of the built-in language: agreeing verbs and recurring names, each masked alone, by what lies between.
+"""Probes of the built-in language: agreeing verbs and recurring names, each masked alone, by what lies in between.
 
 Letters in array names: I items of a probe, W words of the language, V vocabulary; others as in types.py.
 """
+
 from collections.abc import Iterator
 
 import jax
@@ -13,77 +14,97 @@ from mlm.base import config, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import parallel
-from mlm.train.step.program import frozen
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
+from mlm.training.step.program import make_eval_hparams
 
-ITEMS = 200  # of each distance, at most
-BINS = {"recall": {"distance": probes.SENTENCES},
-        "agreement": {"distance": probes.DISTANCES, "attractors": probes.ATTRACTORS}}
+MAX_ITEMS = 200  # of each distance
+BINS = {
+    "recall": {"distance": probes.SENTENCE_BINS},
+    "agreement": {"distance": probes.DISTANCE_BINS, "attractors": probes.ATTRACTOR_BINS},
+}
 
 
-def can(cfg: config.Config) -> str:
+def get_unsupported_reason(cfg: config.Config) -> str:
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
-    return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
+    if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
+        return ""
+    return f"config.objective is {cfg.objective}, which masks nothing"
 
 
-def names(cfg: config.Config) -> list[str]:
-    """The probes of a language. Out of order its sentences have no one reading, hence no agreement."""
+def list_probes(cfg: config.Config) -> list[str]:
+    """The probes of a language. Where the word order is random, a sentence has no one reading, hence no agreement."""
     return ["recall", "agreement"] if cfg.data.language.word_order == 1 else ["recall"]
 
 
-def asked(cfg: config.Config) -> dict:
-    return {"items": ITEMS, "seed": cfg.eval.mask_seed, "max_rows": cfg.eval.max_examples}
+def make_inputs(cfg: config.Config) -> dict:
+    return {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
 
 
-def ask(run: Trained, part: EvaluationCase, told) -> dict:
-    """Accuracy on the items, and by class of what lies between, beside the optimum's on the same items.
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """Accuracy beside the Bayes-optimal accuracy ("optimum") of the same items; overall and by BINS.
 
-    {} where the held-out rows hold no item.
+    {} for held-out examples that hold no item.
     """
-    cfg, packed, language = run.cfg, run.packed(), grammar.build(run.cfg.data.language)
-    ids_NxL = np.asarray(packed.validation["ids"][:cfg.eval.max_examples or None], np.int32)
-    words_NxL = grammar.words(language, packed.tokenizer.pieces, ids_NxL)
-    every = {"recall": probes.recall, "agreement": probes.agreement}[part.name](language, words_NxL)
-    items, weight_I = probes.sample(every, BINS[part.name]["distance"], ITEMS, cfg.eval.mask_seed)
+    cfg, packed, language = run.cfg, run.load_data(), grammar.build_grammar(run.cfg.data.language)
+    ids_NxL = np.asarray(packed.validation["ids"][: cfg.eval.max_examples or None], np.int32)
+    words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, ids_NxL)
+    all_items = {"recall": probes.find_recall_items, "agreement": probes.find_agreement_items}[case.name](
+        language, words_NxL
+    )
+    items, weight_I = probes.sample_items(all_items, BINS[case.name]["distance"], MAX_ITEMS, cfg.eval.mask_seed)
     if not len(weight_I):
         return {}
     entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
-    answer = run.program.run.per_row(alone, objectives.telling(cfg, run.program.model))
-    log_prob_IxV = np.concatenate([answer(run.state, run.program.run.put_batch(batch), frozen(cfg))
-                                   for batch in masked_alone(cfg, packed.validation, items)])[:len(weight_I)]
-    right_I, best_I = probes.correct(items, log_prob_IxV[:, entry_W]), probes.optimum(language, words_NxL, items)
-    told()
+    strategy, hparams = run.program.strategy, make_eval_hparams(cfg)
+    score_batch = strategy.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
+    log_prob_IxV = np.concatenate(
+        [
+            score_batch(run.state, strategy.put_batch(batch), hparams)
+            for batch in iterate_masked_batches(cfg, packed.validation, items)
+        ]
+    )[: len(weight_I)]
+    correct_I = probes.is_correct(items, log_prob_IxV[:, entry_W])
+    optimum_I = probes.score_optimum(language, words_NxL, items)
+    progress()
 
-    def said(weight_I):
-        share, error = probes.accuracy(items, right_I, weight_I)
-        return {"items": int((weight_I > 0).sum()), "accuracy": share, "accuracy_se": error,
-                "optimum": probes.accuracy(items, best_I, weight_I)[0]}
+    def summarize(weight_I):
+        accuracy, error = probes.compute_accuracy(items, correct_I, weight_I)
+        return {
+            "items": int((weight_I > 0).sum()),
+            "accuracy": accuracy,
+            "accuracy_se": error,
+            "optimum": probes.compute_accuracy(items, optimum_I, weight_I)[0],
+        }
 
-    def by_class(name, bins):
+    def summarize_bins(name, bins):
         value_I = getattr(items, f"{name}_I")
-        among = [(low, high, weight_I * probes.within(value_I, low, high)) for low, high in bins]
-        return [{"low": low, "high": high, **said(weight_I)} for low, high, weight_I in among if weight_I.any()]
+        weights = [(low, high, weight_I * probes.is_within(value_I, low, high)) for low, high in bins]
+        return [
+            {"low": low, "high": high, **summarize(bin_weight_I)}
+            for low, high, bin_weight_I in weights
+            if bin_weight_I.any()
+        ]
 
-    return said(weight_I) | {name: by_class(name, bins) for name, bins in BINS[part.name].items()}
+    return summarize(weight_I) | {name: summarize_bins(name, bins) for name, bins in BINS[case.name].items()}
 
 
-def alone(model: types.Model, params, batch: types.Batch, knobs: types.TracedHparams):
-    """log_prob_BxV of the one token of each row that is masked."""
+def compute_masked_log_probs(model: types.Model, params, batch: types.Batch, hparams: types.TracedHparams):
+    """log_prob_BxV of each example's only masked token."""
     h_BxLxD = model.encode(params["model"], batch.text)[0]
-    place_B = (batch.text.ids_BxL == MASK).argmax(-1)
-    h_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
+    position_B = (batch.text.ids_BxL == MASK).argmax(-1)
+    h_BxD = jnp.take_along_axis(h_BxLxD, position_B[:, None, None], axis=1)[:, 0]
     return jax.nn.log_softmax(model.logits(params["model"], h_BxD))
 
 
-def masked_alone(cfg: config.Config, rows: loader.Rows, items) -> Iterator[types.Batch]:
-    """This process's share of batches that hold the row of each item with its word masked; the last is filled up."""
-    size, mine = cfg.eval.batch_size, parallel.is_local(cfg.eval.batch_size)
-    for first in range(0, len(items.row_I), size):
-        slots_B = np.arange(first, first + size, dtype=np.int32)[mine]
-        of_B = np.minimum(slots_B, len(items.row_I) - 1)
-        batch = loader.read(rows, items.row_I[of_B], slots_B)
-        batch.text.ids_BxL[np.arange(len(of_B)), items.column_I[of_B]] = MASK
+def iterate_masked_batches(cfg: config.Config, split: loader.Columns, items) -> Iterator[types.Batch]:
+    """This process's batches of the items' examples, each with the item's word masked; the last one is padded."""
+    size, local_slice = cfg.eval.batch_size, parallel.process_slice(cfg.eval.batch_size)
+    for first in range(0, len(items.example_I), size):
+        slot_B = np.arange(first, first + size, dtype=np.int32)[local_slice]
+        item_B = np.minimum(slot_B, len(items.example_I) - 1)
+        batch = loader.read_batch(split, items.example_I[item_B], slot_B)
+        batch.text.ids_BxL[np.arange(len(item_B)), items.position_I[item_B]] = MASK
         yield batch

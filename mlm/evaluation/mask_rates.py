@@ -1,31 +1,36 @@
-"""The evaluation of a trained run at further masking rates, on the same held-out rows."""
+"""The scores of a trained run at further masking rates, on the same held-out examples."""
+
 from mlm import objectives
-from mlm.base import config, fields
+from mlm.base import config, fields, types
 from mlm.data.rows import pack
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.train.run.trained_run import Trained
-from mlm.train.step import evaluation, program, references
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import evaluation, program, references
 
 
-def can(cfg: config.Config) -> str:
-    return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
+def get_unsupported_reason(cfg: config.Config) -> str:
+    if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
+        return ""
+    return f"config.objective is {cfg.objective}, which masks nothing"
 
 
-def asked(cfg: config.Config, rate: float) -> dict:
-    return {"rate": rate, "seed": cfg.eval.mask_seed, "max_rows": cfg.eval.max_examples}
+def make_inputs(cfg: config.Config, rate: float) -> dict:
+    return {"rate": rate, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
 
 
-def ask(run: Trained, part: EvaluationCase, told) -> dict:
-    """ "rate", and the scores of the evaluation there: one compiled step, made for the highest of config.eval.mask_rates."""
-    packed, rate = run.packed(), part.asked["rate"]
-    made = program.build(fields.override(run.cfg, {"eval.mask_rate": max(run.cfg.eval.mask_rates)}), packed.about)
-    found = {"rate": rate, **measured(fields.override(run.cfg, {"eval.mask_rate": rate}), made, run.state, packed)}
-    told()
-    return found
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """The scores at a "rate". All rates share one compiled step, built for the highest of config.eval.mask_rates."""
+    packed, rate = run.load_data(), case.inputs["rate"]
+    cfg = fields.override(run.cfg, {"eval.mask_rate": max(run.cfg.eval.mask_rates)})
+    run_program = program.build_program(cfg, packed.about)
+    cfg = fields.override(run.cfg, {"eval.mask_rate": rate})
+    result = {"rate": rate, **compute_scores(cfg, run_program, run.state, packed)}
+    progress()
+    return result
 
 
-def measured(cfg: config.Config, made: program.Program, state, packed: pack.Packed) -> dict:
-    """The scores of an evaluation at cfg.eval.mask_rate, by a program with room for it."""
-    beside = references.measure(cfg, made, packed)
-    columns = beside.add(evaluation.collect(cfg, made, state, packed.validation))
-    return evaluation.summary(columns, (*made.objective.scores, *beside.scores))
+def compute_scores(cfg: config.Config, run_program: program.Program, state, packed: pack.PackedDataset) -> dict:
+    """The scores at cfg.eval.mask_rate, by a program that was built for this rate or a higher one."""
+    reference_scores = references.compute_references(cfg, run_program, packed)
+    columns = reference_scores.add_columns(evaluation.collect_columns(cfg, run_program, state, packed.validation))
+    return evaluation.summarize(columns, (*run_program.objective.scores, *reference_scores.scores))

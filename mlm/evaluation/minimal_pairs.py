@@ -1,77 +1,94 @@
-"""Minimal pairs: how often the acceptable sentence scores above the other."""
+"""Minimal pairs: how often the acceptable sentence of a pair scores above the other."""
+
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from mlm.base.estimates import mean_share
+from mlm.base.estimates import mean_share_interval
 from mlm.data.tasks.blimp import Suite
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.inference.pseudo_likelihood import METRICS, Scores, of_part
-from mlm.train.run.trained_run import Trained
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation.sentence_scores import score_case
+from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
+from mlm.training.run.trained_run import TrainedRun
 
 
-def parts(suite: Suite) -> list[EvaluationCase]:
-    """What a suite asks, a part a paradigm: two suites of one name that differ in any sentence have no part in common.
-    """
-    return [EvaluationCase("pairs", f"{key(suite)}/{one.name}", one.sentences, {"suite": suite.name,
-                                                                      "phenomenon": one.phenomenon})
-            for one in suite.paradigms]
+def list_cases(suite: Suite) -> list[EvaluationCase]:
+    """A case for each paradigm. Two suites of one name that differ in any sentence have no case in common."""
+    return [
+        EvaluationCase(
+            "minimal_pairs",
+            f"{format_key(suite)}/{paradigm.name}",
+            paradigm.sentences,
+            {"suite": suite.name, "phenomenon": paradigm.phenomenon},
+        )
+        for paradigm in suite.paradigms
+    ]
 
 
-def key(suite: Suite) -> str:
+def format_key(suite: Suite) -> str:
     return f"{suite.name}-{suite.sha256[:6]}"
 
 
-def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
-    """`accuracy` on a paradigm: its sentences, good, bad, good, bad, ..."""
-    return accuracy(of_part(run, part, told))
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """The accuracies on a paradigm. The case's inputs are its sentences: good, bad, good, bad, ..."""
+    return compute_accuracy(score_case(run, case, progress))
 
 
-def accuracy(given: Scores) -> dict:
-    """How often the first sentence of two that follow one another scores above the second, for each metric.
+def compute_accuracy(scores: SentenceScores) -> dict:
+    """How often the first sentence of a pair scores above the second, for each metric. Pairs follow one another.
 
-    Ties count half. So does a pair whose sentences hold unequal numbers of unknown tokens ("incomparable"): these are
-    not asked for, and the one that has more of them would win by it.
+    Ties count half. So do pairs whose sentences hold unequal numbers of unknown tokens ("incomparable"): unknown tokens
+    are not scored, so the sentence that has more of them would win by it. "split_sentences" counts the
+    sentences that are longer than an example.
     """
-    unknown_Px2 = given.unknown_S.reshape(-1, 2)
-    same_P = unknown_Px2[:, 0] == unknown_Px2[:, 1]
-    result = {"pairs": len(same_P), "incomparable": int((~same_P).sum()), "cut": int((given.rows_S > 1).sum())}
+    unknown_Px2 = scores.unknown_S.reshape(-1, 2)
+    comparable_P = unknown_Px2[:, 0] == unknown_Px2[:, 1]
+    result: dict[str, float] = {
+        "pairs": len(comparable_P),
+        "incomparable": int((~comparable_P).sum()),
+        "split_sentences": int((scores.sequences_S > 1).sum()),
+    }
     for metric in METRICS:
-        score_Px2 = getattr(given, f"{metric}_S").reshape(-1, 2)
-        right_P = np.where(same_P, (1 + np.sign(score_Px2[:, 0] - score_Px2[:, 1])) / 2, 0.5)
-        result[f"{metric}_accuracy"] = float(right_P.mean())
+        score_Px2 = getattr(scores, f"{metric}_S").reshape(-1, 2)
+        correct_P = np.where(comparable_P, (1 + np.sign(score_Px2[:, 0] - score_Px2[:, 1])) / 2, 0.5)
+        result[f"{metric}_accuracy"] = float(correct_P.mean())
     return result
 
 
-def summary(answers: Mapping[str, dict]) -> dict:
-    """The accuracies of each suite by its key: its name, by phenomenon and overall, and the SHA-256 of what was asked.
+def summarize(results: Mapping[str, dict]) -> dict:
+    """The accuracies of each suite, by its key: overall and by phenomenon, with the SHA-256 of all sentences.
 
-    answers: of paradigms, by "KEY/PARADIGM". A mean is over paradigms, each weighing the same, as in the paper; its 95%
-    interval ("_low", "_high") takes the paradigms as given and their pairs as drawn.
+    results: those of the paradigms, by "KEY/PARADIGM". A mean is over paradigms of equal weight, as in the paper. Its
+    95% interval ("_low", "_high") takes the paradigms as fixed and their pairs as sampled.
     """
     suites: dict[str, dict[str, dict]] = {}
-    for name, answer in answers.items():
+    for name, result in results.items():
         suite, _, paradigm = name.partition("/")
-        suites.setdefault(suite, {})[paradigm] = answer
-    return {suite: _summary(paradigms) for suite, paradigms in suites.items()}
+        suites.setdefault(suite, {})[paradigm] = result
+    return {suite: _summarize_suite(paradigms) for suite, paradigms in suites.items()}
 
 
-def _summary(paradigms):
-    groups: dict[str, list[dict]] = {}
+def _summarize_suite(paradigms):
+    phenomena: dict[str, list[dict]] = {}
     for paradigm in paradigms.values():
-        groups.setdefault(paradigm["phenomenon"], []).append(paradigm)
-    asked = json.dumps(sorted((name, paradigm["sha256"]) for name, paradigm in paradigms.items()))
-    return {"suite": next(iter(paradigms.values()))["suite"], "sha256": hashlib.sha256(asked.encode()).hexdigest(),
-            "phenomena": {name: _mean(group) for name, group in sorted(groups.items())},
-            "overall": _mean(list(paradigms.values()))}
+        phenomena.setdefault(paradigm["phenomenon"], []).append(paradigm)
+    inputs = json.dumps(sorted((name, paradigm["sha256"]) for name, paradigm in paradigms.items()))
+    return {
+        "suite": next(iter(paradigms.values()))["suite"],
+        "sha256": hashlib.sha256(inputs.encode()).hexdigest(),
+        "phenomena": {name: _average_accuracies(group) for name, group in sorted(phenomena.items())},
+        "overall": _average_accuracies(list(paradigms.values())),
+    }
 
 
-def _mean(group):
-    result = {"paradigms": len(group), "pairs": sum(paradigm["pairs"] for paradigm in group)}
+def _average_accuracies(paradigms):
+    result: dict[str, float] = {"paradigms": len(paradigms), "pairs": sum(paradigm["pairs"] for paradigm in paradigms)}
     for name in (f"{metric}_accuracy" for metric in METRICS):
-        shares = [paradigm[name] for paradigm in group]
-        result[name] = float(np.mean(shares))
-        result[f"{name}_low"], result[f"{name}_high"] = mean_share(shares, [paradigm["pairs"] for paradigm in group])
+        accuracies = [paradigm[name] for paradigm in paradigms]
+        result[name] = float(np.mean(accuracies))
+        result[f"{name}_low"], result[f"{name}_high"] = mean_share_interval(
+            accuracies, [paradigm["pairs"] for paradigm in paradigms]
+        )
     return result

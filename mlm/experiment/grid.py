@@ -1,12 +1,13 @@
-"""Sweeps as data: lists of points, each a dict of the fields it sets, combined by product, zip and chain.
+"""Sweeps as data: lists of points. A point is a dict of config fields, with its name under "name".
 
-A point may carry words of its name under "name"; combined points join theirs by "-", and `named` ends with a sweep.
+Functions combine lists; the name of a combined point joins the names of its parts by "-". `name_points` comes last.
 
-    >>> rates = axis("mask.rate", 0.15, 0.4, name="rate{}")
-    >>> seeds = axis("seed", 0, 1, name="seed{}")
-    >>> named(product(rates, seeds))["rate0.4-seed1"]
+    >>> rates = make_axis("mask.rate", 0.15, 0.4, name="rate{}")
+    >>> seeds = make_axis("seed", 0, 1, name="seed{}")
+    >>> name_points(cross_points(rates, seeds))["rate0.4-seed1"]
     {'mask.rate': 0.4, 'seed': 1}
 """
+
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -16,50 +17,53 @@ from mlm.base.errors import ConfigError
 Points = list[dict[str, Any]]
 
 
-def axis(field: str, *values: Any, name: str = "") -> Points:
-    """A point for each value of a field; name: a format for the value, or "" where the point's name is without it."""
+def make_axis(field: str, *values: Any, name: str = "") -> Points:
+    """One point for each value of a field; name: format of the value in the point's name, "" to leave it out."""
     return [{field: value} | ({"name": name.format(value)} if name else {}) for value in values]
 
 
-def product(*parts: Points) -> Points:
-    """Every point of the first part with every one of the next, the last varying fastest."""
-    return [merged(combination) for combination in itertools.product(*parts)]
+def cross_points(*groups: Points) -> Points:
+    """All combinations of one point from each group; the last group varies fastest."""
+    return [merge_points(combination) for combination in itertools.product(*groups)]
 
 
-def zipped(*parts: Points) -> Points:
-    """The first points of all parts as one, the second ones, and so on; the parts are of one length."""
-    return [merged(combination) for combination in zip(*parts, strict=True)]
+def zip_points(*groups: Points) -> Points:
+    """Combines the first points of all groups, then the second ones, and so on; groups have equal lengths."""
+    return [merge_points(combination) for combination in zip(*groups, strict=True)]
 
 
-def chain(*parts: Points) -> Points:
-    """The points of all parts, one part after the other."""
-    return list(itertools.chain(*parts))
+def chain_points(*groups: Points) -> Points:
+    """The points of all groups, one group after the other."""
+    return list(itertools.chain(*groups))
 
 
-def without(point: dict[str, Any], *fields: str) -> dict[str, Any]:
-    """A point without what it sets of these fields, or of all below one, as a recipe of another corpus needs it."""
-    return {name: value for name, value in point.items()
-            if not any(name == field or name.startswith(f"{field}.") for field in fields)}
+def drop_fields(point: dict[str, Any], *fields: str) -> dict[str, Any]:
+    """The point without these fields, and without all fields below them ("mask" drops "mask.rate")."""
+    return {
+        name: value
+        for name, value in point.items()
+        if not any(name == field or name.startswith(f"{field}.") for field in fields)
+    }
 
 
-def merged(points: Iterable[dict]) -> dict:
-    """One point that sets what all of them set. Raises ConfigError where two set a field to different values."""
-    result, names = {}, []
+def merge_points(points: Iterable[dict]) -> dict:
+    """One point with the fields of all. Raises ConfigError if two set a field to different values."""
+    merged, names = {}, []
     for point in points:
         names += [point["name"]] if "name" in point else []
         for field, value in point.items():
-            if field != "name" and result.setdefault(field, value) != value:
-                raise ConfigError(f"{field} = {value!r}: another part of the sweep sets it to {result[field]!r}")
-    return result | ({"name": "-".join(names)} if names else {})
+            if field != "name" and merged.setdefault(field, value) != value:
+                raise ConfigError(f"{field} = {value!r}: another group of the sweep sets it to {merged[field]!r}")
+    return merged | ({"name": "-".join(names)} if names else {})
 
 
-def named(points: Points) -> dict[str, dict]:
-    """The points by name, as an experiment's sweep() returns them. Raises ConfigError where two have the same name."""
-    result = {}
+def name_points(points: Points) -> dict[str, dict]:
+    """The points by name, as an experiment's sweep() returns them. Raises ConfigError if two have the same name."""
+    named_points = {}
     for point in points:
         point = dict(point)
         name = point.pop("name", "")
-        if not name or name in result:
-            raise ConfigError(f"point {point}: expected a name of its own, not {name!r}")
-        result[name] = point
-    return result
+        if not name or name in named_points:
+            raise ConfigError(f"point {point}: expected a unique name, not {name!r}")
+        named_points[name] = point
+    return named_points

@@ -1,7 +1,8 @@
-"""What a trained model looks at in a text: attention, its rollout, and gradient saliency, which every family has.
+"""Maps of what a model looks at in a text: attention, attention rollout, and gradient saliency.
 
 Letters in array names: T tokens of a text, K layers of H heads.
 """
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,101 +17,121 @@ from mlm.inference import batching, masked_queries
 from mlm.inference.language_model import LanguageModel
 
 
-class Answer(NamedTuple):
-    """What a model finds likeliest in a token's place, or behind it."""
+class TokenPrediction(NamedTuple):
+    """The likeliest token at a position, or after it."""
 
-    token: str                # an entry of the vocabulary
+    token: str  # an entry of the vocabulary
     probability: float
 
 
-class Looked(NamedTuple):
-    """Maps of a text's tokens, float32: row i is of token i, column j what it has of token j; None: there is none."""
+class AttentionMaps(NamedTuple):
+    """Maps between a text's tokens, float32. Row i shows how token i depends on token j; None where there is no map."""
 
-    tokens: list[str]         # entries of the vocabulary, [CLS] first and [SEP] last
-    attention_KxHxTxT: np.ndarray | None  # Opened.attention; each row sums to 1
-    rollout_KxTxT: np.ndarray | None      # `rollout` of it; each row sums to 1
-    saliency_TxT: np.ndarray | None       # nats by unit of an embedding: `saliency`
-    answers: list[Answer] | None          # whose gradients these are, a token each
-    hidden: bool              # whether a token was hidden when its place was asked; else its answer is the next token
+    tokens: list[str]  # entries of the vocabulary, [CLS] first and [SEP] last
+    attention_KxHxTxT: np.ndarray | None  # LanguageModel.attention; each row sums to 1
+    rollout_KxTxT: np.ndarray | None  # `compute_rollout` of it; each row sums to 1
+    saliency_TxT: np.ndarray | None  # nats per unit of an embedding: `compute_saliency`
+    predictions: list[TokenPrediction] | None  # those whose gradients the saliency shows, one per token
+    is_masked: bool  # whether the predicted token was masked; otherwise the prediction is the next token
 
 
-def ask(model: LanguageModel, text: str) -> Looked:
-    """All maps that a model has of a text, which is cut to `model.length` tokens.
+def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
+    """All maps of a text, which is truncated to `model.length` tokens.
 
-    Raises ConfigError for a model without any: it has no attention, and was trained to tell no tokens.
+    Raises ConfigError for a model without any map: it has no attention and does not predict tokens.
     """
-    seen = objectives.seen(model.cfg)
-    tells, attends = model.output and seen in ("rest", "left"), model.model.attention is not None
-    errors.require(tells or attends, "attend", model.cfg.objective, "a Transformer, or a run that was trained to tell "
-                  "tokens")
-    row, = batching.rows(model.tokenizer, [text], model.length, hidden=True)
-    weights = model.attention(text)[1] if attends else None
-    slopes, answers = saliency(model, row, hidden=seen == "rest") if tells else (None, None)
-    return Looked([model.tokenizer.pieces[token] for token in row], weights,
-                  rollout(weights) if attends else None, slopes, answers, seen == "rest")
+    visibility = objectives.get_visibility(model.config)
+    masked = visibility == types.Visibility.UNMASKED
+    predicts_tokens = model.has_lm_head and visibility in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
+    has_attention = model.model.attention is not None
+    errors.require(
+        predicts_tokens or has_attention,
+        "attention",
+        model.config.objective,
+        "a Transformer, or a run that was trained to predict tokens",
+    )
+    (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length, allow_mask=True)
+    weights = model.attentions(text).weights_KxHxTxT if has_attention else None
+    saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
+    return AttentionMaps(
+        [model.tokenizer.pieces[token] for token in ids],
+        weights,
+        compute_rollout(weights) if weights is not None else None,
+        saliency,
+        predictions,
+        masked,
+    )
 
 
-def plain(looked: Looked) -> dict:
-    """As JSON has it: nested lists, numbers of four digits, and names without shapes."""
-    def value(of):
-        return [float(f"{x:.4g}") for x in of] if of.ndim == 1 else [*map(value, of)]
+def format_json(maps: AttentionMaps) -> dict:
+    """The maps for JSON: nested lists of numbers with four digits, under names without shapes."""
 
-    return {name.partition("_")[0]: value(found) if isinstance(found, np.ndarray) else
-            [one._asdict() for one in found] if name == "answers" and found else found
-            for name, found in looked._asdict().items()}
+    def format_array(x):
+        return [float(f"{value:.4g}") for value in x] if x.ndim == 1 else [*map(format_array, x)]
+
+    def format_value(name, value):
+        if isinstance(value, np.ndarray):
+            return format_array(value)
+        return [prediction._asdict() for prediction in value] if name == "predictions" and value else value
+
+    return {name.partition("_")[0]: format_value(name, value) for name, value in maps._asdict().items()}
 
 
-def rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
-    """KxTxT: how much of each token's embedding has come into each state after each layer, by its attention weights.
+def compute_rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
+    """KxTxT: each input embedding's share of each state after each layer, by attention rollout.
 
-    A layer passes on half of what a state was and half of what it attends to, in the mean of its heads; layers are
-    multiplied (Abnar & Zuidema 2020, section 3). Rows sum to 1.
+    A layer keeps half of a state and adds half of what it attends to, averaged over its heads; the layers' matrices
+    are multiplied (Abnar & Zuidema 2020, section 3). Rows sum to 1.
     """
     mean_KxTxT = weights_KxHxTxT.astype(np.float64).mean(1)
     mixed_KxTxT = (mean_KxTxT / mean_KxTxT.sum(-1, keepdims=True) + np.eye(mean_KxTxT.shape[-1])) / 2
-    reached = [mixed_KxTxT[0]]
+    rollout = [mixed_KxTxT[0]]
     for mixed_TxT in mixed_KxTxT[1:]:
-        reached.append(mixed_TxT @ reached[-1])
-    return np.stack(reached).astype(np.float32)
+        rollout.append(mixed_TxT @ rollout[-1])
+    return np.stack(rollout).astype(np.float32)
 
 
-def saliency(model: LanguageModel, row: list[int], hidden: bool) -> tuple[np.ndarray, list[Answer]]:
-    """(slope_TxT, answers): how steeply each place's answer follows each token's embedding, its gradient saliency.
+def compute_saliency(model: LanguageModel, ids: list[int], masked: bool) -> tuple[np.ndarray, list[TokenPrediction]]:
+    """(saliency_TxT, predictions): how strongly each position's prediction depends on each token's embedding.
 
-    Entry (i, j) is the Euclidean norm of the gradient, by the embedding of token j behind its norm, of the
-    log-probability of the entry that is likeliest at place i (Simonyan et al. 2014, section 3; Li et al. 2016).
-    hidden: place i is asked with its token hidden, as in training, and (i, i) is 0, for nothing of the text stands
-    there; else its state tells the next token. [CLS] and [SEP] are asked as well, though no training ever did.
+    Entry (i, j) is the Euclidean norm of the gradient of the log-probability of the likeliest token at position i, with
+    respect to the normalised embedding of token j (Simonyan et al. 2014, section 3; Li et al. 2016). The predictions at
+    [CLS] and [SEP] are included, though no training made any there.
+
+    masked: whether token i is masked for its prediction, as in training; then (i, i) is 0, since a mask says nothing of
+    the text. Otherwise the state predicts the next token.
     """
-    size = len(row)
-    slope_TxT, answers = np.zeros((size, size), np.float32), [Answer("", 0.0)] * size
-    asked = _compiled(objectives.telling(model.cfg, model.model))
-    for mine, ids_BxL in batching.batched([row] * size, model.length, model.batch):
-        place_B = np.zeros(len(ids_BxL), np.int32)
-        place_B[:len(mine)] = mine
-        slope_BxL, log_prob_B, entry_B = asked(model.params, masked_queries.Cloze(ids_BxL, place_B, place_B + hidden))
-        slope_TxT[mine] = np.asarray(slope_BxL)[:len(mine), :size]
-        for place, entry, log_prob in zip(mine, np.asarray(entry_B), np.asarray(log_prob_B), strict=False):
-            answers[place] = Answer(model.tokenizer.pieces[entry], float(np.exp(log_prob)))
-    if hidden:
-        np.fill_diagonal(slope_TxT, 0)
-    return slope_TxT, answers
+    size = len(ids)
+    saliency_TxT, predictions = np.zeros((size, size), np.float32), [TokenPrediction("", 0.0)] * size
+    compute_batch = _compile_gradients(objectives.shift_states(model.config, model.model))
+    for indices, ids_BxL in batching.iterate_batches([ids] * size, model.length, model.batch_size):
+        position_B = np.zeros(len(ids_BxL), np.int32)
+        position_B[: len(indices)] = indices
+        queries = masked_queries.MaskedQueries(ids_BxL, position_B, position_B + masked)
+        norm_BxL, log_prob_B, id_B = compute_batch(model.params, queries)
+        saliency_TxT[indices] = np.asarray(norm_BxL)[: len(indices), :size]
+        for position, token, log_prob in zip(indices, np.asarray(id_B), np.asarray(log_prob_B), strict=False):
+            predictions[position] = TokenPrediction(model.tokenizer.pieces[token], float(np.exp(log_prob)))
+    if masked:
+        np.fill_diagonal(saliency_TxT, 0)
+    return saliency_TxT, predictions
 
 
 @functools.cache
-def _compiled(model: types.Model) -> Callable:
-    return jax.jit(functools.partial(slopes, model))
+def _compile_gradients(model: types.Model) -> Callable:
+    return jax.jit(functools.partial(compute_gradients, model))
 
 
-def slopes(model: types.Model, params, asked: masked_queries.Cloze):
-    """(slope_BxL, log_prob_B, entry_B) of the likeliest entry at each row's place; rows do not see each other."""
-    def told(shift_BxLxD):
+def compute_gradients(model: types.Model, params, queries: masked_queries.MaskedQueries):
+    """(norm_BxL of the gradients, log_prob_B, id_B) of the likeliest token at each queried position."""
+
+    def sum_log_probs(shift_BxLxD):
         shifted = model._replace(encode=functools.partial(model.encode, shift_BxLxD=shift_BxLxD))
-        log_prob_BxV = masked_queries.log_probs(shifted, params, asked)
-        entry_B = log_prob_BxV.argmax(-1)
-        log_prob_B = jnp.take_along_axis(log_prob_BxV, entry_B[:, None], 1)[:, 0]
-        return log_prob_B.sum(), (log_prob_B, entry_B)
+        log_prob_BxV = masked_queries.compute_log_probs(shifted, params, queries)
+        id_B = log_prob_BxV.argmax(-1)
+        log_prob_B = jnp.take_along_axis(log_prob_BxV, id_B[:, None], 1)[:, 0]
+        return log_prob_B.sum(), (log_prob_B, id_B)
 
-    gradient_BxLxD, (log_prob_B, entry_B) = jax.grad(told, has_aux=True)(
-        jnp.zeros((*asked.ids_BxL.shape, model.width)))
-    return jnp.linalg.norm(gradient_BxLxD, axis=-1), log_prob_B, entry_B
+    shift_BxLxD = jnp.zeros((*queries.ids_BxL.shape, model.width))
+    gradient_BxLxD, (log_prob_B, id_B) = jax.grad(sum_log_probs, has_aux=True)(shift_BxLxD)
+    return jnp.linalg.norm(gradient_BxLxD, axis=-1), log_prob_B, id_B

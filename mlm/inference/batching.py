@@ -1,7 +1,8 @@
-"""Texts as rows of tokens, and how many of them a model is given at once.
+"""Tokenizes texts and sorts them into batches.
 
 Letters in array names: S texts.
 """
+
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -9,87 +10,103 @@ import jax
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.rows import loader
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
-HIDDEN = SPECIAL[MASK]
-TOKENS = {"cpu": 2**11}  # in a batch: what its caches hold
-# Marks that hardly a text has: of their own in every kind of vocabulary, and left as they are by every normalisation.
-RARE = [chr(code) for code in range(0x2e00, 0x2e50) if unicodedata.category(chr(code)) == "Po"]
+MASK_TOKEN = SPECIAL_TOKENS[MASK]
+BATCH_TOKENS = {"cpu": 2**11}  # tokens of a batch that the device's caches hold
+# Marks that hardly any text has. Every kind of vocabulary has them as words, and no normalisation changes them.
+RARE_MARKS = [chr(code) for code in range(0x2E00, 0x2E50) if unicodedata.category(chr(code)) == "Po"]
 
 
-def encode(tokenizer: Tokenizer, text: str, hidden: bool = False) -> list[int]:
-    """Ids of a text, [CLS] first and [SEP] last. hidden: a [MASK] in the text is that special token.
+def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> list[int]:
+    """The ids of a text between [CLS] and [SEP]. allow_mask: a [MASK] in the text is that special token.
 
-    Raises ConfigError where the tokenizer lets a [MASK] go.
+    Raises ConfigError where the tokenizer would lose a [MASK].
     """
-    if not (hidden and HIDDEN in text):
+    if not (allow_mask and MASK_TOKEN in text):
         return [CLS, *tokenizer.encode(text), SEP]
     if tokenizer.hide is not None:
         return [CLS, *tokenizer.hide(text), SEP]
-    free = next((mark for mark in RARE if mark not in text and UNK in tokenizer.encode(mark)), RARE[0])
-    shown = text.replace(HIDDEN, free)
-    ids, spans = tokenizer.locate(shown)
-    row: list[int] = [CLS]
-    for token, (first, end) in zip(ids, spans, strict=True):
-        masked = token == UNK and free in shown[first:end]
-        if masked and tokenizer.pieces[row[-1]] == SPACE:
-            row.pop()  # the space before the word, which is of the hidden piece
-        row += [MASK] * shown[first:end].count(free) if masked else [token]
-    errors.require(row.count(MASK) == text.count(HIDDEN), "text", text, f"one whose {text.count(HIDDEN)} {HIDDEN} are "
-                  "words or parts of words of this model's vocabulary")
-    return [*row, SEP]
+    mark = next((mark for mark in RARE_MARKS if mark not in text and UNK in tokenizer.encode(mark)), RARE_MARKS[0])
+    marked_text = text.replace(MASK_TOKEN, mark)
+    tokens, spans = tokenizer.locate(marked_text)
+    ids: list[int] = [CLS]
+    for token, (start, end) in zip(tokens, spans, strict=True):
+        is_mask = token == UNK and mark in marked_text[start:end]
+        if is_mask and tokenizer.pieces[ids[-1]] == SPACE:
+            ids.pop()  # the space before the word, which belongs to the masked piece
+        ids += [MASK] * marked_text[start:end].count(mark) if is_mask else [token]
+    errors.require(
+        ids.count(MASK) == text.count(MASK_TOKEN),
+        "text",
+        text,
+        f"one whose {text.count(MASK_TOKEN)} {MASK_TOKEN} are words or parts of words of this model's vocabulary",
+    )
+    return [*ids, SEP]
 
 
-def surface(piece: str) -> str:
-    """What an entry of the vocabulary is in a text."""
+def format_piece(piece: str) -> str:
+    """A vocabulary entry as it is written in a text."""
     return piece.removeprefix(SPACE).removeprefix("##") or " "
 
 
-def whole(tokenizer: Tokenizer, texts: Sequence[str], hidden: bool = False) -> list[list[int]]:
-    """`encode` of each text, however long."""
-    if hidden:
-        return [encode(tokenizer, text, hidden) for text in texts]
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], allow_mask: bool = False) -> list[list[int]]:
+    """`encode_text` of each text, of any length."""
+    if allow_mask:
+        return [encode_text(tokenizer, text, allow_mask) for text in texts]
     return [[CLS, *ids, SEP] for ids in tokenizer.encode_batch(list(texts))]
 
 
-def fitted(row: list[int], length: int) -> list[int]:
-    """A row of at most so many tokens, its [SEP] left on."""
-    return row if len(row) <= length else [*row[:length - 1], SEP]
+def truncate_ids(ids: list[int], max_len: int) -> list[int]:
+    """The ids, truncated to `max_len` tokens with [SEP] last."""
+    return ids if len(ids) <= max_len else [*ids[: max_len - 1], SEP]
 
 
-def rows(tokenizer: Tokenizer, texts: Sequence[str], length: int, hidden: bool = False) -> list[list[int]]:
-    """`encode` of each text, cut to the length of a row. Raises ConfigError where that would cut a [MASK] off."""
-    found = []
-    for text, row in zip(texts, whole(tokenizer, texts, hidden), strict=True):
-        found.append(fitted(row, length))
-        errors.require(found[-1].count(MASK) == row.count(MASK), "text", text, f"its {HIDDEN} among the first "
-                      f"{length - 2} tokens, which are what the model was trained on")
-    return found
+def encode_truncated(
+    tokenizer: Tokenizer, texts: Sequence[str], max_len: int, allow_mask: bool = False
+) -> list[list[int]]:
+    """`encode_text` of each text, truncated to `max_len` tokens. Raises ConfigError where that would lose a [MASK]."""
+    sequences = []
+    for text, ids in zip(texts, encode_texts(tokenizer, texts, allow_mask), strict=True):
+        sequences.append(truncate_ids(ids, max_len))
+        errors.require(
+            sequences[-1].count(MASK) == ids.count(MASK),
+            "text",
+            text,
+            f"its {MASK_TOKEN} among the first {max_len - 2} tokens, the length of the model's training sequences",
+        )
+    return sequences
 
 
-def fast(length: int) -> int:
-    """How many rows of so many tokens a device like this one's is fast with at once."""
-    return max(1, TOKENS.get(jax.default_backend(), 2**15) // length)
+def choose_batch_size(length: int) -> int:
+    """The number of sequences of this length that the device processes fastest at once."""
+    return max(1, BATCH_TOKENS.get(jax.default_backend(), 2**15) // length)
 
 
-def batched(ids: Sequence[Sequence[int]], longest: int, size: int, *, whole: bool = False
-            ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(the numbers of some texts, ids_BxL), the longest texts first, until each was once.
+def iterate_batches(
+    sequences: Sequence[Sequence[int]], max_len: int, batch_size: int, *, full_batches: bool = False
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (the indices of some sequences, ids_BxL), the longest sequences first.
 
-    size: rows of `longest` tokens in a batch; of shorter ones there are more. Few shapes come, as each is compiled:
-    rows are padded to one of `loader.lengths`, and where there are too few to fill a batch their last fills it up, to a
-    power of two or, where `whole`, to all of it.
+    Few shapes occur, since each one compiles a program: a batch is padded to one of `loader.lengths`, and a batch that
+    is not full repeats its last sequence, up to a power of two.
+
+    Args:
+        sequences: the token ids of each sequence.
+        max_len: the length of the longest batch.
+        batch_size: sequences of `max_len` tokens in a batch; of shorter ones there are more.
+        full_batches: fills up every batch.
     """
-    order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+    order = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
     while order:
-        length = next(one for one in loader.lengths(longest) if len(ids[order[0]]) <= one)
-        most = size * (longest // length) if whole else size * longest // length
-        mine, order = order[:most], order[most:]
-        count = most if whole else min(most, 1 << (len(mine) - 1).bit_length())
+        length = next(length for length in loader.list_bucket_lengths(max_len) if len(sequences[order[0]]) <= length)
+        limit = batch_size * (max_len // length) if full_batches else batch_size * max_len // length
+        indices, order = order[:limit], order[limit:]
+        count = limit if full_batches else min(limit, 1 << (len(indices) - 1).bit_length())
         ids_BxL = np.full((count, length), PAD, np.int32)
-        for row_L, number in zip(ids_BxL, mine + mine[-1:] * (count - len(mine)), strict=True):
-            row_L[:len(ids[number])] = ids[number]
-        yield np.array(mine), ids_BxL
+        for ids_L, index in zip(ids_BxL, indices + indices[-1:] * (count - len(indices)), strict=True):
+            ids_L[: len(sequences[index])] = sequences[index]
+        yield np.array(indices), ids_BxL

@@ -1,7 +1,8 @@
-"""Beam search over anything that tells the next token, as one loop: a model, or a table of probabilities.
+"""Beam search as one loop over anything that predicts the next token: a model, or a table of probabilities.
 
-Letters in array names: W beams of a row, T tokens after it, C = 2 * W candidates, N = B * W.
+Letters in array names: W beams of a sequence, T generated tokens, C = 2 * W candidates, N = B * W.
 """
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,95 +13,132 @@ from mlm.base import errors
 from mlm.base.special import PAD, SEP
 from mlm.inference import sampling
 
-NORMS = ("none", "mean", "wu")
-STOPS = ("bound", "now", "first")
+LENGTH_PENALTIES = ("none", "mean", "wu")
+EARLY_STOPPING = ("never", "heuristic", "always")
 
 
-class Found(NamedTuple):
-    """The texts that a search ended with, of each row the best first."""
+class BeamSearchResult(NamedTuple):
+    """The finished texts of each sequence, best first."""
 
-    ids_BxWxT: jax.Array      # SEP is the last where the text ended, PAD stands behind it
-    score_BxW: jax.Array      # the sum of log P over `divisor`; -inf where fewer than W were found
-    length_BxW: jax.Array     # tokens, SEP among them
-    log_prob_BxW: jax.Array   # the sum of log P, in nats
+    ids_BxWxT: jax.Array  # up to SEP where the text ended, PAD after it
+    score_BxW: jax.Array  # log P over the length penalty; -inf where fewer than W texts were found
+    length_BxW: jax.Array  # tokens, SEP included
+    log_prob_BxW: jax.Array  # log P of the text, in nats
 
 
-class _Beams(NamedTuple):
+class _BeamState(NamedTuple):
     step: jax.Array
     cache: Any
     last_N: jax.Array
-    sum_BxW: jax.Array        # of the beams that go on
+    log_prob_BxW: jax.Array  # of the unfinished beams
     ids_BxWxT: jax.Array
-    ended: Found
-    open_B: jax.Array         # whether the row's search goes on
+    finished: BeamSearchResult
+    is_open_B: jax.Array  # whether the sequence's search continues
 
 
-def divisor(normalise: str, length, alpha=0.6):
-    """What the log-probability of `length` tokens is divided by.
+def compute_length_penalty(length_penalty: str, length, alpha=0.6):
+    """The divisor of the log-probability of `length` tokens.
 
-    none: 1. mean: the length, so that score(y) = 1/t sum log P(y_t) (Jurafsky & Martin, equation 13.17). wu: ((5 + t) /
-    6)^alpha (Wu et al. 2016, arXiv 1609.08144, equation 14, without its coverage).
+    none: 1. mean: the length (Jurafsky & Martin, equation 13.17). wu: ((5 + length) / 6)^alpha (Wu et al. 2016, arXiv
+    1609.08144, equation 14, without the coverage term).
     """
-    errors.require_one_of("normalise", normalise, NORMS)
+    errors.require_one_of("length_penalty", length_penalty, LENGTH_PENALTIES)
     length = jnp.asarray(length, jnp.float32)
-    return {"none": jnp.ones_like(length), "mean": length, "wu": ((5 + length) / 6) ** alpha}[normalise]
+    return {"none": jnp.ones_like(length), "mean": length, "wu": ((5 + length) / 6) ** alpha}[length_penalty]
 
 
-def search(following: Callable, cache, last_B, *, width: int, steps: int, most_B=None, normalise: str = "mean",
-           alpha=0.6, stop: str = "bound", end: int = SEP, never: tuple[int, ...] = ()) -> Found:
-    """The `width` likeliest texts of at most `steps` tokens behind each row, as far as so many beams see.
+def search_beams(
+    decode_step: Callable,
+    cache,
+    last_B,
+    *,
+    num_beams: int,
+    num_steps: int,
+    max_steps_B=None,
+    length_penalty: str = "mean",
+    alpha=0.6,
+    early_stopping: str = "never",
+    eos_id: int = SEP,
+    suppressed_ids: tuple[int, ...] = (),
+) -> BeamSearchResult:
+    """Finds the `num_beams` best continuations of each sequence by beam search.
 
-    following: (cache, ids_N) -> (logits_NxV of the token after these, cache), N rows of which are on axis 1 of every
-    leaf of the cache; cache: of the B rows, each before its last token, last_B. most_B: tokens of each row's texts at
-    most, 0 to `steps`. never: what is never taken, and has no share of P.
+    Each step keeps the 2 * num_beams likeliest candidates. Those among the first num_beams that end become finished
+    texts; the num_beams likeliest others continue.
 
-    Each step keeps the 2 * width likeliest continuations; those of them that end, among the first `width`, are
-    candidates for the answer, the `width` likeliest others go on. A row's search stops once it has `width` ended texts
-    and no beam that goes on can get among them: "bound", whatever follows (transformers' early_stopping="never"; exact,
-    as log P only falls); "now", if it ended as it stands (their False); "first", at once (their True).
+    Args:
+        decode_step: (cache, ids_N) -> (logits_NxV of the next token, cache). Every leaf of the cache has the N
+            sequences on axis 1.
+        cache: that of the B sequences, each read up to its last token.
+        last_B: the last tokens.
+        num_beams: the number of beams and of texts.
+        num_steps: tokens to generate at most.
+        max_steps_B: the same for each sequence, 0 to `num_steps`.
+        length_penalty: one of LENGTH_PENALTIES; see `compute_length_penalty`.
+        alpha: the exponent of "wu".
+        early_stopping: when a sequence's search stops, once it has num_beams finished texts. "never": when no beam can
+            become better than these, whatever follows; exact, since log P only falls. "heuristic": when none would be
+            better if it ended now. "always": at once. transformers calls these "never", False and True.
+        eos_id: the token that ends a text.
+        suppressed_ids: tokens that are never generated and have no share of P.
     """
-    errors.require_at_least(1, "beam", width)
-    errors.require_one_of("stop", stop, STOPS)
-    B, W, T = len(last_B), width, steps
-    most_B = jnp.full(B, steps) if most_B is None else most_B
+    errors.require_at_least(1, "num_beams", num_beams)
+    errors.require_one_of("early_stopping", early_stopping, EARLY_STOPPING)
+    B, W, T = len(last_B), num_beams, num_steps
+    max_steps_B = jnp.full(B, num_steps) if max_steps_B is None else max_steps_B
 
-    def norm(length):
-        return divisor(normalise, length, alpha)
+    def get_penalty(length):
+        return compute_length_penalty(length_penalty, length, alpha)
 
-    def step(beams: _Beams) -> _Beams:
+    def step(beams: _BeamState) -> _BeamState:
         t = beams.step
-        logits_NxV, cache = following(beams.cache, beams.last_N)
-        log_prob_NxV = jax.nn.log_softmax(sampling.without(logits_NxV.astype(jnp.float32), never))
+        logits_NxV, cache = decode_step(beams.cache, beams.last_N)
+        log_prob_NxV = jax.nn.log_softmax(sampling.suppress_tokens(logits_NxV.astype(jnp.float32), suppressed_ids))
         V = log_prob_NxV.shape[-1]
-        total_BxWV = (beams.sum_BxW.reshape(-1, 1) + log_prob_NxV).reshape(B, W * V)
-        sum_BxC, index_BxC = jax.lax.top_k(total_BxWV, 2 * W)
-        from_BxC, id_BxC = index_BxC // V, index_BxC % V
-        ids_BxCxT = _of(beams.ids_BxWxT, from_BxC).at[:, :, t].set(id_BxC)
-        ends_BxC = (id_BxC == end) | (t + 1 >= most_B[:, None])
+        log_prob_BxWV = (beams.log_prob_BxW.reshape(-1, 1) + log_prob_NxV).reshape(B, W * V)
+        log_prob_BxC, index_BxC = jax.lax.top_k(log_prob_BxWV, 2 * W)
+        beam_BxC, id_BxC = index_BxC // V, index_BxC % V
+        ids_BxCxT = _gather_beams(beams.ids_BxWxT, beam_BxC).at[:, :, t].set(id_BxC)
+        ends_BxC = (id_BxC == eos_id) | (t + 1 >= max_steps_B[:, None])
 
-        counts_BxC = ends_BxC & (jnp.arange(2 * W) < W) & beams.open_B[:, None]
-        score_BxC = jnp.where(counts_BxC, sum_BxC / norm(t + 1), -jnp.inf)
-        new = Found(ids_BxCxT, score_BxC, jnp.full_like(id_BxC, t + 1), sum_BxC)
-        every = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), beams.ended, new)
-        _, best_BxW = jax.lax.top_k(every.score_BxW, W)
-        ended = jax.tree.map(lambda x: _of(x, best_BxW), every)
+        is_finished_BxC = ends_BxC & (jnp.arange(2 * W) < W) & beams.is_open_B[:, None]
+        score_BxC = jnp.where(is_finished_BxC, log_prob_BxC / get_penalty(t + 1), -jnp.inf)
+        candidates = BeamSearchResult(ids_BxCxT, score_BxC, jnp.full_like(id_BxC, t + 1), log_prob_BxC)
+        all_finished = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), beams.finished, candidates)
+        _, best_BxW = jax.lax.top_k(all_finished.score_BxW, W)
+        finished = jax.tree.map(lambda x: _gather_beams(x, best_BxW), all_finished)
 
-        sum_BxW, on_BxW = jax.lax.top_k(jnp.where(ends_BxC, -jnp.inf, sum_BxC), W)
-        from_N = (_of(from_BxC, on_BxW) + W * jnp.arange(B)[:, None]).reshape(-1)
-        longest_B = most_B if stop == "bound" else t + 1
-        possible_B = sum_BxW[:, 0] / norm(longest_B)
-        worst_B = ended.score_BxW[:, -1]  # -inf where fewer than W ended
-        open_B = beams.open_B & (possible_B > worst_B) & ~((worst_B > -jnp.inf) & (stop == "first"))
-        return _Beams(t + 1, jax.tree.map(lambda x: jnp.take(x, from_N, axis=1), cache),
-                      _of(id_BxC, on_BxW).reshape(-1), sum_BxW, _of(ids_BxCxT, on_BxW), ended, open_B)
+        log_prob_BxW, open_BxW = jax.lax.top_k(jnp.where(ends_BxC, -jnp.inf, log_prob_BxC), W)
+        beam_N = (_gather_beams(beam_BxC, open_BxW) + W * jnp.arange(B)[:, None]).reshape(-1)
+        final_length_B = max_steps_B if early_stopping == "never" else t + 1
+        best_possible_B = log_prob_BxW[:, 0] / get_penalty(final_length_B)
+        worst_B = finished.score_BxW[:, -1]  # -inf where fewer than W are finished
+        stops_B = (worst_B > -jnp.inf) & (early_stopping == "always")
+        is_open_B = beams.is_open_B & (best_possible_B > worst_B) & ~stops_B
+        return _BeamState(
+            t + 1,
+            jax.tree.map(lambda x: jnp.take(x, beam_N, axis=1), cache),
+            _gather_beams(id_BxC, open_BxW).reshape(-1),
+            log_prob_BxW,
+            _gather_beams(ids_BxCxT, open_BxW),
+            finished,
+            is_open_B,
+        )
 
-    no_BxW, ids_BxWxT = jnp.full((B, W), -jnp.inf), jnp.full((B, W, T), PAD, jnp.int32)
-    first = _Beams(jnp.int32(0), jax.tree.map(lambda x: jnp.repeat(x, W, axis=1), cache), jnp.repeat(last_B, W),
-                   no_BxW.at[:, 0].set(0), ids_BxWxT, Found(ids_BxWxT, no_BxW, jnp.zeros((B, W), jnp.int32), no_BxW),
-                   most_B > 0)
-    return jax.lax.while_loop(lambda beams: (beams.step < T) & beams.open_B.any(), step, first).ended
+    none_BxW, ids_BxWxT = jnp.full((B, W), -jnp.inf), jnp.full((B, W, T), PAD, jnp.int32)
+    no_results = BeamSearchResult(ids_BxWxT, none_BxW, jnp.zeros((B, W), jnp.int32), none_BxW)
+    start = _BeamState(
+        jnp.int32(0),
+        jax.tree.map(lambda x: jnp.repeat(x, W, axis=1), cache),
+        jnp.repeat(last_B, W),
+        none_BxW.at[:, 0].set(0),
+        ids_BxWxT,
+        no_results,
+        max_steps_B > 0,
+    )
+    return jax.lax.while_loop(lambda beams: (beams.step < T) & beams.is_open_B.any(), step, start).finished
 
 
-def _of(x_BxCx, index_BxW):
-    """x_BxW... of those by their numbers in each row."""
+def _gather_beams(x_BxCx, index_BxW):
+    """x_BxWx: the entries of each sequence with these indices."""
     return jnp.take_along_axis(x_BxCx, index_BxW.reshape(*index_BxW.shape, *[1] * (x_BxCx.ndim - 2)), 1)

@@ -1,202 +1,361 @@
-"""Texts that a model writes: behind a prompt, in the places of [MASK]s, or beside a source."""
+"""Text generation: continues a prompt, fills its [MASK]s, or translates a source."""
+
+import dataclasses
 from collections.abc import Sequence
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from mlm import models, objectives
-from mlm.base import errors
+from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
-from mlm.data.rows import aligned, loader
+from mlm.data.rows import loader, parallel_text
 from mlm.inference import batching, beam_search, decoding, iterative_unmasking
-from mlm.inference.masked_queries import text
+from mlm.inference.masked_queries import make_tokens
 
 
-class Written(NamedTuple):
-    text: str                 # the prompt's tokens among them
-    nats: float               # log P of what was written
-    tokens: int               # how many those are, the one that ends a text among them
+@dataclasses.dataclass(frozen=True)
+class GeneratedText:
+    """A generated text.
 
-
-def write(model, prompts: Sequence[str], *, beams: int = 1, normalise: str = "mean", temperature: float = 0.0,
-          top_k: int = 0, top_p: float = 1.0, length: int = 0, count: int = 1, seed: int = 0, by: str = "",
-          at_once: int = 1) -> list[list[Written]]:
-    """For each prompt `count` texts of an `Opened` model, of at most `length` tokens in all (0: of its longest row).
-
-    One that was trained to tell a token by those to its left (causal, hybrid) goes on with a prompt, which may be "":
-    the likeliest token after the other, the best `count` texts of `beams` beams as beam.search has them, or from
-    temperature > 0 on drawn ones as sample.drawn has them; after rows of a stream, which neither begin nor end, some
-    prompt up to `length`. Another fills the [MASK]s of a prompt, or as many behind it as `length` holds, `at_once`
-    places in a pass, `by` "left" (to right) or "confidence" (the surest first). The same seed gives the same texts; a
-    prompt's depend on no other prompt. Raises ConfigError for what a model cannot do.
+    Attributes:
+        text: the text, its prompt included.
+        log_prob: log-probability of the generated tokens, nats.
+        num_tokens: how many were generated, the one that ends the text included.
     """
-    cfg = model.cfg
-    errors.require(objectives.seen(cfg) not in ("row", "all") and model.output, "generate", cfg.objective,
-                  "a run that was trained to tell tokens")
-    errors.require(not models.source(cfg), "generate", cfg.model.family, "translate, for a model that reads a source"
-                  if cfg.data.corpus == "aligned" else "a model that reads no source")
-    _whole(length=length, top_k=top_k, seed=seed, count=count, beam=beams, at_once=at_once)
+
+    text: str
+    log_prob: float
+    num_tokens: int
+
+
+def generate_texts(
+    model,
+    prompts: Sequence[str],
+    *,
+    num_beams: int = 1,
+    length_penalty: str = "mean",
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    max_length: int = 0,
+    num_return_sequences: int = 1,
+    seed: int = 0,
+    unmask_order: str = "",
+    tokens_per_step: int = 1,
+) -> list[list[GeneratedText]]:
+    """Generates texts for each prompt; the same seed gives the same texts, whatever the other prompts are.
+
+    A model that predicts a token from those to its left (causal, hybrid) continues the prompt, which may be "" except
+    after training on a stream of text. Any other model fills the prompt's [MASK]s; a prompt without [MASK] is followed
+    by as many as fit.
+
+    Args:
+        model: a LanguageModel.
+        prompts: the prompts.
+        num_beams: beams of beam search; 1: greedy decoding or sampling.
+        length_penalty: how beam search compares texts, one of beam_search.LENGTH_PENALTIES.
+        temperature: that of sampling; 0: the likeliest token.
+        top_k: samples from the k likeliest tokens; 0: from all.
+        top_p: samples from the smallest set of tokens with this share of the probability.
+        max_length: tokens in all, those of the prompt included; 0: as many as a training sequence.
+        num_return_sequences: texts per prompt.
+        seed: seed of the sampling.
+        unmask_order: the order in which [MASK]s are filled: "left" to right or "confidence" (the default).
+        tokens_per_step: [MASK]s that one forward pass fills.
+
+    Raises:
+        ConfigError: the model does not support a setting.
+    """
+    cfg = model.config
+    visibility = objectives.get_visibility(cfg)
+    predicts_tokens = visibility not in (types.Visibility.FULL, types.Visibility.CORRUPTED) and model.has_lm_head
+    errors.require(predicts_tokens, "generate", cfg.objective, "a run that was trained to predict tokens")
+    errors.require(
+        not models.reads_source(cfg),
+        "generate",
+        cfg.model.family,
+        "translate, for a model that reads a source"
+        if cfg.data.corpus == "parallel"
+        else "a model that reads no source",
+    )
+    _require_integers(
+        max_length=max_length,
+        top_k=top_k,
+        seed=seed,
+        num_return_sequences=num_return_sequences,
+        num_beams=num_beams,
+        tokens_per_step=tokens_per_step,
+    )
     errors.require_number("seed", seed, 0, 2**32 - 1)
-    errors.require_number("length", length, 0, model.length)
+    errors.require_number("max_length", max_length, 0, model.length)
     errors.require_number("temperature", temperature, 0, 100)
     errors.require_number("top_k", top_k, 0, model.tokenizer.vocab_size)
     errors.require_number("top_p", top_p, 0, 1, low_open=True)
-    for name, value in (("count", count), ("beam", beams), ("at_once", at_once)):
+    for name, value in (
+        ("num_return_sequences", num_return_sequences),
+        ("num_beams", num_beams),
+        ("tokens_per_step", tokens_per_step),
+    ):
         errors.require_at_least(1, name, value)
-    left = bool({"left", "sides"} & {*objectives.losses(cfg).values()})
-    errors.require(not left or model.model.init_cache is not None, "generate", cfg.model.family,
-                  "a model that is read a token at a time")
-    least = 2 if left else 1 if cfg.pack.mode == "stream" else 3
-    errors.require(length == 0 or length >= least, "length", length, f"at least {least} tokens, with those that begin "
-                  "and end a text; or 0, for as many as a row holds")
-    orders = ("left",) if left else iterative_unmasking.ORDERS
-    errors.require(by in ("", *orders), "by", by, f"{' or '.join(orders)}, since config.objective is {cfg.objective}")
-    errors.require(temperature == 0 or beams == 1, "temperature", temperature, "0, with beams")
-    errors.require(temperature > 0 or count <= beams, "count", count,
-                   f"at most {beams}, the beams; or a temperature to " "draw by")
-    errors.require(left or beams == 1, "beam", beams, "1, where [MASK]s are filled")
-    rows = _prompts(model, prompts, length or model.length, left=left)
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), i // count), i % count))(
-        np.arange(len(rows) * count))
-    how = (np.float32(max(temperature, 1e-3)), np.int32(top_k), np.float32(top_p))
-    if beams > 1:
-        return _by_beams(model, rows, length or model.length, beams, normalise, count)
-    each = [row for row in rows for _ in range(count)]
-    found = _one_way(model, each, length or model.length, keys, how, drawn=temperature > 0) if left else _filled(
-        model, each, keys, how, at_once, by or "confidence", drawn=temperature > 0)
-    return [found[i * count:(i + 1) * count] for i in range(len(rows))]
+    visibilities = {*objectives.get_loss_visibilities(cfg).values()}
+    is_causal = bool({types.Visibility.CAUSAL, types.Visibility.TWO_STACK} & visibilities)
+    errors.require(
+        not is_causal or model.model.init_cache is not None,
+        "generate",
+        cfg.model.family,
+        "a model that reads one token at a time",
+    )
+    min_length = 2 if is_causal else 1 if cfg.pack.mode == "stream" else 3
+    errors.require(
+        max_length == 0 or max_length >= min_length,
+        "max_length",
+        max_length,
+        f"at least {min_length} tokens, with those that begin and end a text; or 0, for as many as a "
+        "training sequence holds",
+    )
+    orders = ("left",) if is_causal else iterative_unmasking.UNMASK_ORDERS
+    errors.require(
+        unmask_order in ("", *orders),
+        "unmask_order",
+        unmask_order,
+        f"{' or '.join(orders)}, since config.objective is {cfg.objective}",
+    )
+    errors.require(temperature == 0 or num_beams == 1, "temperature", temperature, "0, with beams")
+    errors.require(
+        temperature > 0 or num_return_sequences <= num_beams,
+        "num_return_sequences",
+        num_return_sequences,
+        f"at most {num_beams}, the number of beams; or a temperature above 0, to sample",
+    )
+    errors.require(is_causal or num_beams == 1, "num_beams", num_beams, "1, where [MASK]s are filled")
+    max_length = max_length or model.length
+    sequences = _encode_prompts(model, prompts, max_length, is_causal=is_causal)
+    if num_beams > 1:
+        return _search_beams(model, sequences, max_length, num_beams, length_penalty, num_return_sequences)
+    sampler_args = (np.float32(max(temperature, 1e-3)), np.int32(top_k), np.float32(top_p))
+    keys = _make_keys(seed, len(sequences), num_return_sequences)
+    repeated = [sequence for sequence in sequences for _ in range(num_return_sequences)]
+    if is_causal:
+        generations = _continue_prompts(model, repeated, max_length, keys, sampler_args, sample=temperature > 0)
+    else:
+        generations = _fill_masks(
+            model, repeated, keys, sampler_args, tokens_per_step, unmask_order or "confidence", sample=temperature > 0
+        )
+    return [generations[i * num_return_sequences : (i + 1) * num_return_sequences] for i in range(len(sequences))]
 
 
-def translate(model, sources: Sequence[str], *, beams: int = 4, normalise: str = "mean", count: int = 1
-              ) -> list[list[Written]]:
-    """For each source the best `count` texts beside it, none longer than the rows of training are."""
-    cfg = model.cfg
-    errors.require(models.source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)")
-    errors.require(cfg.data.corpus == "aligned", "translate", cfg.objective, "a run of aligned text "
-                  "(config.data.corpus)")
-    _whole(beam=beams, count=count)
-    errors.require_one_of("normalise", normalise, beam_search.NORMS)
-    errors.require_at_least(1, "beam", beams)
-    errors.require_number("count", count, 1, beams)
-    longest = model.about.source_length
-    columns, _ = aligned.sources(model.tokenizer, list(sources), longest)
-    rows = [ids[there > 0].tolist() for ids, there in zip(columns["source_ids"], columns["source_segments"],
-                                                           strict=True)]
-    answer, found = model.compiled(_beside, model.length, beams, normalise), [[] for _ in rows]
-    for mine, ids_BxS in batching.batched(rows, longest, max(1, 4 * batching.fast(longest) // beams)):
-        best = jax.device_get(answer(model.params, ids_BxS))
-        for row, number in enumerate(mine):
-            found[number] = _best(model, [CLS], best, row, count)
-    return found
+def _make_keys(seed, num_prompts, num_return_sequences):
+    """A random key for each text, which depends on the prompt's index and the text's index alone."""
+
+    def make_key(i):
+        prompt_key = jax.random.fold_in(jax.random.key(seed), i // num_return_sequences)
+        return jax.random.fold_in(prompt_key, i % num_return_sequences)
+
+    return jax.vmap(make_key)(np.arange(num_prompts * num_return_sequences))
 
 
-def _whole(**values) -> None:
+def translate_texts(
+    model, sources: Sequence[str], *, num_beams: int = 4, length_penalty: str = "mean", num_return_sequences: int = 1
+) -> list[list[GeneratedText]]:
+    """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
+    cfg = model.config
+    errors.require(
+        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
+    )
+    errors.require(
+        cfg.data.corpus == "parallel", "translate", cfg.objective, "a run of parallel text (config.data.corpus)"
+    )
+    _require_integers(num_beams=num_beams, num_return_sequences=num_return_sequences)
+    errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
+    errors.require_at_least(1, "num_beams", num_beams)
+    errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
+    max_len = model.about.source_len
+    columns, _ = parallel_text.encode_sources(model.tokenizer, list(sources), max_len)
+    sequences = [
+        ids[segments > 0].tolist()
+        for ids, segments in zip(columns["source_ids"], columns["source_segments"], strict=True)
+    ]
+    translate_batch = model.compile(_translate_batch, model.length, num_beams, length_penalty)
+    batch_size = max(1, 4 * batching.choose_batch_size(max_len) // num_beams)
+    generations = [[] for _ in sequences]
+    for indices, ids_BxS in batching.iterate_batches(sequences, max_len, batch_size):
+        best = jax.device_get(translate_batch(model.params, ids_BxS))
+        for i, index in enumerate(indices):
+            generations[index] = _make_best_generations(model, [CLS], best, i, num_return_sequences)
+    return generations
+
+
+def _require_integers(**values) -> None:
     for name, value in values.items():
         errors.require(isinstance(value, Integral), name, value, "a whole number")
 
 
-def _prompts(model, texts, length, *, left) -> list[list[int]]:
-    """As rows stood in training: those of a stream have neither [CLS] nor [SEP]."""
-    rows, stream = [], model.cfg.pack.mode == "stream"
-    end = [] if stream else [SEP]
-    for each in texts:
-        errors.require(not left or batching.HIDDEN not in each, "text", each, f"one without {batching.HIDDEN}, since a "
-                      f"{model.cfg.objective} run goes on from the left")
-        row = batching.encode(model.tokenizer, each, hidden=not left)[stream:-1]
-        errors.require(not left or len(row) > 0, "text", each,
-                       "a text to go on with, since rows of a stream begin with " "no token of their own")
-        if not left:
-            row += [MASK] * (0 if MASK in row else length - len(end) - len(row)) + end
-            errors.require(MASK in row and len(row) <= length, "text", each,
-                           f"one with {batching.HIDDEN}, or with room " f"behind it, within {length} tokens")
-        errors.require(not left or len(row) < length, "text", each, f"fewer than {length - 1 + stream} tokens, so that "
-                      "there is room behind it")
-        rows.append(row)
-    return rows
+def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
+    """The prompts as training sequences: those of a stream have neither [CLS] nor [SEP]."""
+    sequences, is_stream = [], model.config.pack.mode == "stream"
+    end = [] if is_stream else [SEP]
+    for text in texts:
+        errors.require(
+            not is_causal or batching.MASK_TOKEN not in text,
+            "text",
+            text,
+            f"one without {batching.MASK_TOKEN}, since a {model.config.objective} run continues a text",
+        )
+        ids = batching.encode_text(model.tokenizer, text, allow_mask=not is_causal)[is_stream:-1]
+        errors.require(
+            not is_causal or len(ids) > 0,
+            "text",
+            text,
+            "a text to continue, since sequences of a stream begin with no token of their own",
+        )
+        if not is_causal:
+            ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
+            errors.require(
+                MASK in ids and len(ids) <= max_length,
+                "text",
+                text,
+                f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens",
+            )
+        errors.require(
+            not is_causal or len(ids) < max_length,
+            "text",
+            text,
+            f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it",
+        )
+        sequences.append(ids)
+    return sequences
 
 
-def _never(model) -> tuple[int, ...]:
-    return (*decoding.NEVER, SEP) if model.cfg.pack.mode == "stream" else decoding.NEVER
+def _get_suppressed_ids(model) -> tuple[int, ...]:
+    return (*decoding.SUPPRESSED_IDS, SEP) if model.config.pack.mode == "stream" else decoding.SUPPRESSED_IDS
 
 
-def _room(model, length) -> int:
-    """As few values as lengths of rows: each is compiled."""
-    return next(room for room in loader.lengths(model.length) if room >= length)
+def _choose_cache_len(model, length) -> int:
+    """The next of few cache lengths, since each one compiles a program."""
+    return next(cache_len for cache_len in loader.list_bucket_lengths(model.length) if cache_len >= length)
 
 
-def _batches(model, rows, room, each: int = 1):
-    """`batches.batched` of as many rows as caches of so much room, `each` for a row, may be long together."""
-    size, order = max(1, 4 * batching.fast(room) // each), sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-    for first in range(0, len(rows), size):
-        chunk = order[first:first + size]
-        for mine, ids_BxL in batching.batched([rows[i] for i in chunk], model.length, size):
-            yield [chunk[i] for i in mine], ids_BxL
+def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
+    """`batching.iterate_batches` with as many sequences as caches of this length and number fit the device."""
+    batch_size = max(1, 4 * batching.choose_batch_size(cache_len) // num_beams)
+    order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
+    for first in range(0, len(sequences), batch_size):
+        chunk = order[first : first + batch_size]
+        for indices, ids_BxL in batching.iterate_batches([sequences[i] for i in chunk], model.length, batch_size):
+            yield [chunk[i] for i in indices], ids_BxL
 
 
-def _one_way(model, rows, length, keys, how, *, drawn) -> list[Written]:
-    room, found = _room(model, length), [None] * len(rows)
-    answer = model.compiled(_followed, room, drawn, _never(model))
-    for mine, ids_BxL in _batches(model, rows, room):
-        key_B = keys[np.array([*mine, *[mine[-1]] * (len(ids_BxL) - len(mine))])]
-        made = jax.device_get(answer(model.params, ids_BxL, np.int32(length), key_B, *how))
-        for row, number in enumerate(mine):
-            found[number] = _written(model, rows[number], made.ids_BxT[row], made.length_B[row], made.log_prob_B[row])
-    return found
+def _select_keys(keys, indices, batch_size):
+    """The keys of a batch. Its padding repeats the last one."""
+    return keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
 
 
-def _by_beams(model, rows, length, beams, normalise, count) -> list[list[Written]]:
-    room, found = _room(model, length), [[] for _ in rows]
-    answer = model.compiled(_best_of, room, beams, normalise, _never(model))
-    for mine, ids_BxL in _batches(model, rows, room, beams):
-        best = jax.device_get(answer(model.params, ids_BxL, np.int32(length)))
-        for row, number in enumerate(mine):
-            found[number] = _best(model, rows[number], best, row, count)
-    return found
+def _continue_prompts(model, sequences, max_length, keys, sampler_args, *, sample) -> list[GeneratedText]:
+    cache_len = _choose_cache_len(model, max_length)
+    generations: list[Any] = [None] * len(sequences)
+    decode_batch = model.compile(_decode_batch, cache_len, sample, _get_suppressed_ids(model))
+    for indices, ids_BxL in _iterate_batches(model, sequences, cache_len):
+        key_B = _select_keys(keys, indices, len(ids_BxL))
+        decoded = jax.device_get(decode_batch(model.params, ids_BxL, np.int32(max_length), key_B, *sampler_args))
+        for i, index in enumerate(indices):
+            generations[index] = _make_generation(
+                model, sequences[index], decoded.ids_BxT[i], decoded.length_B[i], decoded.log_prob_B[i]
+            )
+    return generations
 
 
-def _filled(model, rows, keys, how, at_once, by, *, drawn) -> list[Written]:
-    answer, found = model.telling(_unmasked, by, drawn), [None] * len(rows)
-    for mine, ids_BxL in model.batches(rows):
-        key_B = keys[np.array([*mine, *[mine[-1]] * (len(ids_BxL) - len(mine))])]
-        made_BxL, log_prob_B = jax.device_get(answer(model.params, ids_BxL, key_B, *how, np.int32(at_once)))
-        for row, number in enumerate(mine):
-            ids = made_BxL[row, :len(rows[number])]
-            found[number] = Written(_text(model, ids), float(log_prob_B[row]), rows[number].count(MASK))
-    return found
+def _search_beams(model, sequences, max_length, num_beams, length_penalty, count) -> list[list[GeneratedText]]:
+    cache_len, generations = _choose_cache_len(model, max_length), [[] for _ in sequences]
+    search_batch = model.compile(_beam_search_batch, cache_len, num_beams, length_penalty, _get_suppressed_ids(model))
+    for indices, ids_BxL in _iterate_batches(model, sequences, cache_len, num_beams):
+        best = jax.device_get(search_batch(model.params, ids_BxL, np.int32(max_length)))
+        for i, index in enumerate(indices):
+            generations[index] = _make_best_generations(model, sequences[index], best, i, count)
+    return generations
 
 
-def _best(model, prompt, best, row, count):
-    there = [w for w in range(count) if np.isfinite(best.score_BxW[row, w])]
-    return [_written(model, prompt, best.ids_BxWxT[row, w], best.length_BxW[row, w], best.log_prob_BxW[row, w])
-            for w in there]
+def _fill_masks(model, sequences, keys, sampler_args, tokens_per_step, unmask_order, *, sample) -> list[GeneratedText]:
+    unmask_batch = model.compile_predictor(_unmask_batch, unmask_order, sample)
+    generations: list[Any] = [None] * len(sequences)
+    for indices, ids_BxL in model.iterate_batches(sequences):
+        key_B = _select_keys(keys, indices, len(ids_BxL))
+        filled_BxL, log_prob_B = jax.device_get(
+            unmask_batch(model.params, ids_BxL, key_B, *sampler_args, np.int32(tokens_per_step))
+        )
+        for i, index in enumerate(indices):
+            text = _decode_text(model, filled_BxL[i, : len(sequences[index])])
+            generations[index] = GeneratedText(text, float(log_prob_B[i]), sequences[index].count(MASK))
+    return generations
 
 
-def _written(model, prompt, ids_T, length, log_prob) -> Written:
-    return Written(_text(model, [*prompt, *ids_T[:length]]), float(log_prob), int(length))
+def _make_best_generations(model, prompt, best, i, count):
+    beams = [beam for beam in range(count) if np.isfinite(best.score_BxW[i, beam])]
+    return [
+        _make_generation(model, prompt, best.ids_BxWxT[i, beam], best.length_BxW[i, beam], best.log_prob_BxW[i, beam])
+        for beam in beams
+    ]
 
 
-def _text(model, ids) -> str:
+def _make_generation(model, prompt, ids_T, length, log_prob) -> GeneratedText:
+    return GeneratedText(_decode_text(model, [*prompt, *ids_T[:length]]), float(log_prob), int(length))
+
+
+def _decode_text(model, ids) -> str:
     return model.tokenizer.decode([int(i) for i in ids if i >= NUM_SPECIAL or i == UNK])
 
 
-def _followed(model, room, drawn, never, params, ids_BxL, length, key_B, temperature, top_k, top_p):
-    if drawn:
-        return decoding.drawn(model, params, text(ids_BxL), None, key_B, temperature, top_k, top_p, room=room,
-                              upto=length, never=never)
-    return decoding.greedy(model, params, text(ids_BxL), room=room, upto=length, never=never)
+def _decode_batch(model, cache_len, sample, suppressed_ids, params, ids_BxL, max_len, key_B, temperature, top_k, top_p):
+    if sample:
+        return decoding.sample_tokens(
+            model,
+            params,
+            make_tokens(ids_BxL),
+            None,
+            key_B,
+            temperature,
+            top_k,
+            top_p,
+            cache_len=cache_len,
+            max_len=max_len,
+            suppressed_ids=suppressed_ids,
+        )
+    return decoding.decode_greedy(
+        model, params, make_tokens(ids_BxL), cache_len=cache_len, max_len=max_len, suppressed_ids=suppressed_ids
+    )
 
 
-def _best_of(model, room, width, normalise, never, params, ids_BxL, length):
-    return decoding.beams(model, params, text(ids_BxL), room=room, width=width, normalise=normalise, upto=length,
-                          never=never)
+def _beam_search_batch(model, cache_len, num_beams, length_penalty, suppressed_ids, params, ids_BxL, max_len):
+    return decoding.decode_beams(
+        model,
+        params,
+        make_tokens(ids_BxL),
+        cache_len=cache_len,
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        max_len=max_len,
+        suppressed_ids=suppressed_ids,
+    )
 
 
-def _beside(model, room, width, normalise, params, ids_BxS):
-    return decoding.translate(model, params, text(ids_BxS), room=room, width=width, normalise=normalise)
+def _translate_batch(model, max_len, num_beams, length_penalty, params, ids_BxS):
+    return decoding.translate_tokens(
+        model, params, make_tokens(ids_BxS), max_len=max_len, num_beams=num_beams, length_penalty=length_penalty
+    )
 
 
-def _unmasked(model, order, drawn, params, ids_BxL, key_B, temperature, top_k, top_p, at_once):
-    return iterative_unmasking.unmask(model, params, ids_BxL, key_B, temperature, top_k, top_p, at_once, order=order,
-                                      draws=drawn)
+def _unmask_batch(model, unmask_order, sample, params, ids_BxL, key_B, temperature, top_k, top_p, tokens_per_step):
+    return iterative_unmasking.unmask_tokens(
+        model,
+        params,
+        ids_BxL,
+        key_B,
+        temperature,
+        top_k,
+        top_p,
+        tokens_per_step,
+        unmask_order=unmask_order,
+        sample=sample,
+    )

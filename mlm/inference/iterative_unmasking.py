@@ -1,8 +1,10 @@
-"""Texts of [MASK]s filled place by place, each with those before it in sight: left to right, or the surest first.
+"""Iterative unmasking: fills [MASK]s step by step, each step given the tokens of those before it.
 
-The surest first, k places at once, is how MaskGIT (Chang et al. 2022, arXiv 2202.04200, section 3.2) and LLaDA (Nie et
-al. 2025, arXiv 2502.09992, section 2.4) write with a model that was trained to tell what is hidden.
+It goes from left to right or fills the most confident positions first. Confident first, k positions per step, is how
+MaskGIT (Chang et al. 2022, arXiv 2202.04200, section 3.2) and LLaDA (Nie et al. 2025, arXiv 2502.09992, section 2.4)
+generate with a model that was trained to predict masked tokens.
 """
+
 from typing import Any
 
 import jax
@@ -11,38 +13,62 @@ import jax.numpy as jnp
 from mlm.base import types
 from mlm.base.special import MASK, SEP
 from mlm.inference import sampling
-from mlm.inference.decoding import NEVER
-from mlm.inference.masked_queries import text
+from mlm.inference.decoding import SUPPRESSED_IDS
+from mlm.inference.masked_queries import make_tokens
 
-ORDERS = ("left", "confidence")
+UNMASK_ORDERS = ("left", "confidence")
 
 
-def unmask(model: types.Model, params: Any, ids_BxL, key_B, temperature, top_k, top_p, at_once, *, order: str,
-           draws: bool):
-    """(ids_BxL without [MASK], log_prob_B in nats of what was filled in, each as it was at its turn).
+def unmask_tokens(
+    model: types.Model,
+    params: Any,
+    ids_BxL,
+    key_B,
+    temperature,
+    top_k,
+    top_p,
+    tokens_per_step,
+    *,
+    unmask_order: str,
+    sample: bool,
+):
+    """(ids_BxL without [MASK], log_prob_B of the filled tokens in nats, each at its step).
 
-    params: "model", as a run keeps them. at_once: places of a row that one pass of the model fills; traced, as what
-    sample.drawn takes is, of which nothing counts where the likeliest are taken (draws False).
+    Args:
+        model: the model, whose states predict their own tokens.
+        params: as a run stores them, with the key "model".
+        ids_BxL: sequences with [MASK]s.
+        key_B: a random key for each sequence.
+        temperature: as for `sampling.make_sampler`; so are top_k and top_p. Unused without `sample`.
+        tokens_per_step: positions that one forward pass fills in a sequence; traced.
+        unmask_order: one of UNMASK_ORDERS.
+        sample: whether to sample the tokens; otherwise they are the likeliest.
     """
     B, L = ids_BxL.shape
-    place_L = jnp.arange(L)
+    position_L = jnp.arange(L)
 
     def fill(carry):
         ids_BxL, log_prob_B, step = carry
-        h_BxLxD = model.encode(params["model"], text(ids_BxL))[0]
+        h_BxLxD = model.encode(params["model"], make_tokens(ids_BxL))[0]
         logits_NxV = model.logits(params["model"], h_BxLxD).reshape(B * L, -1)
-        logits_NxV = sampling.without(logits_NxV.astype(jnp.float32), (*NEVER, SEP))
-        choose = sampling.likeliest
-        if draws:
-            key_N = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, place_L))(key_B).reshape(-1)
-            choose = sampling.drawn(key_N, temperature, top_k, top_p)
-        id_N = choose(logits_NxV, step).astype(jnp.int32)
-        sure_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
-        sure_BxL, id_BxL, hidden_BxL = sure_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK
-        first_BxL = jnp.where(hidden_BxL, sure_BxL if order == "confidence" else -place_L, -jnp.inf)
-        rank_BxL = (-first_BxL).argsort(-1).argsort(-1)
-        now_BxL = hidden_BxL & (rank_BxL < at_once)
-        return (jnp.where(now_BxL, id_BxL, ids_BxL), log_prob_B + jnp.where(now_BxL, sure_BxL, 0).sum(-1), step + 1)
+        logits_NxV = sampling.suppress_tokens(logits_NxV.astype(jnp.float32), (*SUPPRESSED_IDS, SEP))
+        select_token = sampling.select_argmax
+        if sample:
+            key_N = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, position_L))(key_B).reshape(-1)
+            select_token = sampling.make_sampler(key_N, temperature, top_k, top_p)
+        id_N = select_token(logits_NxV, step).astype(jnp.int32)
+        confidence_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
+        confidence_BxL, id_BxL, is_masked_BxL = confidence_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK
+        priority_BxL = jnp.where(
+            is_masked_BxL, confidence_BxL if unmask_order == "confidence" else -position_L, -jnp.inf
+        )
+        rank_BxL = (-priority_BxL).argsort(-1).argsort(-1)
+        fill_BxL = is_masked_BxL & (rank_BxL < tokens_per_step)
+        return (
+            jnp.where(fill_BxL, id_BxL, ids_BxL),
+            log_prob_B + jnp.where(fill_BxL, confidence_BxL, 0).sum(-1),
+            step + 1,
+        )
 
-    first = ids_BxL, jnp.zeros(B), jnp.int32(0)
-    return jax.lax.while_loop(lambda carry: (carry[0] == MASK).any(), fill, first)[:2]
+    start = ids_BxL, jnp.zeros(B), jnp.int32(0)
+    return jax.lax.while_loop(lambda carry: (carry[0] == MASK).any(), fill, start)[:2]

@@ -1,275 +1,444 @@
-"""A trained model as something to use from Python: `mlm.open` gives one.
+"""A trained model, to use from Python: `mlm.load` returns one.
 
 Letters in array names: S texts; K entries of the vocabulary that are likeliest; T tokens of one text.
 """
+
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import tqdm
 
-from mlm import objectives
+from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import MASK
-from mlm.data.tasks import tasks
-from mlm.data.tokenizers import words
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation import embeddings
-from mlm.inference import batching, generation, masked_queries, prediction, pseudo_likelihood
-from mlm.inference.masked_queries import Cloze
-from mlm.inference.prediction import Prediction
+from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
+from mlm.inference.forward_passes import Pooling
+from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference.similarity import l2_normalize
 from mlm.models.hub import hub
-from mlm.train.run import trained_run
-
-POOLS = ("mean", "first", None)
 
 
-class Filling(NamedTuple):
-    """What may stand in the place of a [MASK]."""
+@dataclasses.dataclass(frozen=True)
+class MaskPrediction:
+    """A token for a [MASK].
 
-    token: str                # an entry of the vocabulary; "▁" or no "##" before it: a word begins
-    probability: float
-    text: str                 # the text with it there, other [MASK] left as they are
-
-
-class LanguageModel(NamedTuple):
-    """A model, its vocabulary and its parameters. Methods take one text or a list of them, and give as many answers.
-
-    Texts are asked in batches of like length, so that few programs are compiled; answers are numpy's, in the order of
-    the texts. A text longer than `length` tokens is cut.
+    Attributes:
+        token: the entry of the vocabulary; with "▁", or without "##", before it where it begins a word.
+        token_id: its id.
+        probability: its probability at this [MASK].
+        text: the text with the token in the place of this [MASK]; other [MASK]s stay.
     """
 
-    cfg: config.Config
+    token: str
+    token_id: int
+    probability: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SimilarText:
+    """A candidate, its index among the candidates, and the cosine of the two embeddings."""
+
+    index: int
+    text: str
+    cosine: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention weights of a text: row i is what token i takes of each token j.
+
+    Attributes:
+        tokens: the text's T entries of the vocabulary.
+        weights_KxHxTxT: float32, for K layers of H heads; each row sums to 1.
+    """
+
+    tokens: list[str]
+    weights_KxHxTxT: np.ndarray
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class LanguageModel:
+    """A model with its tokenizer and parameters.
+
+    Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
+    same order. Texts longer than `length` tokens are truncated. Texts of similar length share a batch, so that few
+    programs are compiled.
+
+    Attributes:
+        config: the resolved config of the run.
+        tokenizer: its tokenizer.
+        model: the pure functions of the encoder.
+        objective: the pure functions of the objective.
+        params: the parameters, "model" and "objective".
+        about: what the objective knows of the data set, such as the classes of a task.
+        length: tokens of the longest sequence, [CLS] and [SEP] included.
+        batch_size: sequences of that length in a batch; of shorter ones there are more.
+        has_lm_head: whether the model has an output layer over the vocabulary.
+        text_counts: how many texts an example of a fine-tuned model may have.
+        source: the Hugging Face folder that it came from, where it did.
+    """
+
+    config: config.Config
     tokenizer: Tokenizer
     model: types.Model
     objective: types.Objective
-    params: types.Params      # "model" and "objective", as a run keeps them
+    params: types.Params
     about: types.DatasetInfo
-    length: int               # longest row, in tokens
-    batch: int = 32           # rows of that length in a batch
-    output: bool = True       # whether it came with an output layer over the vocabulary
-    texts: tuple[int, ...] = (1, 2)  # how many an example of a fine-tuned model has
-    source: hub.Read | None = None  # of a Hugging Face folder: what else it held
+    length: int
+    batch_size: int = 32
+    has_lm_head: bool = True
+    text_counts: tuple[int, ...] = (1, 2)
+    source: hub.HubModel | None = None
 
-    def fill(self, text: str | Sequence[str], top: int = 5) -> list:
-        """For each [MASK] of a text its `top` likeliest fillings, each [MASK] asked with the others hidden.
+    def __repr__(self) -> str:
+        fields = self.config.model
+        kind = f"{fields.family} {fields.cell}".rstrip()
+        parameters = sum(x.size for x in jax.tree.leaves(self.params))
+        return (
+            f"LanguageModel({self.config.workdir!r}, {kind}, {fields.num_layers} x {fields.width}, "
+            f"{self.config.objective}, {parameters:,} parameters, vocabulary of {self.tokenizer.vocab_size:,})"
+        )
 
-        Of a list of texts a list of such. Raises ConfigError for a text without [MASK], and for a model that was
-        trained to fill nothing in.
+    def fill_mask(self, text: str | Sequence[str], top_k: int = 5, batch_size: int | None = None) -> Any:
+        """Predicts the tokens of each [MASK], every [MASK] with the others still masked.
+
+        Args:
+            text: a text with [MASK], or several.
+            top_k: how many tokens for each [MASK].
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+
+        Returns:
+            For each [MASK] its `top_k` likeliest tokens, a list of MaskPrediction. A list of texts returns a list of
+            such lists.
+
+        Raises:
+            ConfigError: a text has no [MASK], or the model was not trained to predict masked tokens.
         """
-        self._expect_masked("fill")
-        texts, one = _listed(text)
-        errors.require_number("top", top, 1, self.tokenizer.vocab_size)
+        self._require_masked_predictions("fill_mask")
+        texts, is_single = _listed(text)
+        errors.require_number("top_k", top_k, 1, self.tokenizer.vocab_size)
         for each in texts:
-            errors.require(batching.HIDDEN in each, "text", each, f"a text with {batching.HIDDEN} in it")
-        ids = self._rows(texts)
-        asked = [(number, place) for number, row in enumerate(ids) for place, token in enumerate(row) if token == MASK]
-        answer = self.telling(likeliest, top)
-        found: list[list] = [[] for _ in texts]
-        given: dict[tuple[int, int], list] = {}
-        for mine, ids_BxL in self.batches([ids[number] for number, _ in asked]):
+            errors.require(batching.MASK_TOKEN in each, "text", each, f"a text with {batching.MASK_TOKEN} in it")
+        sequences = self._encode(texts)
+        masks = [(i, place) for i, ids in enumerate(sequences) for place, token in enumerate(ids) if token == MASK]
+        predict = self.compile_predictor(forward_passes.predict_top_tokens, top_k)
+        top: dict[tuple[int, int], list] = {}
+        for indices, ids_BxL in self.iterate_batches([sequences[i] for i, _ in masks], batch_size):
             place_B = np.zeros(len(ids_BxL), np.int32)
-            place_B[:len(mine)] = [asked[i][1] for i in mine]
-            share_BxK, id_BxK = answer(self.params, Cloze(ids_BxL, place_B, place_B + 1))
-            for row, i in enumerate(mine):
-                given[asked[i]] = list(zip(id_BxK[row].tolist(), share_BxK[row].tolist(), strict=True))
-        for number, place in asked:
-            put = len(found[number])
-            found[number].append([Filling(self.tokenizer.pieces[entry], share, self._put(texts[number], put, entry))
-                                  for entry, share in given[number, place]])
-        return found[0] if one else found
+            place_B[: len(indices)] = [masks[index][1] for index in indices]
+            prob_BxK, id_BxK = predict(self.params, MaskedQueries(ids_BxL, place_B, place_B + 1))
+            for row, index in enumerate(indices):
+                top[masks[index]] = list(zip(id_BxK[row].tolist(), prob_BxK[row].tolist(), strict=True))
+        answers: list[list] = [[] for _ in texts]
+        for i, place in masks:
+            number = len(answers[i])
+            answers[i].append(
+                [
+                    MaskPrediction(self.tokenizer.pieces[entry], entry, prob, self._fill(texts[i], number, entry))
+                    for entry, prob in top[i, place]
+                ]
+            )
+        return answers[0] if is_single else answers
 
-    def embed(self, text: str | Sequence[str], layer: int = -1, pool: str | None = "mean") -> np.ndarray | list:
-        """Embeddings, float32: of a text D numbers, of a list SxD. [CLS] and [SEP] are tokens like any other.
+    def encode(
+        self,
+        text: str | Sequence[str],
+        layer: int = -1,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        batch_size: int | None = None,
+    ) -> Any:
+        """Embeds texts. [CLS] and [SEP] are tokens like any other.
 
-        layer: 0 the embeddings, -1 the last. pool: the mean over tokens, the first token's state, or None: all states,
-        TxD of each text. Raises ConfigError for a layer or a pool that there is not.
+        Args:
+            text: a text, or several.
+            layer: 0 for the embeddings, -1 for the last layer.
+            pooling: "mean" over tokens, "first" token, or None for the states of all tokens.
+            normalize: scales each vector to length 1.
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+
+        Returns:
+            float32: D numbers for a text, SxD for a list; with pooling=None an array TxD for each text.
+
+        Raises:
+            ConfigError: no such layer or pooling, or the model reads a source beside the text.
         """
-        texts, one = _listed(text)
-        errors.require(not embeddings.can(self.cfg), "embed", self.cfg.model.family, "a model that reads a text alone")
-        errors.require_number("layer", layer, -self.cfg.model.num_layers - 1, self.cfg.model.num_layers)
-        errors.require(pool in POOLS, "pool", pool, "mean, first or None")
-        found = self._states(texts, layer % (self.cfg.model.num_layers + 1), pool)
-        return found[0] if one else found if pool is None else np.stack(found) if found else np.zeros(
-            (0, len(self.model.directions) * self.model.width), np.float32)
+        texts, is_single = _listed(text)
+        fields = self.config.model
+        errors.require(not models.reads_source(self.config), "encode", fields.family, "a model that reads a text alone")
+        errors.require_number("layer", layer, -fields.num_layers - 1, fields.num_layers)
+        errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first or None")
+        layer %= fields.num_layers + 1
+        encode = self.compile(forward_passes.encode_tokens, layer if layer < fields.num_layers else -1, pooling)
+        sequences = batching.encode_truncated(self.tokenizer, texts, self.length)
+        states = self._map_sequences(sequences, encode, batch_size)
+        if normalize:
+            states = [l2_normalize(state).astype(np.float32) for state in states]
+        if is_single or pooling is None:
+            return states[0] if is_single else states
+        return np.stack(states) if states else np.zeros((0, len(self.model.directions) * self.model.width), np.float32)
 
-    def similar(self, text: str | Sequence[str], others: Sequence[str], top: int = 5, layer: int = -1,
-                pool: str = "mean") -> list:
-        """The numbers of the `top` texts among `others` whose embeddings are most like a text's, each with its cosine.
+    def similar(
+        self,
+        text: str | Sequence[str],
+        candidates: Sequence[str],
+        top_k: int = 5,
+        layer: int = -1,
+        pooling: Literal["mean", "first"] = "mean",
+    ) -> Any:
+        """The `top_k` candidates whose embeddings have the largest cosine with the text's, a list of SimilarText.
+
+        Args:
+            text: a text, or several.
+            candidates: the texts to search.
+            top_k: how many candidates.
+            layer: as in `encode`.
+            pooling: as in `encode`, not None.
         """
-        texts, one = _listed(text)
-        errors.require(pool is not None, "pool", pool, "mean or first")
-        cosine_SxO = (embeddings.unit(self.embed(texts, layer, pool)) @ embeddings.unit(self.embed(others, layer,
-                                                                                                   pool)).T)
-        found = [[(int(number), float(row[number])) for number in np.argsort(-row, kind="stable")[:top]]
-                 for row in cosine_SxO]
-        return found[0] if one else found
+        texts, is_single = _listed(text)
+        errors.require(pooling is not None, "pooling", pooling, "mean or first")
+        errors.require_at_least(1, "top_k", top_k)
+        query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
+        cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
+        answers = [
+            [SimilarText(int(i), candidates[int(i)], float(row[i])) for i in np.argsort(-row, kind="stable")[:top_k]]
+            for row in cosine_SxC
+        ]
+        return answers[0] if is_single else answers
 
-    def logits(self, text: str | Sequence[str]) -> np.ndarray | list[np.ndarray]:
-        """TxV, float32, of each text: the output layer over all its tokens, a [MASK] in it hidden."""
-        self._expect_masked("logits")
-        texts, one = _listed(text)
-        found = self._each(self._rows(texts), self.telling(every_logit))
-        return found[0] if one else found
+    def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
+        """The output layer's logits for all tokens of each text, TxV float32; a [MASK] in a text is masked."""
+        self._require_masked_predictions("logits")
+        texts, is_single = _listed(text)
+        answers = self._map_sequences(
+            self._encode(texts), self.compile_predictor(forward_passes.compute_logits), batch_size
+        )
+        return answers[0] if is_single else answers
 
-    def score(self, text: str | Sequence[str], metric: str = "pll") -> np.ndarray:
-        """The pseudo-log-likelihood of each text, in nats: each token hidden alone (pll, Salazar et al. 2020), or with
-        the rest of its word (pll_word_l2r, Kauf and Ivanova 2023)."""
-        self._expect_masked("score")
+    def pseudo_log_likelihood(
+        self, text: str | Sequence[str], metric: Literal["pll", "pll_word_l2r"] = "pll", batch_size: int | None = None
+    ) -> Any:
+        """The pseudo-log-likelihood of each text, in nats.
+
+        Args:
+            text: a text, or several.
+            metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
+                its word (Kauf and Ivanova 2023).
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+        """
+        self._require_masked_predictions("pseudo_log_likelihood")
         errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
-        texts, one = _listed(text)
-        answer = self.telling(masked_queries.log_prob)
-        given = pseudo_likelihood.scores(lambda asked: answer(self.params, asked),
-                                         pseudo_likelihood.clozes(self.tokenizer, texts, self.length), self.batch)
-        found = getattr(given, f"{metric}_S")
-        return found[0] if one else found
+        texts, is_single = _listed(text)
+        predict = self.compile_predictor(masked_queries.compute_target_log_prob)
+        queries = pseudo_likelihood.build_queries(self.tokenizer, texts, self.length)
+        with _show_progress(len(queries.sequence_I), "token") as advance:
 
-    def attention(self, text: str | Sequence[str]) -> list:
-        """(tokens, weights_KxHxTxT), float32: how much, in each of K layers and H heads, each token of a text takes of
-        each other one; tokens are entries of the vocabulary. Raises ConfigError for a model without attention.
+            def score(batch):
+                advance(len(batch.ids_BxL))
+                return predict(self.params, batch)
+
+            scores = pseudo_likelihood.score_sentences(score, queries, batch_size or self.batch_size)
+        nats_S = getattr(scores, f"{metric}_S")
+        return nats_S[0] if is_single else nats_S
+
+    def attentions(self, text: str | Sequence[str]) -> Any:
+        """The attention weights of each text, an Attention. Raises ConfigError for a model without attention."""
+        fields = self.config.model
+        errors.require(self.model.attention is not None, "attentions", fields.cell or fields.family, "a Transformer")
+        texts, is_single = _listed(text)
+        sequences = self._encode(texts)
+        answers: list[Any] = [None] * len(texts)
+        compute = self.compile(forward_passes.compute_attention)
+        for indices, ids_BxL in self.iterate_batches(sequences):
+            weights_BxKxHxLxL = np.asarray(compute(self.params, ids_BxL))
+            for row, index in enumerate(indices):
+                size = len(sequences[index])
+                tokens = [self.tokenizer.pieces[token] for token in sequences[index]]
+                answers[index] = Attention(tokens, weights_BxKxHxLxL[row, :, :, :size, :size])
+        return answers[0] if is_single else answers
+
+    def predict(self, text: Any) -> Any:
+        """The predictions of a fine-tuned model.
+
+        Args:
+            text: a text; a pair ("a", "b") for a model that was trained on pairs; for a tagger a text of words or a
+                list of words. Or a list of any of these.
+
+        Returns:
+            A Prediction for each text; a tagger's list of one for each word that fits.
+
+        Raises:
+            ConfigError: the model was fine-tuned for neither classification, regression nor tagging.
         """
-        errors.require(self.model.attention is not None, "attention", self.cfg.model.cell or self.cfg.model.family,
-                      "a Transformer")
-        texts, one = _listed(text)
-        ids, found = self._rows(texts), [None] * len(texts)
-        answer = self.compiled(attended)
-        for mine, ids_BxL in self.batches(ids):
-            weights_BxKxHxLxL = np.asarray(answer(self.params, ids_BxL))
-            for row, number in enumerate(mine):
-                size = len(ids[number])
-                tokens = [self.tokenizer.pieces[token] for token in ids[number]]
-                found[number] = tokens, weights_BxKxHxLxL[row, :, :, :size, :size]
-        return found[0] if one else found
+        return prediction.predict_labels(self, text)
 
-    def predict(self, text) -> Prediction | list:
-        """What a fine-tuned model says: of a text, or a pair ("a", "b") where it was trained on pairs, a `Prediction`;
-        of words, a text's or a list's, one for each that fits into a row. Of a list of such a list.
+    def generate(
+        self,
+        prompt: str | Sequence[str] = "",
+        *,
+        max_length: int = 0,
+        num_return_sequences: int = 1,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        num_beams: int = 1,
+        length_penalty: Literal["none", "mean", "wu"] = "mean",
+        unmask_order: Literal["", "left", "confidence"] = "",
+        tokens_per_step: int = 1,
+        seed: int = 0,
+    ) -> Any:
+        """Continues a prompt, or fills its [MASK]s: `generation.generate_texts` says which models do which.
 
-        Raises ConfigError for a model that was fine-tuned for neither a class, a number nor tags.
+        Args:
+            prompt: a prompt, or several.
+            max_length: tokens in all, those of the prompt included; 0: as many as a training sequence.
+            num_return_sequences: texts for each prompt.
+            temperature: of the sampling; 0: the likeliest token.
+            top_k: samples from the k likeliest tokens; 0: from all.
+            top_p: samples from the smallest set of tokens with this probability.
+            num_beams: beams of beam search; 1: none.
+            length_penalty: how beam search compares texts of different lengths.
+            unmask_order: the order in which [MASK]s are filled; "": by confidence.
+            tokens_per_step: [MASK]s that one forward pass fills.
+            seed: of the sampling; the same seed gives the same texts, whatever the other prompts are.
+
+        Returns:
+            A list of GeneratedText for each prompt.
+
+        Raises:
+            ConfigError: the model does not support a setting.
         """
-        return prediction.predict(self, text)
+        prompts, is_single = _listed(prompt)
+        answers = generation.generate_texts(
+            self,
+            prompts,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_length=max_length,
+            num_return_sequences=num_return_sequences,
+            seed=seed,
+            unmask_order=unmask_order,
+            tokens_per_step=tokens_per_step,
+        )
+        return answers[0] if is_single else answers
 
-    def generate(self, prompt: str | Sequence[str] = "", **how) -> list:
-        """Texts behind a prompt, or in the places of its [MASK]s; how: beams, temperature, top_k, top_p, length, count,
-        seed, by and more, as written.write has them. Of a list of prompts a list of such."""
-        texts, one = _listed(prompt)
-        found = generation.write(self, texts, **how)
-        return found[0] if one else found
+    def translate(
+        self,
+        source: str | Sequence[str],
+        *,
+        num_beams: int = 4,
+        length_penalty: Literal["none", "mean", "wu"] = "mean",
+        num_return_sequences: int = 1,
+    ) -> Any:
+        """Translates with beam search.
 
-    def translate(self, source: str | Sequence[str], **how) -> list:
-        """The best texts beside a source; how: beams, normalise, count, as written.translate has them. Of a list of
-        sources a list of such."""
-        texts, one = _listed(source)
-        found = generation.translate(self, texts, **how)
-        return found[0] if one else found
+        Args:
+            source: a text to translate, or several.
+            num_beams: beams of the search.
+            length_penalty: how beam search compares texts of different lengths.
+            num_return_sequences: translations for each source, at most `num_beams`.
 
-    def _expect_masked(self, what):
-        errors.require(objectives.seen(self.cfg) == "rest", what, self.cfg.objective,
-                      "a run that was trained to tell what is hidden (such as mlm)")
-        errors.require(self.output, what, self.cfg.workdir, "a folder whose tensors have an output layer; it is an "
-                      "encoder alone, to embed with")
+        Returns:
+            A list of GeneratedText for each source, the best first.
 
-    def compiled(self, function, *fixed) -> Callable:
-        """A function of (model, *fixed, ...) with those in place, compiled once for all models like this one."""
-        return _compiled(function, self.model, *fixed)
+        Raises:
+            ConfigError: the model was not trained on parallel text.
+        """
+        sources, is_single = _listed(source)
+        answers = generation.translate_texts(
+            self, sources, num_beams=num_beams, length_penalty=length_penalty, num_return_sequences=num_return_sequences
+        )
+        return answers[0] if is_single else answers
 
-    def telling(self, function, *fixed) -> Callable:
-        """As `compiled`, of the model as hidden tokens are read from it."""
-        return _compiled(function, objectives.telling(self.cfg, self.model), *fixed)
+    def save_pretrained(self, folder: str) -> dict:
+        """Writes a Hugging Face folder, which transformers reads; `export.save_pretrained` has the details."""
+        return export.save_pretrained(self, str(folder))
 
-    def _rows(self, texts) -> list[list[int]]:
-        """Rows in which a [MASK] hides what stands there."""
-        return batching.rows(self.tokenizer, texts, self.length, hidden=True)
+    def compile(self, function: Callable, *args) -> Callable:
+        """function(model, *args, ...), compiled once for all models with these functions."""
+        return _compile(function, self.model, *args)
 
-    def batches(self, ids):
-        """`batches.batched` of some rows of ids."""
-        return batching.batched(ids, self.length, self.batch)
+    def compile_predictor(self, function: Callable, *args) -> Callable:
+        """As `compile`, of the model whose states predict the tokens at their own positions."""
+        return _compile(function, objectives.shift_states(self.config, self.model), *args)
 
-    def _states(self, texts, layer, pool):
-        ids = batching.rows(self.tokenizer, texts, self.length)
-        return self._each(ids, self.compiled(states, layer if layer < self.cfg.model.num_layers else -1, pool))
+    def iterate_batches(
+        self, sequences: Sequence[Sequence[int]], batch_size: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """`batching.iterate_batches` of sequences of token ids, with a progress bar where there are many."""
+        with _show_progress(len(sequences), "text") as advance:
+            for indices, ids_BxL in batching.iterate_batches(sequences, self.length, batch_size or self.batch_size):
+                yield indices, ids_BxL
+                advance(len(indices))
 
-    def _each(self, ids, answer) -> list:
-        """What a function of (params, ids_BxL) gives each row, of its own tokens where it gives more."""
-        found: list = [None] * len(ids)
-        for mine, ids_BxL in self.batches(ids):
-            value_Bx = np.asarray(answer(self.params, ids_BxL))
-            for row, number in enumerate(mine):
-                found[number] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, :len(ids[number])]
-        return found
+    def _require_masked_predictions(self, method: str) -> None:
+        errors.require(
+            objectives.get_visibility(self.config) == types.Visibility.UNMASKED,
+            method,
+            self.config.objective,
+            "a run that was trained to predict masked tokens (such as mlm)",
+        )
+        errors.require(
+            self.has_lm_head,
+            method,
+            self.config.workdir,
+            "a folder whose tensors have an output layer; this one is an encoder alone, which `encode` uses",
+        )
 
-    def _put(self, text, number, entry) -> str:
-        """A text with an entry of the vocabulary in the place of one [MASK]."""
-        *before, after = text.split(batching.HIDDEN, number + 1)
-        first = batching.HIDDEN.join(before)
-        starts = self.tokenizer.starts_word_V[entry]
-        return (first if starts else first.rstrip()) + batching.surface(self.tokenizer.pieces[entry]) + after
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
 
+    def _map_sequences(self, sequences, function: Callable, batch_size: int | None) -> list:
+        """A function of (params, ids_BxL) on each sequence: its value, or the values at its own tokens."""
+        values: list[Any] = [None] * len(sequences)
+        for indices, ids_BxL in self.iterate_batches(sequences, batch_size):
+            value_Bx = np.asarray(function(self.params, ids_BxL))
+            for row, index in enumerate(indices):
+                values[index] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, : len(sequences[index])]
+        return values
 
-def load(folder: str) -> LanguageModel:
-    """The model of the newest checkpoint in a run's directory, also while it trains.
-
-    Raises ConfigError where there is no run or no checkpoint yet.
-    """
-    run = trained_run.load(folder, {}, alone=False)
-    params = run.program.run.get_state(run.state).params
-    tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
-    return LanguageModel(
-        run.cfg,
-        tokenizer,
-        run.program.model,
-        run.program.objective,
-        jax.tree.map(jnp.asarray, params),
-        run.about,
-        run.cfg.pack.seq_len,
-        batching.fast(run.cfg.pack.seq_len),
-        texts=(2,) if tasks.pairs(run.cfg.data) else (1,),
-    )
+    def _fill(self, text: str, number: int, token_id: int) -> str:
+        """The text with a token in the place of its [MASK] of that number."""
+        *parts, after = text.split(batching.MASK_TOKEN, number + 1)
+        before = batching.MASK_TOKEN.join(parts)
+        starts_word = self.tokenizer.starts_word_V[token_id]
+        piece = batching.format_piece(self.tokenizer.pieces[token_id])
+        return (before if starts_word else before.rstrip()) + piece + after
 
 
-def _listed(text) -> tuple[list[str], bool]:
-    """Texts as a list, and whether one stood alone."""
-    one = isinstance(text, str)
-    texts = [text] if one else list(text)
+LONG_LIST = 256  # shorter lists have no progress bar
+
+
+@contextlib.contextmanager
+def _show_progress(total: int, unit: str):
+    """A progress bar for long lists, silent where stderr is not a terminal; yields a function that advances it."""
+    if total < LONG_LIST or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    with tqdm.tqdm(total=total, unit=unit, leave=False) as bar:
+        yield bar.update
+
+
+def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:
+    """The texts as a list, and whether there was a single one."""
+    is_single = isinstance(text, str)
+    texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
         errors.require(isinstance(each, str), "text", each, "a text")
-    return texts, one
+    return texts, is_single
 
 
 @functools.cache
-def _compiled(function, *fixed) -> Callable:
-    return jax.jit(functools.partial(function, *fixed))
-
-
-def likeliest(model: types.Model, top: int, params, asked: Cloze):
-    """(share_BxK, id_BxK): the `top` likeliest entries at the hidden place, with their probabilities."""
-    log_prob_BxK, id_BxK = jax.lax.top_k(masked_queries.log_probs(model, params, asked), top)
-    return jnp.exp(log_prob_BxK), id_BxK
-
-
-def states(model: types.Model, layer: int, pool: str | None, params, ids_BxL):
-    """h_BxD of rows, or h_BxLxD where pool is None; layer -1: the last."""
-    text = masked_queries.text(ids_BxL)
-    if layer < 0:
-        h_BxLxD = jnp.concatenate(model.encode(params["model"], text), -1)
-    else:
-        h_BxLxD = model.encode_layers(params["model"], text)[layer]
-    h_BxLxD = h_BxLxD.astype(jnp.float32)
-    if pool == "first":
-        return h_BxLxD[:, 0]
-    if pool == "mean":
-        there_BxLx1 = (text.segments_BxL > 0)[..., None]
-        return (h_BxLxD * there_BxLx1).sum(1) / there_BxLx1.sum(1)
-    return h_BxLxD
-
-
-def every_logit(model: types.Model, params, ids_BxL):
-    """logits_BxLxV of rows."""
-    return model.logits(params["model"], model.encode(params["model"], masked_queries.text(ids_BxL))[0])
-
-
-def attended(model: types.Model, params, ids_BxL):
-    """weights_BxKxHxLxL, float32."""
-    return model.attention(params["model"], masked_queries.text(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
+def _compile(function: Callable, *args) -> Callable:
+    return jax.jit(functools.partial(function, *args))

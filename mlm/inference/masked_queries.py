@@ -1,4 +1,5 @@
-"""The log-probability of a hidden token, asked of a model one row at a time."""
+"""Log-probabilities of masked tokens, one query per sequence."""
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,48 +10,51 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.special import MASK, PAD
-from mlm.train.step import parallel
+from mlm.training.step import parallel
 
 
-class Cloze(NamedTuple):
-    """Rows whose places from `place` up to `end` are to be hidden, and the first of them told. All int32."""
+class MaskedQueries(NamedTuple):
+    """A batch of sequences, each of which masks positions `position` to `end` - 1 and queries the first. All int32."""
 
-    ids_BxL: jax.Array    # [CLS] tokens [SEP], PAD; nothing is hidden yet
-    place_B: jax.Array
-    end_B: jax.Array
-
-
-def text(ids_BxL) -> types.Tokens:
-    """Rows of one segment: what is not PAD."""
-    there_BxL = ids_BxL != PAD
-    place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
-    return types.Tokens(ids_BxL, there_BxL.astype(ids_BxL.dtype), jnp.where(there_BxL, place_BxL, 0),
-                      jnp.zeros_like(ids_BxL))
+    ids_BxL: types.Array  # [CLS] tokens [SEP] and PAD, not masked yet
+    position_B: types.Array
+    end_B: types.Array
 
 
-def log_probs(model: types.Model, params, cloze: Cloze) -> jax.Array:
-    """log_prob_BxV, in nats, of each entry of the vocabulary at `place`. params: "model", as a run keeps them."""
-    ids_BxL, at_Bx1 = cloze.ids_BxL, cloze.place_B[:, None]
-    place_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
-    hidden_BxL = (at_Bx1 <= place_BxL) & (place_BxL < cloze.end_B[:, None])
-    shown = text(ids_BxL)._replace(ids_BxL=jnp.where(hidden_BxL, MASK, ids_BxL))
-    h_BxLxD = model.encode(params["model"], shown)[0]
-    h_BxD = jnp.take_along_axis(h_BxLxD, at_Bx1[..., None], axis=1)[:, 0]
+def make_tokens(ids_BxL) -> types.Tokens:
+    """Sequences of one segment, which is all that is not PAD."""
+    is_token_BxL = ids_BxL != PAD
+    position_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
+    return types.Tokens(
+        ids_BxL, is_token_BxL.astype(ids_BxL.dtype), jnp.where(is_token_BxL, position_BxL, 0), jnp.zeros_like(ids_BxL)
+    )
+
+
+def compute_log_probs(model: types.Model, params, queries: MaskedQueries) -> jax.Array:
+    """log_prob_BxV, in nats, of each vocabulary entry at the queried position. params: as a run stores them."""
+    ids_BxL, query_Bx1 = queries.ids_BxL, queries.position_B[:, None]
+    position_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
+    mask_BxL = (query_Bx1 <= position_BxL) & (position_BxL < queries.end_B[:, None])
+    tokens = make_tokens(ids_BxL)._replace(ids_BxL=jnp.where(mask_BxL, MASK, ids_BxL))
+    h_BxLxD = model.encode(params["model"], tokens)[0]
+    h_BxD = jnp.take_along_axis(h_BxLxD, query_Bx1[..., None], axis=1)[:, 0]
     return jax.nn.log_softmax(model.logits(params["model"], h_BxD), axis=-1)
 
 
-def log_prob(model: types.Model, params, cloze: Cloze, knobs=None) -> jax.Array:
-    """log_prob_B of the token at `place`. knobs: unused; all that `Parallel.per_row` compiles takes them."""
-    target_Bx1 = jnp.take_along_axis(cloze.ids_BxL, cloze.place_B[:, None], axis=1)
-    return jnp.take_along_axis(log_probs(model, params, cloze), target_Bx1, axis=1)[:, 0]
+def compute_target_log_prob(model: types.Model, params, queries: MaskedQueries, hparams=None) -> jax.Array:
+    """log_prob_B of the queried tokens. hparams: unused; `ParallelStrategy.jit_per_example` passes them."""
+    target_Bx1 = jnp.take_along_axis(queries.ids_BxL, queries.position_B[:, None], axis=1)
+    return jnp.take_along_axis(compute_log_probs(model, params, queries), target_Bx1, axis=1)[:, 0]
 
 
-def scorer(model: types.Model, run: parallel.Parallel, state) -> Callable[[Cloze], np.ndarray]:
-    """`log_prob` of a model's state on all devices of all processes, each of which is given the whole batch."""
-    answer = run.per_row(functools.partial(log_prob, model))
+def make_scorer(
+    model: types.Model, strategy: parallel.ParallelStrategy, state
+) -> Callable[[MaskedQueries], np.ndarray]:
+    """`compute_target_log_prob` on all devices of all processes. Each process passes the whole batch."""
+    score_batch = strategy.jit_per_example(functools.partial(compute_target_log_prob, model))
 
-    def score(cloze):
-        mine = parallel.is_local(len(cloze.place_B))
-        return answer(state, run.put_batch(Cloze(*(x[mine] for x in cloze))), None)
+    def score(queries):
+        local_slice = parallel.process_slice(len(queries.position_B))
+        return score_batch(state, strategy.put_batch(MaskedQueries(*(x[local_slice] for x in queries))), None)
 
     return score

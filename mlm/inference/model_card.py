@@ -1,61 +1,111 @@
-"""The model card that goes out with a model: what it is, what it was made by, and its held-out scores."""
+"""The model card of an exported model: its architecture, its provenance and its held-out scores."""
+
 import contextlib
 import json
 
 from mlm import objectives
-from mlm.base import errors, fields
-from mlm.inference.language_model import LanguageModel
+from mlm.base import errors, fields, types
 from mlm.models.hub import heads
-from mlm.train.run import directory
+from mlm.training.run import directory
 
-PIPELINES = {"MaskedLM": "fill-mask", "SequenceClassification": "text-classification",
-             "TokenClassification": "token-classification"}  # by the end of a class of theirs
+# By the end of a transformers class name.
+PIPELINES = {
+    "MaskedLM": "fill-mask",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+}
 
 
-def text(model: LanguageModel, said: dict) -> str:
-    """README.md. said: the config.json that it stands beside."""
-    cfg, workdir = model.cfg, model.cfg.workdir
-    made, result = None, None
+def format_model_card(model, hf_config: dict) -> str:
+    """The README.md of a LanguageModel. hf_config: the exported config.json."""
+    cfg = model.config
+    is_transformers = hf_config["model_type"] != "mlm"
+    class_name = heads.get_model_class(hf_config)
+    suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
+    lines = ["---"]
+    if is_transformers:
+        lines += ["library_name: transformers", *([f"pipeline_tag: {PIPELINES[suffix]}"] if suffix else [])]
+    lines += [
+        "tags:",
+        "- mlm",
+        "---",
+        "",
+        f"# {cfg.model.family} {cfg.model.cell}".rstrip() + f", {cfg.model.num_layers} layers of {cfg.model.width}",
+        "",
+    ]
     if model.source is None:
-        with contextlib.suppress(errors.ConfigError):
-            made, result = directory.read_provenance(workdir), directory.read_result(workdir)
-    theirs = said["model_type"] != "mlm"
-    named = heads.named(said)
-    reads = next((end for end in PIPELINES if named.endswith(f"For{end}")), None)
-    pipeline = [f"pipeline_tag: {PIPELINES[reads]}"] if reads else []
-    lines = ["---", *(["library_name: transformers", *pipeline] if theirs else []), "tags:", "- mlm", "---", "",
-             f"# {cfg.model.family} {cfg.model.cell}".rstrip() +
-             f", {cfg.model.num_layers} layers of {cfg.model.width}", "",
-             f"A language model trained by `mlm` with the objective `{cfg.objective}`." if model.source is None else "Read from a Hugging Face folder and written again by `mlm`; its own model " "card says what it was trained on.",
-             "",
-             f"transformers' `AutoModel{f'For{reads}' if reads else ''}.from_pretrained` and " "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.open`." if theirs else "No class of transformers is this model: `mlm.open(FOLDER)` reads this folder.",
-             ""]
-    if result:
-        lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
-        found = result["evaluation"]
-        lines += [f"| {name} | {found[name]:.4f} | {found[f'{name}_se']:.4f} |" for name in found
-                  if f"{name}_se" in found]
-        masked = f", {cfg.eval.mask_rate:.0%} of the words masked" if objectives.losses(cfg)["loss"] == "rest" else ""
-        lines += ["", f"Over {found['rows']:,} rows and {found['predictions']:,} predictions of the held-out split"
-                  f"{masked}, after {result['steps']:,} updates.", ""]
-    elif model.source is None:
-        lines += ["Written before its training ended: there are no held-out scores.", ""]
-    if made:
-        last = made[-1]
-        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
-        changed = " with changed files" if last["changed_files"] else ""
-        lines += ["## Provenance", "", f"- commit {last['commit']}{changed}",
-                  f"- started {last['time']}, {len(made)} start{'s' * (len(made) > 1)}; Python {last['python']}, "
-                  f"{versions}", f"- fingerprint {fields.fingerprint(cfg)}", ""]
+        lines += [f"A language model trained by `mlm` with the objective `{cfg.objective}`.", ""]
+    else:
+        lines += [
+            "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it "
+            "was trained on.",
+            "",
+        ]
+    if is_transformers:
+        lines += [
+            f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
+            "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`.",
+            "",
+        ]
+    else:
+        lines += ["No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.", ""]
     if model.source is None:
-        flat, default = fields.flatten(cfg, results_only=True), fields.DEFAULT
-        changed = {name: _named(value) if name.endswith("path") else value for name, value in flat.items()
-                   if value != default[name]}
-        lines += ["## Config", "", "What differs from the defaults:", "", "```json", json.dumps(changed, indent=1),
-                  "```", ""]
+        lines += _format_run(cfg)
     return "\n".join(lines)
 
 
-def _named(paths: str) -> str:
-    """Paths without their folders, which are of the machine that trained."""
+def _format_run(cfg) -> list[str]:
+    """The lines on the run that trained the model."""
+    provenance, result, lines = None, None, []
+    with contextlib.suppress(errors.ConfigError):
+        provenance, result = directory.read_provenance(cfg.workdir), directory.read_result(cfg.workdir)
+    if result:
+        lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
+        scores = result["evaluation"]
+        lines += [
+            f"| {name} | {scores[name]:.4f} | {scores[f'{name}_se']:.4f} |" for name in scores if f"{name}_se" in scores
+        ]
+        is_masked = objectives.get_loss_visibilities(cfg)["loss"] == types.Visibility.UNMASKED
+        masked = f", {cfg.eval.mask_rate:.0%} of the words masked" if is_masked else ""
+        lines += [
+            "",
+            f"Over {scores['rows']:,} examples and {scores['predictions']:,} predictions of the held-out "
+            f"split{masked}, after {result['steps']:,} updates.",
+            "",
+        ]
+    else:
+        lines += ["Exported before the training ended: there are no held-out scores.", ""]
+    if provenance:
+        last = provenance[-1]
+        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        changed = " with changed files" if last["changed_files"] else ""
+        lines += [
+            "## Provenance",
+            "",
+            f"- commit {last['commit']}{changed}",
+            f"- started {last['time']}, {len(provenance)} start{'s' * (len(provenance) > 1)}; "
+            f"Python {last['python']}, {versions}",
+            f"- fingerprint {fields.fingerprint(cfg)}",
+            "",
+        ]
+    overrides = {
+        name: _strip_folders(value) if name.endswith("path") else value
+        for name, value in fields.flatten(cfg, results_only=True).items()
+        if value != fields.DEFAULT[name]
+    }
+    return [
+        *lines,
+        "## Config",
+        "",
+        "What differs from the defaults:",
+        "",
+        "```json",
+        json.dumps(overrides, indent=1),
+        "```",
+        "",
+    ]
+
+
+def _strip_folders(paths: str) -> str:
+    """The file names alone, since the folders are those of the training machine."""
     return ",".join(path.rpartition("/")[2] for path in paths.split(","))

@@ -1,7 +1,8 @@
-"""A word's neighbours in context: where in other texts a model's state of a word is most like its state here.
+"""Contextual nearest neighbors: the words of other texts whose states are most similar to a word's state in its text.
 
-Letters in array names: W words as they stand in texts.
+Letters in array names: W words of texts, P pieces of a text.
 """
+
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -12,136 +13,177 @@ import regex
 from mlm.base import errors
 from mlm.base.special import UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation import embeddings
 from mlm.inference.language_model import LanguageModel
+from mlm.inference.similarity import l2_normalize
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*")
-MARKS = "'\u2019"     # what may stand within a word
-NUMBERS = 2 ** 25       # of the states that are held at once
+APOSTROPHES = "'\u2019"  # allowed inside a word
+MAX_STATE_VALUES = 2**25  # numbers of states in memory at once
 
 
-class Word(NamedTuple):
-    """A word of a text: from which character to which, and from which piece to which."""
+class WordSpan(NamedTuple):
+    """A word of a text, as a range of characters and a range of pieces."""
 
-    first: int
+    start: int
     end: int
-    piece: int
-    stop: int
+    first_piece: int
+    end_piece: int
 
 
-class Neighbour(NamedTuple):
-    """A word in its context, and how like it is."""
+class Neighbor(NamedTuple):
+    """A word in its text, and its cosine similarity."""
 
     word: str
     cosine: float
-    line: int             # the number of its text, from 0
-    first: int            # the character of the text at which it begins
+    line: int  # the index of its text
+    start: int  # the index of its first character
     text: str
 
 
-class Words(NamedTuple):
-    """The words of some texts, in their order, with their states scaled to length 1."""
+class WordStates(NamedTuple):
+    """The words of some texts, in order, with their states scaled to length 1."""
 
     line_W: np.ndarray
     span_Wx2: np.ndarray  # characters
     unit_WxD: np.ndarray
 
 
-def words(tokenizer: Tokenizer, text: str, longest: int) -> list[Word]:
-    """The words among the first `longest` pieces of a text, without those that the vocabulary has no entry for.
+def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpan]:
+    """The words within the first `max_pieces` pieces of a text, without those that have an unknown piece.
 
-    A word is letters, marks and digits that stand together, an apostrophe within it; it ends before where the
-    vocabulary begins another, as BERT's does at each Chinese character.
+    A word is a run of letters, marks and digits, with apostrophes inside. It also ends where the vocabulary starts a
+    new word, as BERT's does at each Chinese character.
     """
     ids, spans = tokenizer.locate(text)
     if not ids:
         return []
-    id_P, (first_P, end_P) = np.array(ids), np.array(spans).T
-    end_P = np.maximum(end_P, first_P + 1)  # a mark of the space before the word has no letter
-    cuts = sorted({place for place in first_P[tokenizer.starts_word_V[id_P]].tolist()
-                   if 0 < place < len(text) and not {text[place - 1], text[place]} & set(MARKS)})
-    found = []
+    id_P, (start_P, end_P) = np.array(ids), np.array(spans).T
+    end_P = np.maximum(end_P, start_P + 1)  # the piece of a space before a word has no character
+    boundaries = sorted(
+        {
+            place
+            for place in start_P[tokenizer.starts_word_V[id_P]].tolist()
+            if 0 < place < len(text) and not {text[place - 1], text[place]} & set(APOSTROPHES)
+        }
+    )
+    words = []
     for match in WORD.finditer(text):
-        inner = cuts[np.searchsorted(cuts, match.start(), "right"):np.searchsorted(cuts, match.end())]
-        for first, end in itertools.pairwise([match.start(), *inner, match.end()]):
-            piece, stop = int(np.searchsorted(end_P, first, "right")), int(np.searchsorted(first_P, end))
-            if piece < stop <= longest and UNK not in ids[piece:stop]:
-                found.append(Word(first, end, piece, stop))
-    return found
+        inner = boundaries[
+            np.searchsorted(boundaries, match.start(), "right") : np.searchsorted(boundaries, match.end())
+        ]
+        for start, end in itertools.pairwise([match.start(), *inner, match.end()]):
+            first_piece, end_piece = int(np.searchsorted(end_P, start, "right")), int(np.searchsorted(start_P, end))
+            if first_piece < end_piece <= max_pieces and UNK not in ids[first_piece:end_piece]:
+                words.append(WordSpan(start, end, first_piece, end_piece))
+    return words
 
 
-def at(model: LanguageModel, text: str, word: str, which: int | None = None) -> Word:
-    """Where a word, or some that follow each other, stands in a text.
+def locate_word(model: LanguageModel, text: str, word: str, which: int | None = None) -> WordSpan:
+    """Finds a word, or several words in a row, in a text.
 
-    which: of several such, from 1; without it there must be one alone. A number that is no word of the text is that of
-    a word, from 1. Raises ConfigError where it stands nowhere, or more than once.
+    Args:
+        model: the model whose vocabulary defines the words.
+        text: the text.
+        word: the word, or its number from 1 if the text does not hold that number as a word.
+        which: the occurrence, from 1; required if the word occurs more than once.
+
+    Raises:
+        ConfigError: the word does not occur, or it occurs more than once.
     """
-    there = words(model.tokenizer, text, model.length - 2)
-    ends = {one.end: one for one in there}
-    for same in (str, str.casefold):
-        found = [one._replace(end=last.end, stop=last.stop) for one in there
-                 if (last := ends.get(one.first + len(word))) and same(text[one.first:last.end]) == same(word)]
+    words = find_words(model.tokenizer, text, model.length - 2)
+    by_end = {span.end: span for span in words}
+    for normalize in (str, str.casefold):
+        found = [
+            span._replace(end=last.end, end_piece=last.end_piece)
+            for span in words
+            if (last := by_end.get(span.start + len(word)))
+            and normalize(text[span.start : last.end]) == normalize(word)
+        ]
         if found:
             break
-    if not found and word.isdecimal() and 1 <= int(word[:9]) <= len(there):
-        return there[int(word[:9]) - 1]
-    errors.require(bool(found), "word", word,
-                   f"a word of {errors.format_value(text)} that this model has entries for, among " f"the first {model.length - 2} tokens")
-    numbers = [there.index(ends[one.end]) + 1 for one in found]
-    errors.require(which is not None or len(found) == 1, "word", word,
-                   f"a word that stands in {errors.format_value(text)} " f"once, or its number: {' or '.join(map(str, numbers))}")
+    if not found and word.isdecimal() and 1 <= int(word[:9]) <= len(words):
+        return words[int(word[:9]) - 1]
+    errors.require(
+        bool(found),
+        "word",
+        word,
+        f"a word of {errors.format_value(text)} that this model has entries for, among the first "
+        f"{model.length - 2} tokens",
+    )
+    numbers = [words.index(by_end[span.end]) + 1 for span in found]
+    errors.require(
+        which is not None or len(found) == 1,
+        "word",
+        word,
+        f"a word that occurs in {errors.format_value(text)} once, or its number: {' or '.join(map(str, numbers))}",
+    )
     errors.require_number("which", which or 1, 1, len(found))
     return found[(which or 1) - 1]
 
 
-def state(model: LanguageModel, text: str, word: Word, layer: int = -1) -> np.ndarray:
+def compute_word_state(model: LanguageModel, text: str, word: WordSpan, layer: int = -1) -> np.ndarray:
     """unit_D: the mean of the states of a word's pieces, scaled to length 1."""
-    h_TxD = model.embed(text, layer, pool=None)
-    return embeddings.unit(h_TxD[word.piece + 1:word.stop + 1].mean(0))
+    h_TxD = model.encode(text, layer, pooling=None)
+    return l2_normalize(np.mean(h_TxD[word.first_piece + 1 : word.end_piece + 1], axis=0))
 
 
-def gathered(model: LanguageModel, texts: Sequence[str], layer: int = -1) -> Words:
-    """All words of some texts. The states of all their tokens are not held at once."""
-    lines, spans, size = [], [], _size(model)
+def compute_all_word_states(model: LanguageModel, texts: Sequence[str], layer: int = -1) -> WordStates:
+    """The states of all words of some texts, computed a chunk of texts at a time."""
+    lines, spans, chunk_size = [], [], _choose_chunk_size(model)
     h_WxD = np.zeros((0, len(model.model.directions) * model.model.width), np.float32)
-    for begin in range(0, len(texts), size):
-        part = texts[begin:begin + size]
-        there = [words(model.tokenizer, text, model.length - 2) for text in part]
-        lines += [line for line, of_text in enumerate(there, begin) for _ in of_text]
-        spans += [(one.first, one.end) for of_text in there for one in of_text]
-        more = [h_TxD[one.piece + 1:one.stop + 1].mean(0) for of_text, h_TxD in
-                zip(there, model.embed(part, layer, pool=None), strict=True) for one in of_text]
-        h_WxD = np.concatenate([h_WxD, np.reshape(more, (-1, h_WxD.shape[1]))])
-    return Words(np.array(lines, int), np.array(spans, int).reshape(-1, 2), embeddings.unit(h_WxD).astype(np.float32))
+    for first in range(0, len(texts), chunk_size):
+        chunk = texts[first : first + chunk_size]
+        words = [find_words(model.tokenizer, text, model.length - 2) for text in chunk]
+        lines += [line for line, text_words in enumerate(words, first) for _ in text_words]
+        spans += [(word.start, word.end) for text_words in words for word in text_words]
+        states = [
+            h_TxD[word.first_piece + 1 : word.end_piece + 1].mean(0)
+            for text_words, h_TxD in zip(words, model.encode(chunk, layer, pooling=None), strict=True)
+            for word in text_words
+        ]
+        h_WxD = np.concatenate([h_WxD, np.reshape(states, (-1, h_WxD.shape[1]))])
+    return WordStates(np.array(lines, int), np.array(spans, int).reshape(-1, 2), l2_normalize(h_WxD).astype(np.float32))
 
 
-def _size(model: LanguageModel) -> int:
-    """Texts whose states are held at once."""
-    return max(model.batch, NUMBERS // (model.length * len(model.model.directions) * model.model.width))
+def _choose_chunk_size(model: LanguageModel) -> int:
+    """The number of texts whose states fit in memory."""
+    return max(model.batch_size, MAX_STATE_VALUES // (model.length * len(model.model.directions) * model.model.width))
 
 
-def ranked(unit_D, among: Words, texts: Sequence[str], top: int) -> list[Neighbour]:
-    """The `top` of some words whose states are most like one, the first in the texts where two are alike."""
-    cosine_W = (among.unit_WxD @ unit_D.astype(np.float32)).astype(np.float64).round(6)
+def rank_neighbors(unit_D, words: WordStates, texts: Sequence[str], top: int) -> list[Neighbor]:
+    """The `top` words with the most similar states, earlier words first among equals."""
+    cosine_W = (words.unit_WxD @ unit_D.astype(np.float32)).astype(np.float64).round(6)
     best = np.argsort(-cosine_W, kind="stable")[:top].tolist()
-    return [Neighbour(texts[line][first:end], float(cosine_W[i]), line, first, texts[line])
-            for i in best for line, (first, end) in [(int(among.line_W[i]), among.span_Wx2[i].tolist())]]
+    return [
+        Neighbor(texts[line][start:end], float(cosine_W[i]), line, start, texts[line])
+        for i in best
+        for line, (start, end) in [(int(words.line_W[i]), words.span_Wx2[i].tolist())]
+    ]
 
 
-def nearest(model: LanguageModel, text: str, word: str, others: Iterable[str], top: int = 5, layer: int = -1
-            ) -> list[Neighbour]:
-    """The `top` words of other texts whose states are most like that of a word of this text, by their cosine.
+def find_neighbors(
+    model: LanguageModel, text: str, word: str, others: Iterable[str], top: int = 5, layer: int = -1
+) -> list[Neighbor]:
+    """The `top` words of other texts whose states have the highest cosine with that of a word of this text.
 
-    A word's state is the mean over its pieces (as of Ethayarajh 2019); layer: 0 the embeddings, -1 the last. word: as
-    of `at`. The other texts are read a few at a time, so that there may be many. Raises ConfigError as `at` does.
+    Args:
+        model: the model.
+        text: the text that holds the word.
+        word: as for `locate_word`.
+        others: the texts to search. They are read in chunks, so there may be any number.
+        top: the number of neighbors.
+        layer: 0: the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
+
+    Raises:
+        ConfigError: as `locate_word` does.
     """
     errors.require_at_least(1, "top", top)
-    unit_D = state(model, text, at(model, text, word), layer)
-    best: list[Neighbour] = []
-    rest, seen = iter(others), 0
-    while chunk := list(itertools.islice(rest, _size(model))):
-        more = [one._replace(line=one.line + seen) for one in
-                ranked(unit_D, gathered(model, chunk, layer), chunk, top)]
-        best = sorted([*best, *more], key=lambda one: -one.cosine)[:top]
-        seen += len(chunk)
+    unit_D = compute_word_state(model, text, locate_word(model, text, word), layer)
+    best: list[Neighbor] = []
+    remaining, num_read = iter(others), 0
+    while chunk := list(itertools.islice(remaining, _choose_chunk_size(model))):
+        ranked = rank_neighbors(unit_D, compute_all_word_states(model, chunk, layer), chunk, top)
+        ranked = [neighbor._replace(line=neighbor.line + num_read) for neighbor in ranked]
+        best = sorted([*best, *ranked], key=lambda neighbor: -neighbor.cosine)[:top]
+        num_read += len(chunk)
     return best

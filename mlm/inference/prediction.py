@@ -1,75 +1,101 @@
-"""What a fine-tuned model says of texts: a class or a number of each, or a tag of each word."""
-from typing import NamedTuple
+"""Predictions of a fine-tuned model: a class or a number for each text, or a tag for each word."""
+
+import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import errors, types
-from mlm.data.rows.preprocessors import MAKERS
+from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks.examples import Example
 from mlm.inference import masked_queries
 
-KINDS = ("classify", "regress", "tag")
+PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")
 
 
-class Prediction(NamedTuple):
-    """What a fine-tuned model says of a text, or of a word."""
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The prediction for a text or a word.
 
-    label: str | float        # a class, or a number
-    probability: float | None  # of a class
+    Attributes:
+        label: a class, or the number of a regression.
+        probability: of the class; None for a number.
+    """
+
+    label: str | float
+    probability: float | None
 
 
-def predict(model, text) -> Prediction | list:
-    """`Opened.predict` of an opened model."""
-    kind = model.cfg.objective
-    errors.require(kind in KINDS, "predict", kind, "a run that was fine-tuned to classify, regress or tag")
+def predict_labels(model, text) -> Any:
+    """Implements `LanguageModel.predict`."""
+    objective = model.config.objective
+    errors.require(
+        objective in PREDICTABLE_OBJECTIVES,
+        "predict",
+        objective,
+        "a run that was fine-tuned to classify, regress or tag",
+    )
     if isinstance(text, str | tuple):
-        return predict(model, [text])[0]
-    examples = [example(model, one) for one in text]
-    made = MAKERS[kind].rows(examples, model.tokenizer, model.cfg, model.about.classes)
-    rows = [row for each in made for row in each]
-    found: list = [None] * len(rows)
-    answer = model.compiled(predicted, model.objective)
-    for mine, ids_BxL in model.batches([row.ids for row in rows]):
-        guess_Bx, score_Bx = answer(model.params, batch_of(model, ids_BxL, [rows[i] for i in mine]))
-        for row, i in enumerate(mine):
-            places = np.flatnonzero(np.array(rows[i].labels["tag"]) >= 0) if kind == "tag" else None
-            found[i] = _told(model, guess_Bx[row], score_Bx[row], places)
-    return found
+        (predicted,) = predict_labels(model, [text])
+        return predicted
+    examples = [make_example(model, one) for one in text]
+    by_example = PREPROCESSORS[objective].rows(examples, model.tokenizer, model.config, model.about.classes)
+    sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
+    predictions: list = [None] * len(sequences)
+    predict_batch = model.compile(compute_predictions, model.objective)
+    for indices, ids_BxL in model.iterate_batches([sequence.ids for sequence in sequences]):
+        batch = make_batch(model, ids_BxL, [sequences[index] for index in indices])
+        predicted_Bx, score_Bx = predict_batch(model.params, batch)
+        for i, index in enumerate(indices):
+            positions = (
+                np.flatnonzero(np.array(sequences[index].labels["tag"]) >= 0) if objective == "tagging" else None
+            )
+            predictions[index] = _make_prediction(model, predicted_Bx[i], score_Bx[i], positions)
+    return predictions
 
 
-def example(model, one) -> Example:
-    classes, kind = model.about.classes, model.cfg.objective
-    if kind == "tag":
-        given = one.split() if isinstance(one, str) else one
-        return Example("", words=tuple(given), label=classes[:1] * len(given))
-    texts = (one,) if isinstance(one, str) else tuple(one)
-    errors.require(len(texts) in model.texts, "text", one,
-                  " or ".join({1: "one text", 2: "a pair of texts"}[count] for count in model.texts))
-    return Example("", texts=texts, label=0.0 if kind == "regress" else classes[0])
+def make_example(model, text) -> Example:
+    """An example of the task, with a placeholder for its label. text: a text, a pair of texts, or a list of words."""
+    classes, objective = model.about.classes, model.config.objective
+    if objective == "tagging":
+        words = text.split() if isinstance(text, str) else text
+        return Example("", words=tuple(words), label=classes[:1] * len(words))
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    errors.require(
+        len(texts) in model.text_counts,
+        "text",
+        text,
+        " or ".join({1: "one text", 2: "a pair of texts"}[count] for count in model.text_counts),
+    )
+    return Example("", texts=texts, label=0.0 if objective == "regression" else classes[0])
 
 
-def batch_of(model, ids_BxL, rows) -> types.Batch:
-    """Rows without what is asked: labels that the objective looks at, and does not answer from."""
-    text = masked_queries.text(jnp.asarray(ids_BxL))
-    place_BxL = jnp.arange(ids_BxL.shape[1])[None]
-    second_B = [row.second for row in rows] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(rows))
+def make_batch(model, ids_BxL, sequences) -> types.Batch:
+    """A batch with zeros for labels, which the objective reads but does not predict from."""
+    tokens = masked_queries.make_tokens(jnp.asarray(ids_BxL))
+    position_1xL = jnp.arange(ids_BxL.shape[1])[None]
+    second_B = [sequence.second for sequence in sequences] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(sequences))
     second_Bx1 = jnp.asarray(second_B)[:, None]
-    text = text._replace(types_BxL=((place_BxL >= second_Bx1) & (text.segments_BxL > 0)).astype(jnp.int32))
-    blank = types.abstract(len(ids_BxL), model.about._replace(length=ids_BxL.shape[1]))
-    labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in blank.labels.items()}
-    return types.Batch(text, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
+    tokens = tokens._replace(types_BxL=((position_1xL >= second_Bx1) & (tokens.segments_BxL > 0)).astype(jnp.int32))
+    abstract = types.abstract_batch(len(ids_BxL), model.about._replace(seq_len=ids_BxL.shape[1]))
+    labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in abstract.labels.items()}
+    return types.Batch(tokens, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
 
 
-def _told(model, guess, score, places):
-    if model.cfg.objective == "regress":
-        return Prediction(float(guess), None)
-    if places is None:
-        return Prediction(model.about.classes[int(guess)], float(np.exp(score)))
-    return [Prediction(model.about.classes[int(guess[place])], float(np.exp(score[place]))) for place in places]
+def _make_prediction(model, predicted, score, positions):
+    if model.config.objective == "regression":
+        return Prediction(float(predicted), None)
+    if positions is None:
+        return Prediction(model.about.classes[int(predicted)], float(np.exp(score)))
+    return [
+        Prediction(model.about.classes[int(predicted[position])], float(np.exp(score[position])))
+        for position in positions
+    ]
 
 
-def predicted(model: types.Model, objective: types.Objective, params, batch: types.Batch):
-    """What the objective predicts of each row, or token, and its score."""
-    sums = objective.loss(params, model, batch, None, None, train=False).sums_B
+def compute_predictions(model: types.Model, objective: types.Objective, params, batch: types.Batch):
+    """The objective's prediction for each sequence or token, and its score."""
+    unused: Any = None  # in evaluation a loss over labels draws nothing
+    sums = objective.loss(params, model, batch, unused, unused, train=False).sums_B
     return sums["predicted"], sums["score"]

@@ -1,181 +1,182 @@
-"""Pseudo-log-likelihood: how likely a masked language model finds a sentence, asked one hidden token at a time.
+"""Pseudo-log-likelihood: how likely a masked language model finds a sentence, one masked token at a time.
 
-PLL hides each token alone (Salazar et al. 2020). PLL-word-l2r hides the later tokens of the same word with it (Kauf &
-Ivanova 2023): a token is easily told from the rest of its own word, so PLL favours words of many tokens.
+PLL masks each token alone (Salazar et al. 2020). PLL-word-l2r also masks the later tokens of the same word (Kauf &
+Ivanova 2023): a token is easy to predict from the rest of its word, so PLL favours words of many tokens.
 
-Letters in array names: S sentences, U those of them whose tokens differ, R rows, T tokens asked for, I clozes, P pairs
-of sentences.
+Letters in array names: S sentences, U those of distinct tokens, R sequences, T scored tokens, I queries, P pairs of
+sentences.
 """
+
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlm import objectives
-from mlm.base import config, errors
-from mlm.base.estimates import ratio
+from mlm.base import errors
+from mlm.base.estimates import compute_ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
-from mlm.data.rows.loader import lengths
-from mlm.data.text.warnings_ import Trouble
+from mlm.data.rows.loader import list_bucket_lengths
+from mlm.data.text.warnings_ import WarningCounter
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.inference.masked_queries import Cloze, scorer
-from mlm.train.run.trained_run import Trained
+from mlm.inference.masked_queries import MaskedQueries
 
 METRICS = ("pll", "pll_word_l2r")
 
 
-class Clozes(NamedTuple):
-    """All that is to be asked about some sentences. Sentences of the same tokens are asked about once."""
+class SentenceQueries(NamedTuple):
+    """All masked queries of some sentences. Sentences of the same tokens share their queries."""
 
-    ids_RxL: np.ndarray       # a sentence longer than a row goes on in the next
-    row_I: np.ndarray
-    place_I: np.ndarray
+    ids_RxL: np.ndarray  # a sentence longer than a sequence continues in the next
+    sequence_I: np.ndarray  # of R
+    position_I: np.ndarray
     end_I: np.ndarray
-    alone_I: np.ndarray       # bool: hides one token, and so counts for PLL
-    rest_I: np.ndarray        # bool: hides all the rest of a word, and so counts for PLL-word-l2r
-    sentence_R: np.ndarray    # of U
-    unknown_U: np.ndarray     # tokens that the vocabulary lacks
-    which_S: np.ndarray       # of U
-    words_S: np.ndarray       # between white space
+    in_pll_I: np.ndarray  # bool: masks one token, as PLL does
+    in_word_l2r_I: np.ndarray  # bool: masks the rest of a word, as PLL-word-l2r does
+    sentence_R: np.ndarray  # of U
+    unknown_U: np.ndarray  # number of unknown tokens
+    unique_S: np.ndarray  # of U
+    words_S: np.ndarray  # number of words between white space
 
 
-def clozes(words: Tokenizer, sentences: Sequence[str], length: int) -> Clozes:
-    """One cloze a token for each metric, or one for both where they hide the same: at the end of a word.
+def build_queries(tokenizer: Tokenizer, sentences: Sequence[str], length: int) -> SentenceQueries:
+    """One query per token and metric, or one for both metrics where they mask the same: at the end of a word.
 
-    Words are the tokenizer's: what SentencePiece's meta symbol starts (punctuation belongs to the word before it),
-    what "##" does not continue, or each token. A sentence of more than length - 2 tokens is cut before a word. Unknown
-    tokens are shown but not asked for, since no model is trained to predict them.
+    The tokenizer defines the words: what SentencePiece's meta symbol starts (punctuation belongs to the word before
+    it), what "##" does not continue, or each token. A sentence of more than length - 2 tokens is split before a word.
+    Unknown tokens are visible but not scored, since no model is trained to predict them.
     """
-    number: dict[tuple, int] = {}
-    which = [number.setdefault(tuple(ids), len(number)) for ids in words.encode_batch(list(sentences))]
-    long = Trouble(f"sentences longer than the {length - 2} tokens that a row has room for, cut")
-    rows, sentence_of_row = [], []
-    for sentence, ids in enumerate(number):
-        pieces = list(cut(words.starts_word_V[list(ids)], length - 2))
-        rows += [[CLS, *ids[first:last], SEP] for first, last in pieces]
-        sentence_of_row += [sentence] * len(pieces)
-        if len(pieces) > 1:
-            long.add(repr(words.decode(ids)[:40]))
-    long.report()
-    ids_RxL = np.full((len(rows), length), PAD, np.int32)
-    for ids_L, row in zip(ids_RxL, rows, strict=True):
-        ids_L[:len(row)] = row
-    row_T, place_T = np.nonzero(ids_RxL >= NUM_SPECIAL)
-    # The first word start at or after each place; [SEP] is one.
-    start_RxL = np.where(words.starts_word_V[ids_RxL], np.arange(length), length)
+    unique: dict[tuple, int] = {}
+    unique_indices = [unique.setdefault(tuple(ids), len(unique)) for ids in tokenizer.encode_batch(list(sentences))]
+    warning = WarningCounter(f"sentences longer than {length - 2} tokens, split over several sequences")
+    sequences, sentence_of_sequence = [], []
+    for sentence, ids in enumerate(unique):
+        spans = list(split_at_words(tokenizer.starts_word_V[list(ids)], length - 2))
+        sequences += [[CLS, *ids[start:end], SEP] for start, end in spans]
+        sentence_of_sequence += [sentence] * len(spans)
+        if len(spans) > 1:
+            warning.add(repr(tokenizer.decode(ids)[:40]))
+    warning.report()
+    ids_RxL = np.full((len(sequences), length), PAD, np.int32)
+    for ids_L, sequence in zip(ids_RxL, sequences, strict=True):
+        ids_L[: len(sequence)] = sequence
+    sequence_T, position_T = np.nonzero(ids_RxL >= NUM_SPECIAL)
+    # The first word start at or after each position; [SEP] counts as one.
+    start_RxL = np.where(tokenizer.starts_word_V[ids_RxL], np.arange(length), length)
     start_RxL = np.minimum.accumulate(start_RxL[:, ::-1], axis=1)[:, ::-1]
-    end_T = start_RxL[row_T, place_T + 1]
-    more_T = end_T > place_T + 1
-    return Clozes(ids_RxL, row_I=np.concatenate([row_T, row_T[more_T]]),
-                  place_I=np.concatenate([place_T, place_T[more_T]]).astype(np.int32),
-                  end_I=np.concatenate([place_T + 1, end_T[more_T]]).astype(np.int32),
-                  alone_I=np.repeat([True, False], [len(row_T), more_T.sum()]),
-                  rest_I=np.concatenate([~more_T, more_T[more_T]]),
-                  sentence_R=np.array(sentence_of_row, int), unknown_U=np.array([ids.count(UNK) for ids in number]),
-                  which_S=np.array(which, int), words_S=np.array([len(text.split()) for text in sentences]))
+    end_T = start_RxL[sequence_T, position_T + 1]
+    has_rest_T = end_T > position_T + 1
+    return SentenceQueries(
+        ids_RxL,
+        sequence_I=np.concatenate([sequence_T, sequence_T[has_rest_T]]),
+        position_I=np.concatenate([position_T, position_T[has_rest_T]]).astype(np.int32),
+        end_I=np.concatenate([position_T + 1, end_T[has_rest_T]]).astype(np.int32),
+        in_pll_I=np.repeat([True, False], [len(sequence_T), int(has_rest_T.sum())]),
+        in_word_l2r_I=np.concatenate([~has_rest_T, has_rest_T[has_rest_T]]),
+        sentence_R=np.array(sentence_of_sequence, int),
+        unknown_U=np.array([ids.count(UNK) for ids in unique]),
+        unique_S=np.array(unique_indices, int),
+        words_S=np.array([len(text.split()) for text in sentences]),
+    )
 
 
-def cut(starts_T: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """Stretches of at most `room` tokens that end before a word, where any word starts in reach."""
-    first = 0
-    while len(starts_T) - first > room:
-        before = np.flatnonzero(starts_T[first + 1:first + room + 1])
-        last = first + (before[-1] + 1 if len(before) else room)
-        yield first, last
-        first = last
-    if first < len(starts_T):
-        yield first, len(starts_T)
+def split_at_words(starts_T: np.ndarray, max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Spans of at most `max_tokens` tokens that end before a word, or anywhere where no word starts in reach.
 
-
-def plan(asked: Clozes, batch_size: int) -> list[tuple[int, np.ndarray]]:
-    """Pairs (row length, index_B): which clozes are asked together.
-
-    Every batch has about as many tokens, those of batch_size rows of full length; each row length compiles once.
+    starts_T: whether each token starts a word.
     """
-    longest = asked.ids_RxL.shape[1]
-    tokens_I, batches, shorter = (asked.ids_RxL != PAD).sum(-1)[asked.row_I], [], 0
-    for length in lengths(longest):
+    start = 0
+    while len(starts_T) - start > max_tokens:
+        word_starts = np.flatnonzero(starts_T[start + 1 : start + max_tokens + 1])
+        end = start + (word_starts[-1] + 1 if len(word_starts) else max_tokens)
+        yield start, end
+        start = end
+    if start < len(starts_T):
+        yield start, len(starts_T)
+
+
+def plan_batches(queries: SentenceQueries, batch_size: int) -> list[tuple[int, np.ndarray]]:
+    """Pairs (sequence length, index_B): the queries of each batch.
+
+    All batches have about as many tokens as batch_size sequences of full length. Each length compiles once.
+    """
+    max_len = queries.ids_RxL.shape[1]
+    tokens_I, batches, shorter = (queries.ids_RxL != PAD).sum(-1)[queries.sequence_I], [], 0
+    for length in list_bucket_lengths(max_len):
         (index_I,) = np.nonzero((shorter < tokens_I) & (tokens_I <= length))
-        rows = batch_size * (longest // length)
-        batches += [(length, index_I[first:first + rows]) for first in range(0, len(index_I), rows)]
+        size = batch_size * (max_len // length)
+        batches += [(length, index_I[first : first + size]) for first in range(0, len(index_I), size)]
         shorter = length
     return batches
 
 
-class Scores(NamedTuple):
-    """What a model gives to each sentence, in nats, and what it was asked for there."""
+class SentenceScores(NamedTuple):
+    """The scores of each sentence, in nats, and its counts."""
 
     pll_S: np.ndarray
     pll_word_l2r_S: np.ndarray
-    tokens_S: np.ndarray      # asked for
-    words_S: np.ndarray       # between white space
-    unknown_S: np.ndarray     # tokens not asked for
-    rows_S: np.ndarray        # over which a sentence is spread
+    tokens_S: np.ndarray  # scored tokens
+    words_S: np.ndarray  # words between white space
+    unknown_S: np.ndarray  # unknown tokens, which are not scored
+    sequences_S: np.ndarray  # sequences that the sentence is split over
 
 
-def scores(score: Callable[[Cloze], np.ndarray], asked: Clozes, batch_size: int) -> Scores:
-    """Each sentence's scores, one forward a cloze.
+def score_sentences(
+    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int
+) -> SentenceScores:
+    """Scores sentences with one forward pass per query.
 
-    score: a model's log_prob_B, such as `scorer` makes. batch_size: rows of full length in a batch.
+    score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes. batch_size: queries of full
+    length in a batch.
     """
-    log_prob_I = np.zeros(len(asked.row_I))
-    longest = asked.ids_RxL.shape[1]
-    for length, index_B in plan(asked, batch_size):
-        filled_B = np.pad(index_B, (0, batch_size * (longest // length) - len(index_B)), "edge")
-        cloze = Cloze(asked.ids_RxL[asked.row_I[filled_B], :length], asked.place_I[filled_B], asked.end_I[filled_B])
-        log_prob_I[index_B] = score(cloze)[:len(index_B)]
-    sentence_I = asked.sentence_R[asked.row_I]
+    log_prob_I = np.zeros(len(queries.sequence_I))
+    max_len = queries.ids_RxL.shape[1]
+    for length, index_B in plan_batches(queries, batch_size):
+        padded_B = np.pad(index_B, (0, batch_size * (max_len // length) - len(index_B)), "edge")
+        batch = MaskedQueries(
+            queries.ids_RxL[queries.sequence_I[padded_B], :length],
+            queries.position_I[padded_B],
+            queries.end_I[padded_B],
+        )
+        log_prob_I[index_B] = score(batch)[: len(index_B)]
+    sentence_I = queries.sentence_R[queries.sequence_I]
 
-    def total(chosen_I, value_I):
-        return np.bincount(sentence_I[chosen_I], value_I[chosen_I], len(asked.unknown_U))[asked.which_S]
+    def sum_by_sentence(selected_I, value_I):
+        return np.bincount(sentence_I[selected_I], value_I[selected_I], len(queries.unknown_U))[queries.unique_S]
 
-    return Scores(total(asked.alone_I, log_prob_I), total(asked.rest_I, log_prob_I),
-                  total(asked.alone_I, np.ones(len(log_prob_I))), asked.words_S, asked.unknown_U[asked.which_S],
-                  np.bincount(asked.sentence_R, minlength=len(asked.unknown_U))[asked.which_S])
+    return SentenceScores(
+        sum_by_sentence(queries.in_pll_I, log_prob_I),
+        sum_by_sentence(queries.in_word_l2r_I, log_prob_I),
+        sum_by_sentence(queries.in_pll_I, np.ones(len(log_prob_I))),
+        queries.words_S,
+        queries.unknown_U[queries.unique_S],
+        np.bincount(queries.sentence_R, minlength=len(queries.unknown_U))[queries.unique_S],
+    )
 
 
-def pseudo_perplexity(given: Scores) -> dict:
-    """exp(-sum of PLL / N) over all the sentences, for each metric, with standard errors over sentences ("_se").
+def compute_pseudo_perplexity(scores: SentenceScores) -> dict:
+    """exp(-sum of PLL / N) over all sentences, for each metric, with standard errors over sentences ("_se").
 
-    "token": N counts the tokens asked for (Salazar et al. 2020), so vocabularies cannot be compared by it.
-    "word": N counts words between white space, the same for every vocabulary; unknown tokens are not asked for and
-    lower it. "_nats" is the mean whose exponential the perplexity is. Raises ConfigError where there is nothing to ask.
+    "token": N counts the scored tokens (Salazar et al. 2020), so it does not compare vocabularies. "word": N counts
+    words between white space, which all vocabularies share; unknown tokens are not scored and lower it. "_nats" is the
+    mean whose exponential is the perplexity. Raises ConfigError where no token is scored.
     """
-    errors.require(given.tokens_S.sum() > 0, "sentences", len(given.tokens_S), "some with a token of the vocabulary")
-    result = {"sentences": len(given.tokens_S), "tokens": int(given.tokens_S.sum()), "words": int(given.words_S.sum()),
-              "unknown_tokens": int(given.unknown_S.sum()), "cut": int((given.rows_S > 1).sum())}
+    errors.require(scores.tokens_S.sum() > 0, "sentences", len(scores.tokens_S), "some with a token of the vocabulary")
+    result: dict[str, Any] = {
+        "sentences": len(scores.tokens_S),
+        "tokens": int(scores.tokens_S.sum()),
+        "words": int(scores.words_S.sum()),
+        "unknown_tokens": int(scores.unknown_S.sum()),
+        "split_sentences": int((scores.sequences_S > 1).sum()),
+    }
     for metric in METRICS:
         result[metric] = values = {}
-        for unit, count_S in (("token", given.tokens_S), ("word", given.words_S)):
-            nats, error = ratio(-getattr(given, f"{metric}_S"), count_S)
+        for unit, count_S in (("token", scores.tokens_S), ("word", scores.words_S)):
+            nats, error = compute_ratio(-getattr(scores, f"{metric}_S"), count_S)
             perplexity = float(np.exp(np.float64(nats)))
-            values |= {f"{unit}_nats": nats, f"{unit}_nats_se": error, f"{unit}_perplexity": perplexity,
-                       f"{unit}_perplexity_se": perplexity * error}
+            values |= {
+                f"{unit}_nats": nats,
+                f"{unit}_nats_se": error,
+                f"{unit}_perplexity": perplexity,
+                f"{unit}_perplexity_se": perplexity * error,
+            }
     return result
-
-
-def can(cfg: config.Config) -> str:
-    return "" if objectives.seen(cfg) == "rest" else f"config.objective is {cfg.objective}, which masks nothing"
-
-
-def work(run: Trained, part: EvaluationCase) -> int:
-    """Batches that the sentences of a part (part.asked, texts) take."""
-    return len(plan(clozes(run.tokenizer, part.asked, run.cfg.pack.seq_len), run.cfg.eval.batch_size))
-
-
-def of_part(run: Trained, part: EvaluationCase, told: Callable) -> Scores:
-    """The scores of a part's sentences."""
-    score = scorer(objectives.telling(run.cfg, run.program.model), run.program.run, run.state)
-
-    def watched(cloze):
-        log_prob_B = score(cloze)
-        told()
-        return log_prob_B
-
-    return scores(watched, clozes(run.tokenizer, part.asked, run.cfg.pack.seq_len), run.cfg.eval.batch_size)
-
-
-def ask(run: Trained, part: EvaluationCase, told: Callable) -> dict:
-    """`pseudo_perplexity` of the sentences of a part."""
-    return pseudo_perplexity(of_part(run, part, told))

@@ -1,4 +1,5 @@
-"""One of several processes of a run on this host: its share of the devices, its signs of life, and what it says."""
+"""One of several processes of a run on this host: its share of the devices, its heartbeats, and its output."""
+
 import contextlib
 import glob
 import importlib.util
@@ -12,33 +13,52 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mlm.launch import supervisor
-from mlm.train.run import heartbeat
+from mlm.training.run import heartbeat
 
-PATIENCE = {heartbeat.STEP: 1, heartbeat.REST: 10}  # how often --hang_after, by what a process said last
-HEAR = 8     # seconds for the last words of one that has ended
-KEPT = 1000  # lines of each process but the first, for when something fails
+HANG_FACTORS = {heartbeat.STEP: 1, heartbeat.PAUSE: 10}  # multiples of --hang_after, by the last heartbeat's state
+OUTPUT_TIMEOUT = 8  # seconds to read the rest of the output of a process that has ended
+MAX_OUTPUT_LINES = 1000  # stored of each process except the first, for the case of a failure
 
 
-class Child:
-    """Starts the process; ends it when the context ends. What the first says is shown, what others say is kept."""
+class ChildProcess:
+    """Starts the process, and ends it when the context ends. Shows the first process's output, stores the others'."""
 
-    def __init__(self, number: int, processes: int, words: Sequence[str], port: int, lifeline: int):
-        """words: mlm.cli.train's, after Python's name; port: of the coordinator; lifeline: supervise.start's."""
-        self.number, self.word, self.step, self.steps, self.over = number, "", 0, False, False
-        self.heard, self.said, self.error, self.fatal = time.monotonic(), deque(maxlen=KEPT), b"", b""
-        words = [*words, "--local_processes=0"]
-        if processes > 1:
-            words += [f"--coordinator=127.0.0.1:{port}", f"--processes={processes}", f"--process={number}"]
-        ours, theirs = os.pipe()
-        os.set_blocking(theirs, False)
-        with on_own_cores(number, processes):
-            self.popen = supervisor.start(
-                words, lifeline, {heartbeat.PIPE: str(theirs)} | own_gpus(number, processes), pass_fds=[theirs],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if number else None, stderr=subprocess.PIPE,
-                process_group=0)  # a terminal's Ctrl-C reaches the parent alone
-        os.close(theirs)
-        self.threads = [threading.Thread(target=target, args=(source,), daemon=True) for target, source in (
-            (self.listen, os.fdopen(ours)), (self.read, self.popen.stderr), (self.collect, self.popen.stdout or ()))]
+    def __init__(self, process_id: int, num_processes: int, arguments: Sequence[str], port: int, lifeline: int):
+        """Starts nothing yet.
+
+        Args:
+            arguments: those of `python` for the run, without the program's name.
+            port: the coordinator's.
+            lifeline: see supervisor.start_python.
+        """
+        self.process_id, self.state, self.step, self.has_trained, self.is_final = process_id, "", 0, False, False
+        self.last_heartbeat, self.output = time.monotonic(), deque(maxlen=MAX_OUTPUT_LINES)
+        self.error, self.fatal = b"", b""
+        arguments = [*arguments, "--local_processes=0"]
+        if num_processes > 1:
+            arguments += [f"--coordinator=127.0.0.1:{port}", f"--processes={num_processes}", f"--process={process_id}"]
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        with bind_cores(process_id, num_processes):
+            self.popen = supervisor.start_python(
+                arguments,
+                lifeline,
+                {heartbeat.PIPE_VARIABLE: str(write_end)} | gpu_environment(process_id, num_processes),
+                pass_fds=[write_end],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if process_id else None,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )  # a terminal's Ctrl-C reaches the parent alone
+        os.close(write_end)
+        self.threads = [
+            threading.Thread(target=target, args=(source,), daemon=True)
+            for target, source in (
+                (self.read_heartbeats, os.fdopen(read_end)),
+                (self.read_stderr, self.popen.stderr),
+                (self.read_stdout, self.popen.stdout or ()),
+            )
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -49,82 +69,89 @@ class Child:
         self.end()
 
     @property
-    def code(self) -> int | None:
-        """Its exit code, or None while it lives."""
+    def exit_code(self) -> int | None:
+        """None while the process lives."""
         return self.popen.poll()
 
-    def listen(self, beats: Iterable[str]) -> None:
-        for line in beats:
-            self.heard = time.monotonic()
-            self.word, step = line.split()
+    def read_heartbeats(self, pipe: Iterable[str]) -> None:
+        for line in pipe:
+            self.last_heartbeat = time.monotonic()
+            self.state, step = line.split()
             self.step = max(self.step, int(step))
-            self.steps |= self.word == heartbeat.STEP
-            self.over |= self.word == heartbeat.OVER
+            self.has_trained |= self.state == heartbeat.STEP
+            self.is_final |= self.state == heartbeat.FATAL
 
-    def read(self, stderr: Iterable[bytes]) -> None:
-        self.fatal = supervisor.tell(stderr, self.hear)
+    def read_stderr(self, stderr: Iterable[bytes]) -> None:
+        self.fatal = supervisor.forward_stderr(stderr, self.handle_line)
 
-    def collect(self, stdout: Iterable[bytes]) -> None:
+    def read_stdout(self, stdout: Iterable[bytes]) -> None:
         for line in stdout:
-            self.hear(line)
+            self.handle_line(line)
 
-    def hear(self, line: bytes) -> None:
+    def handle_line(self, line: bytes) -> None:
         if line.startswith(b"error: "):
-            self.error = line  # not shown yet: it may but follow from how another ended
-        if self.number:
-            self.said.append(line)
+            self.error = line  # not shown yet: it may only be a consequence of how another process ended
+        if self.process_id:
+            self.output.append(line)
         elif line is not self.error:
-            show(line)
+            write_stderr(line)
 
-    def silent(self, seconds: float) -> bool:
-        """Whether it lives and has said nothing for so long, or for as much longer as what it is at may take."""
-        patience = PATIENCE.get(self.word)
-        return self.code is None and patience is not None and time.monotonic() - self.heard > seconds * patience
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it lives and has sent no heartbeat for so long, times the factor of its state."""
+        factor = HANG_FACTORS.get(self.state)
+        return (
+            self.exit_code is None and factor is not None and time.monotonic() - self.last_heartbeat > seconds * factor
+        )
 
-    def saves(self) -> bool:
-        """Whether it lives and, told to stop, has something to save."""
-        return self.code is None and self.steps and self.word in PATIENCE
+    def can_save(self) -> bool:
+        """Whether it lives and has training state to save when it is stopped."""
+        return self.exit_code is None and self.has_trained and self.state in HANG_FACTORS
 
     def end(self) -> None:
-        """Ends it, if it lives, and hears it out."""
+        """Kills it if it lives, and reads the rest of its output."""
         self.popen.kill()
         self.popen.wait()
         for thread in self.threads:
-            thread.join(HEAR)  # not for ever: what it may have started could hold its pipes
+            thread.join(OUTPUT_TIMEOUT)  # with a limit: a process that it started could still hold its pipes
 
-    def hung(self, seconds: float) -> str:
-        return f"process {self.number} hangs at step {self.step:,}: silent for {seconds} s or more (--hang_after)"
+    def describe_hang(self, seconds: float) -> str:
+        return (
+            f"process {self.process_id} hangs at step {self.step:,}: no heartbeat for {seconds} s or more "
+            "(--hang_after)"
+        )
 
-    def why(self) -> str:
+    def describe_end(self) -> str:
         """How it ended, in a few words."""
-        if self.code < 0:
-            return f"{supervisor.why(self.code, self.fatal, f'process {self.number}')} at step {self.step:,}"
-        said = self.error.decode("utf-8", "replace").strip().removeprefix("error: ")
-        return f"process {self.number} ended at step {self.step:,}: {said or f'exit code {self.code}'}"
+        assert self.exit_code is not None
+        if self.exit_code < 0:
+            name = f"process {self.process_id}"
+            return f"{supervisor.describe_signal_end(self.exit_code, self.fatal, name)} at step {self.step:,}"
+        message = self.error.decode("utf-8", "replace").strip().removeprefix("error: ")
+        return f"process {self.process_id} ended at step {self.step:,}: {message or f'exit code {self.exit_code}'}"
 
-    def confess(self) -> None:
-        """Shows the error that it ended with, if any."""
-        show(self.error)
+    def show_error(self) -> None:
+        """Shows the error with which it ended, if any."""
+        write_stderr(self.error)
 
-    def keep(self, workdir: str) -> str:
-        """Writes beside the run what it said, and returns where; "" where it said nothing, or that cannot be."""
+    def save_output(self, workdir: str) -> str:
+        """Writes its stored output next to the run. Returns the path; "" if there is no output or writing fails."""
         with contextlib.suppress(OSError):
-            if self.said:
-                place = Path(f"{workdir}-process-{self.number}.txt")
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(b"".join(self.said) + self.fatal)
-                return str(place)
+            if self.output:
+                path = Path(f"{workdir}-process-{self.process_id}.txt")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"".join(self.output) + self.fatal)
+                return str(path)
         return ""
 
 
-def show(line: bytes) -> None:
+def write_stderr(line: bytes) -> None:
     sys.stderr.buffer.write(line)
     sys.stderr.flush()
 
 
-def gpus() -> list[str]:
-    """The GPUs that JAX would use, as CUDA_VISIBLE_DEVICES names them."""
-    if not on_gpus():
+def list_gpus() -> list[str]:
+    """The GPUs that JAX would use, by their names in CUDA_VISIBLE_DEVICES."""
+    if not uses_gpus():
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -132,24 +159,27 @@ def gpus() -> list[str]:
     return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
 
 
-def on_gpus() -> bool:
-    """Whether JAX would look for GPUs: it may, and a plugin for them is there."""
+def uses_gpus() -> bool:
+    """Whether JAX would look for GPUs: JAX_PLATFORMS admits them, and a plugin for them is installed."""
     platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
     return bool({"cuda", "gpu"} & {*platforms.split(",")}) and importlib.util.find_spec("jax_plugins") is not None
 
 
-def own_gpus(number: int, processes: int) -> dict[str, str]:
-    """The environment by which a process sees its part of the GPUs; {} where there are none."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(part(found, number, processes))} if (found := gpus()) else {}
+def gpu_environment(process_id: int, num_processes: int) -> dict[str, str]:
+    """The environment variable that shows a process its share of the GPUs; {} if there are none."""
+    gpus = list_gpus()
+    return {"CUDA_VISIBLE_DEVICES": ",".join(slice_share(gpus, process_id, num_processes))} if gpus else {}
 
 
 @contextlib.contextmanager
-def on_own_cores(number: int, processes: int):
-    """What is started in this block has its part of the cores, for each of which XLA makes a thread, where no GPU
-    computes."""
-    cores = [] if gpus() or not hasattr(os, "sched_setaffinity") else sorted(os.sched_getaffinity(0))
-    if len(cores) >= processes:
-        os.sched_setaffinity(0, part(cores, number, processes))
+def bind_cores(process_id: int, num_processes: int):
+    """Processes started in this block get their share of the cores, unless GPUs compute.
+
+    XLA starts a thread for each core that it sees.
+    """
+    cores = [] if list_gpus() or not hasattr(os, "sched_setaffinity") else sorted(os.sched_getaffinity(0))
+    if len(cores) >= num_processes:
+        os.sched_setaffinity(0, slice_share(cores, process_id, num_processes))
     try:
         yield
     finally:
@@ -157,5 +187,5 @@ def on_own_cores(number: int, processes: int):
             os.sched_setaffinity(0, cores)
 
 
-def part(of: Sequence, number: int, processes: int) -> Sequence:
-    return of[number * len(of) // processes:(number + 1) * len(of) // processes]
+def slice_share(items: Sequence, process_id: int, num_processes: int) -> Sequence:
+    return items[process_id * len(items) // num_processes : (process_id + 1) * len(items) // num_processes]

@@ -1,7 +1,8 @@
-"""The processes of one run are about to do the same, or all end with a line that says who differs.
+"""The processes of one run check that they agree; where they differ, all end with a line that names the difference.
 
-They speak through the key-value store of JAX's coordination service, which process 0 has.
+They communicate through the key-value store of JAX's coordination service, which process 0 hosts.
 """
+
 import contextlib
 import hashlib
 import json
@@ -11,163 +12,181 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlm.base import errors
 from mlm.launch import rendezvous, supervisor
 
-ENDED = "mlm/ended"
-SOON = 60       # seconds that one which failed before it joined waits for the others
-LINGER = 3  # seconds that process 0 stays for the others to hear how it ended
-OWN = ("data.cache", "data.path", "data.validation_path", "data.parallel_path", "data.tfds_dir")  # a host's
-LOST = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
+ENDED_KEY = "mlm/ended"
+JOIN_TIMEOUT = 60  # seconds that a process which failed before it joined waits for the others
+EXIT_DELAY = 3  # seconds that process 0 stays alive, so that the others can read how it ended
+HOST_FIELDS = ("data.cache", "data.path", "data.validation_path", "data.parallel_path", "data.tfds_dir")
+PEER_ERROR = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
 
 
-class Ended(Exception):
-    """Another process of the run ended, so that this one must; code: its exit code, or 1."""
+class PeerEnded(Exception):
+    """Another process of the run ended, so this one must end too. exit_code: the other's, or 1."""
 
-    def __init__(self, message: str, code: int = 1):
+    def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
-        self.code = code
+        self.exit_code = exit_code
 
 
-def state():
-    from jax._src import distributed  # JAX has no public way to its key-value store
+def get_distributed_state() -> Any:
+    from jax._src import distributed  # JAX has no public access to its key-value store
 
     return distributed.global_state
 
 
-def joined() -> bool:
-    return "jax" in sys.modules and state().client is not None
+def has_joined() -> bool:
+    return "jax" in sys.modules and get_distributed_state().client is not None
 
 
-def program() -> dict[str, str]:
-    """What the code of a process is known by."""
+def code_versions() -> dict[str, str]:
+    """A digest of this project's code, and the versions of Python and of the libraries that compute."""
     from importlib import metadata
 
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.glob("mlm/**/*.py")):
         digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
     return {"the code of mlm (SHA-256)": digest.hexdigest()[:12], "the version of Python": sys.version.split()[0]} | {
-        f"the version of {name}": metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")}
+        f"the version of {name}": metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")
+    }
 
 
-def shared(said: Mapping) -> dict:
-    """The fields, by dotted name, that are the same on all hosts; what the others hold is "rows"."""
-    return {f"config.{name}": value for name, value in said.items() if name not in OWN}
+def shared_fields(flat_config: Mapping) -> dict:
+    """The config fields, by dotted name, that must be equal on all hosts: all except paths of a host."""
+    return {f"config.{name}": value for name, value in flat_config.items() if name not in HOST_FIELDS}
 
 
-def agree(subject: str, facts: Mapping) -> None:
-    """Returns once all processes have said the same facts about a subject; at once where there is one process.
+def require_agreement(subject: str, facts: Mapping) -> None:
+    """Returns once all processes have published the same facts about a subject; at once for a single process.
 
-    Raises ConfigError where they differ, naming what and who, and Ended where another ended before it said them.
+    Raises:
+        ConfigError: the facts differ; names them and the processes.
+        PeerEnded: another process ended before it published its facts.
     """
-    if not joined():
+    if not has_joined():
         return
-    me, count = state().process_id, state().num_processes
-    state().client.key_value_set(f"mlm/{subject}/{me}", json.dumps(dict(facts)))
-    said = [json.loads(hear(f"mlm/{subject}/{number}")) for number in range(count)]
-    differing = []
-    for name in said[0]:
-        values = [str(one.get(name)) for one in said]
+    state = get_distributed_state()
+    state.client.key_value_set(f"mlm/{subject}/{state.process_id}", json.dumps(dict(facts)))
+    facts_by_process = [json.loads(wait_for_key(f"mlm/{subject}/{i}")) for i in range(state.num_processes)]
+    differences = []
+    for name in facts_by_process[0]:
+        values = [str(facts.get(name)) for facts in facts_by_process]
         if len(set(values)) > 1:
-            other = next(number for number, value in enumerate(values) if value != values[0])
-            differing.append(f"{name} is {values[0]} on process 0 and {values[other]} on process {other}")
-    if differing:
-        raise errors.ConfigError(f"the processes of this run differ: {'; '.join(differing)}")
+            other = next(i for i, value in enumerate(values) if value != values[0])
+            differences.append(f"{name} is {values[0]} on process 0 and {values[other]} on process {other}")
+    if differences:
+        raise errors.ConfigError(f"the processes of this run differ: {'; '.join(differences)}")
 
 
-def count(processes: int, devices: int) -> None:
-    """Says what a run of several processes, or one that something is expected of, has to compute on.
+def check_devices(expected_processes: int, expected_devices: int) -> None:
+    """Prints the devices of a run that has several processes or expectations.
 
-    Raises ConfigError where it has another number of processes, or of devices in all, than these; 0: any will do.
+    Raises ConfigError if the number of processes, or of devices in all processes, is not as expected; 0: any number.
     """
-    from mlm.train.step import parallel
+    from mlm.training.step import parallel
 
-    found, here = parallel.describe(), parallel.local()["the number of devices"]
-    there = (f"{many(found['processes'], 'process', 'processes')}, {many(here, 'device')} here, "
-             f"{found['devices']:,} in all ({found['device']})")
-    if parallel.is_primary() and (parallel.is_multiprocess() or processes or devices):
-        print(there, flush=True)
-    for flag, expected, has in (("--expect_processes", processes, found["processes"]),
-                                ("--expect_devices", devices, found["devices"])):
-        if expected not in (0, has):
-            raise errors.ConfigError(f"{flag} = {expected:,}, and there are {has:,}: {there}")
+    found, local_devices = parallel.describe_devices(), parallel.describe_local_devices()["the number of devices"]
+    summary = (
+        f"{format_count(found['processes'], 'process', 'processes')}, {format_count(local_devices, 'device')} "
+        f"here, {found['devices']:,} in all ({found['device']})"
+    )
+    if parallel.is_primary() and (parallel.is_multiprocess() or expected_processes or expected_devices):
+        print(summary, flush=True)
+    for flag, expected, count in (
+        ("--expect_processes", expected_processes, found["processes"]),
+        ("--expect_devices", expected_devices, found["devices"]),
+    ):
+        if expected not in (0, count):
+            raise errors.ConfigError(f"{flag} = {expected:,}, but the run has {count:,}: {summary}")
 
 
-def many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def format_count(count: int, singular: str, plural: str = "") -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def hear(key: str) -> str:
-    """The value of a key, waited for as long as all processes live."""
+def wait_for_key(key: str) -> str:
+    """The value of a key. Waits for it as long as all processes live; raises PeerEnded when one has ended."""
     while True:
-        with contextlib.suppress(Exception):  # jaxlib's error of a time-out
-            return state().client.blocking_key_value_get(key, 1000)
-        if ended := how():
+        with contextlib.suppress(Exception):  # jaxlib's timeout error
+            return get_distributed_state().client.blocking_key_value_get(key, 1000)
+        if ended := read_peer_end():
             raise ended
 
 
-def how() -> Ended | None:
-    """How another process ended, where it said so."""
+def read_peer_end() -> PeerEnded | None:
+    """How another process ended, if it published that."""
     try:
-        said = dict(state().client.key_value_dir_get(ENDED))
-    except Exception as error:  # process 0, who has the store, is gone
-        return Ended("process 0 of this run ended; start all again, they continue") if LOST.search(str(error)) else None
-    for key, value in sorted(said.items()):
-        number, (code, line) = key.rpartition("/")[2], json.loads(value)
-        if int(number) != state().process_id:
-            return Ended(f"process {number} of this run ended: {line}", code)
+        reports = dict(get_distributed_state().client.key_value_dir_get(ENDED_KEY))
+    except Exception as error:  # process 0, which hosts the store, is gone
+        if PEER_ERROR.search(str(error)):
+            return PeerEnded("process 0 of this run ended; restart all processes to continue")
+        return None
+    for key, value in sorted(reports.items()):
+        process_id, (exit_code, line) = key.rpartition("/")[2], json.loads(value)
+        if int(process_id) != get_distributed_state().process_id:
+            return PeerEnded(f"process {process_id} of this run ended: {line}", exit_code)
     return None
 
 
-def lost(error: Exception) -> Ended | None:
-    """What an error says of another process; None where it is this one's own, as bad input is whatever it names."""
-    own = isinstance(error, errors.ConfigError | OSError) and not isinstance(error, ConnectionError)
-    if own or not joined() or not LOST.search(f"{type(error).__name__} {error}"):
+def find_peer_failure(error: Exception) -> PeerEnded | None:
+    """The end of another process that an error follows from; None if the error is this process's own.
+
+    A ConfigError or OSError is always this process's own, whatever words it contains.
+    """
+    is_local = isinstance(error, errors.ConfigError | OSError) and not isinstance(error, ConnectionError)
+    if is_local or not has_joined() or not PEER_ERROR.search(f"{type(error).__name__} {error}"):
         return None
-    return how() or Ended("another process of this run ended; start all again, they continue")
+    return read_peer_end() or PeerEnded("another process of this run ended; restart all processes to continue")
 
 
 @contextlib.contextmanager
-def bound():
-    """Ends this process in a line, by an exit code of theirs, where the block fails because another process ended."""
+def exit_with_peers():
+    """Ends this process with one line and the peer's exit code if the block fails because another process ended."""
     try:
         yield
     except Exception as error:
-        gone = error if isinstance(error, Ended) else lost(error)
-        if gone is None:
+        ended = error if isinstance(error, PeerEnded) else find_peer_failure(error)
+        if ended is None:
             raise
-        print(f"error: {gone}", file=sys.stderr)
-        leave(gone.code, str(gone))
+        print(f"error: {ended}", file=sys.stderr)
+        exit_process(ended.exit_code, str(ended))
 
 
-def tell(code: int, line: str) -> None:
-    """Ends this process by an error of its own, after the others were told; returns where there are none.
+def report_failure(exit_code: int, line: str) -> None:
+    """Reports this process's own error to the others and ends it; returns if there are no others.
 
-    One that fails before it tried to join joins for that, where the others are there.
+    A process that fails before it has tried to join joins the others first.
     """
-    if not joined() and not rendezvous.tried.is_set() and supervisor.several(sys.argv[1:]):
+    if not has_joined() and not rendezvous.attempted.is_set() and supervisor.is_multiprocess_command(sys.argv[1:]):
         with contextlib.suppress(Exception):
-            asked = rendezvous.Asked(**given(sys.argv[1:]), timeout=SOON)
-            rendezvous.check(asked)
-            rendezvous.join(asked)
-    if joined():
-        leave(code, line)
+            config = rendezvous.RendezvousConfig(**parse_process_flags(sys.argv[1:]), timeout_seconds=JOIN_TIMEOUT)
+            rendezvous.check_config(config)
+            rendezvous.join_processes(config)
+    if has_joined():
+        exit_process(exit_code, line)
 
 
-def given(argv: Sequence[str]) -> dict:
-    """The flags that say which of several processes this is, of a command line that may be wrong elsewhere."""
-    found = dict(re.findall(r"^--?(\w+)[=\n](?!-)(.*)", "\n".join(argv), re.MULTILINE))
-    return {"coordinator": found.get("coordinator", ""), "processes": int(found.get("processes", 1)),
-            "process": int(found.get("process", 0)), "distributed": "--distributed" in argv}
+def parse_process_flags(argv: Sequence[str]) -> dict:
+    """The flags that identify a process, from a command line that may be wrong elsewhere."""
+    flags = dict(re.findall(r"^--?(\w+)[=\n](?!-)(.*)", "\n".join(argv), re.MULTILINE))
+    return {
+        "coordinator": flags.get("coordinator", ""),
+        "num_processes": int(flags.get("processes", 1)),
+        "process_id": int(flags.get("process", 0)),
+        "distributed": "--distributed" in argv,
+    }
 
 
-def leave(code: int, line: str) -> None:
-    """Ends this process at once, after the others were told how; waits for none of them."""
+def exit_process(exit_code: int, line: str) -> None:
+    """Publishes how this process ends, and ends it at once, without waiting for the others."""
     with contextlib.suppress(Exception):
-        state().client.key_value_set(f"{ENDED}/{state().process_id}", json.dumps([code, line]))
-        if state().process_id == 0:
-            time.sleep(LINGER)
+        state = get_distributed_state()
+        state.client.key_value_set(f"{ENDED_KEY}/{state.process_id}", json.dumps([exit_code, line]))
+        if state.process_id == 0:
+            time.sleep(EXIT_DELAY)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(exit_code)

@@ -1,128 +1,131 @@
-"""Which hand-written paths a run takes: those that it began with, else what measuring on this machine found faster.
+"""Which hand-written kernels a run uses: those that it began with, else those that are faster on this machine.
 
-MLM_CALIBRATE=0 in the environment measures nothing: a run that begins then takes all there are. One of several
-processes takes all but the one that not every host's compiler may make, as they must agree.
+With MLM_AUTOTUNE=0 in the environment nothing is measured: a new run then uses all kernels. One of several processes
+uses all except the one that needs a C++ compiler, which some hosts may lack, as the processes must agree.
 """
+
 import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
 
-from absl import flags
-
 from mlm.base import machine
 
-CALIBRATE = flags.DEFINE_bool("calibrate", False, "Measure again which hand-written paths are faster on this machine; "
-                              "runs that are there keep theirs.")
-SWITCH = "MLM_CALIBRATE"
-MADE = "native"  # by a compiler
+AUTOTUNE_VARIABLE = "MLM_AUTOTUNE"
+COMPILED_KERNEL = "native"  # needs a C++ compiler on the host
 
 
-def settled(cfg, *, again: bool = False):
-    """The config with the paths that its run takes; tells which, where they are not known before.
+def resolve_kernels(cfg, *, autotune: bool = False):
+    """The config with the kernels that its run uses; prints a choice that was not known before.
 
-    again: what is kept of this machine is dropped first.
+    autotune: discard this machine's saved measurements first.
     """
-    from mlm.train.step import parallel
+    from mlm.training.step import parallel
 
-    fixed = known(cfg)
-    if fixed is None and parallel.is_multiprocess():
-        fixed = MADE
-    return new(cfg, again=again) if fixed is None else with_plain(cfg, fixed)
-
-
-def new(cfg, *, again: bool = False):
-    """The config with what this machine's cores find for a run that begins."""
-    from mlm.train import kernel_autotune
-
-    folder, count = machine.cache("paths"), len(cores())
-    if again:
-        kernel_autotune.forget(folder, count)
-    found = kernel_autotune.measure(cfg, folder, count)
-    tell(found)
-    return with_plain(cfg, found.plain)
+    disabled = find_fixed_kernels(cfg)
+    if disabled is None and parallel.is_multiprocess():
+        disabled = COMPILED_KERNEL
+    return autotune_kernels(cfg, autotune=autotune) if disabled is None else disable_kernels(cfg, disabled)
 
 
-def each_settled(configs: Sequence, workers: int, *, again: bool = False) -> list:
-    """The configs of a sweep, as `settled`, for workers that share the cores; one measure serves all of a kind.
+def autotune_kernels(cfg, *, autotune: bool = False):
+    """The config with the kernels that are faster on this machine's cores, for a new run."""
+    from mlm.training import kernel_autotune
 
-    It is made in a process of its own, since devices are the workers'.
+    folder, num_cores = machine.cache_folder("kernels"), len(list_cores())
+    if autotune:
+        kernel_autotune.clear_cache(folder, num_cores)
+    found = kernel_autotune.autotune(cfg, folder, num_cores)
+    print_kernels(found)
+    return disable_kernels(cfg, found.disabled_kernels)
+
+
+def resolve_sweep_kernels(configs: Sequence, num_workers: int, *, autotune: bool = False) -> list:
+    """The configs of a sweep, as by `resolve_kernels`, for workers that share the cores.
+
+    One measurement serves all configs with the same kernels. It runs in a subprocess, since the workers need the
+    devices.
     """
     from mlm.launch.sweep import subprocess_worker
-    from mlm.train import kernel_autotune, kernel_benchmark
+    from mlm.training import kernel_autotune, kernel_benchmark
 
-    own = cores()[::max(1, min(workers, len(configs)))]
-    folder, made, found = machine.cache("paths"), [], {}
-    if again:
-        kernel_autotune.forget(folder, len(own))
+    cores = list_cores()[:: max(1, min(num_workers, len(configs)))]
+    folder, resolved, measurements = machine.cache_folder("kernels"), [], {}
+    if autotune:
+        kernel_autotune.clear_cache(folder, len(cores))
     with contextlib.ExitStack() as stack:
-        process = None
+        worker = None
         for cfg in configs:
-            plain, kind = known(cfg), tuple(kernel_benchmark.names(cfg).items())
-            if plain is None and kind not in found:
-                found[kind] = kernel_autotune.kept(cfg, folder, len(own))
-                if found[kind] is None:
-                    process = process or stack.enter_context(contextlib.closing(subprocess_worker.Process()))
+            disabled, key = find_fixed_kernels(cfg), tuple(kernel_benchmark.name_cases(cfg).items())
+            if disabled is None and key not in measurements:
+                measurements[key] = kernel_autotune.read_result(cfg, folder, len(cores))
+                if measurements[key] is None:
+                    worker = worker or stack.enter_context(contextlib.closing(subprocess_worker.SubprocessWorker()))
                     try:
-                        found[kind] = process.ask(alone, (cfg, folder, own))
-                    except subprocess_worker.Ended as ended:
-                        print(f"paths: all by hand, since they could not be measured: {ended}", flush=True)
-                        return [with_plain(cfg, known(cfg) or "") for cfg in configs]
-                tell(found[kind], f" of {cfg.model.cell or cfg.model.family}")
-            made.append(with_plain(cfg, found[kind].plain if plain is None else plain))
-    return made
+                        measurements[key] = worker.call(measure_on_cores, (cfg, folder, cores))
+                    except subprocess_worker.WorkerEnded as ended:
+                        print(f"kernels: all enabled, since measuring them failed: {ended}", flush=True)
+                        return [disable_kernels(cfg, find_fixed_kernels(cfg) or "") for cfg in configs]
+                print_kernels(measurements[key], f" of {cfg.model.cell or cfg.model.family}")
+            resolved.append(disable_kernels(cfg, measurements[key].disabled_kernels if disabled is None else disabled))
+    return resolved
 
 
-def alone(asked):
-    """What `measured.measure` finds on some of the cores."""
-    from mlm.train import kernel_autotune
+def measure_on_cores(arguments):
+    """What `kernel_autotune.autotune` finds on some of the cores; arguments: config, folder, cores."""
+    from mlm.training import kernel_autotune
 
-    cfg, folder, own = asked
+    cfg, folder, cores = arguments
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, own)
-    return kernel_autotune.measure(cfg, folder, len(own))
+        os.sched_setaffinity(0, cores)
+    return kernel_autotune.autotune(cfg, folder, len(cores))
 
 
-def cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+def list_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def known(cfg) -> str | None:
-    """config.model.disabled_kernels where nothing is to be measured for it: what it says, or what the run there began with.
+def find_fixed_kernels(cfg) -> str | None:
+    """config.model.disabled_kernels if nothing has to be measured for it: the config's value, or the existing run's.
 
     Touches no device.
     """
     from mlm.base import files
-    from mlm.train.run import directory
+    from mlm.training.run import directory
 
     if cfg.model.disabled_kernels != "auto":
         return cfg.model.disabled_kernels
-    with contextlib.suppress(files.Damaged):
+    with contextlib.suppress(files.DamagedFile):
         saved = directory.read_identity(cfg.workdir)
         if saved is not None:
-            began = saved["config"].get(
-                "model.disabled_kernels", MADE
-            )  # of one from before there was a choice: all there were
-            return "" if began == "auto" else began
-    return "" if os.environ.get(SWITCH) == "0" else None
+            # A run from before there was a choice used all kernels of its time.
+            disabled = saved["config"].get("model.disabled_kernels", COMPILED_KERNEL)
+            return "" if disabled == "auto" else disabled
+    return "" if os.environ.get(AUTOTUNE_VARIABLE) == "0" else None
 
 
-def with_plain(cfg, plain: str):
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, disabled_kernels=plain))
+def disable_kernels(cfg, disabled: str):
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, disabled_kernels=disabled))
 
 
-def tell(found, of: str = "") -> None:
-    """Says which paths are taken and why."""
+def print_kernels(found, suffix: str = "") -> None:
+    """Prints which kernels are used and why."""
     if found.ratios:
-        print(f"paths{of}: {line(found)}", flush=True)
+        print(f"kernels{suffix}: {describe_kernels(found)}", flush=True)
 
 
-def line(found) -> str:
-    plain = found.plain.split(",") if found.plain else []
-    by_hand = [path for path in found.ratios if path not in plain]
-    said = [", ".join(by_hand) + " by hand"] if by_hand else []
-    if plain:
-        said.append(", ".join(f"{path} plain ({found.ratios[path]:.2f} of its time by hand)" if found.ratios[path] else
-                              f"no {path}, which no compiler makes here" for path in plain))
-    how = f"measured on this machine in {found.seconds:.1f} s" if found.seconds else "as this machine measured before"
-    return f"{'; '.join(said)}; {how}" + (f", kept in {found.file}" if found.file else "")
+def describe_kernels(found) -> str:
+    disabled = found.disabled_kernels.split(",") if found.disabled_kernels else []
+    enabled = [name for name in found.ratios if name not in disabled]
+    parts = [", ".join(enabled) + " enabled"] if enabled else []
+    if disabled:
+        parts.append(
+            ", ".join(
+                f"{name} disabled ({found.ratios[name]:.2f} times as fast as the plain formula)"
+                if found.ratios[name]
+                else f"{name} disabled (no compiler here)"
+                for name in disabled
+            )
+        )
+    source = f"measured on this machine in {found.seconds:.1f} s" if found.seconds else "measured here before"
+    return f"{'; '.join(parts)}; {source}" + (f", saved in {found.file}" if found.file else "")

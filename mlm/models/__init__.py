@@ -1,4 +1,5 @@
-"""Encoders by family. A new one: a file with its FAMILY, a row here, and its sizes in sizes.py."""
+"""The model families. A new one is a file with a SPEC, an entry of MODELS and its sizes in sizes.py."""
+
 import dataclasses
 
 from mlm.base import config, errors
@@ -6,30 +7,54 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.models import cpu_kernels, encoder_decoder, feedforward, rnn, transformer
 from mlm.models.sizes import SIZES
 
-MODELS = {"feedforward": feedforward.FAMILY, "rnn": rnn.FAMILY, "transformer": transformer.FAMILY,
-          "encoder_decoder": encoder_decoder.FAMILY}
-MEMBERS = [(family, cell) for family, row in MODELS.items() if not row.source for cell in row.cells or ("",)]
+MODELS = {
+    "feedforward": feedforward.SPEC,
+    "rnn": rnn.SPEC,
+    "transformer": transformer.SPEC,
+    "encoder_decoder": encoder_decoder.SPEC,
+}
+# Every (family, cell) of an encoder; the cell is "" in a family without cells.
+FAMILY_CELLS = [
+    (family, cell) for family, spec in MODELS.items() if not spec.reads_source for cell in spec.cells or ("",)
+]
 
 
-def _read(field: str) -> list[FieldCondition]:
-    """Which families read a field that not every one does, and where only some cells do, which."""
-    families = {name: row for name, row in MODELS.items() if field in (*row.reads, *row.of_cells)}
-    cells = {cell: None for row in families.values() for cell in row.of_cells.get(field, row.cells or ("",))}
-    rules = [FieldCondition((f"model.{field}",), "model.family", tuple(families))]
-    if any(field in row.of_cells for row in families.values()):
-        rules.append(FieldCondition((f"model.{field}",), "model.cell", tuple(cells)))
-    return rules
+def _build_conditions(field: str) -> list[FieldCondition]:
+    """The families, and where it depends on them the cells, that read a field of config.model."""
+    families = {name: spec for name, spec in MODELS.items() if field in (*spec.conditional_fields, *spec.cell_fields)}
+    cells = {cell: None for spec in families.values() for cell in spec.cell_fields.get(field, spec.cells or ("",))}
+    conditions = [FieldCondition((f"model.{field}",), "model.family", tuple(families))]
+    if any(field in spec.cell_fields for spec in families.values()):
+        conditions.append(FieldCondition((f"model.{field}",), "model.cell", tuple(cells)))
+    return conditions
 
 
-READ = [rule for field in dict.fromkeys(field for row in MODELS.values() for field in (*row.reads, *row.of_cells))
-        for rule in _read(field)]
-READ.append(FieldCondition(("model.type_vocab_size", "model.embed_norm", "model.lm_head", "eval.context_range",
-                            "eval.anisotropy", "eval.sts", "downstream.tasks"), "model.family", tuple(name for name,
-                                                                                                      row in MODELS.items() if not row.source)))
+FIELD_CONDITIONS = [
+    condition
+    for field in dict.fromkeys(
+        field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields)
+    )
+    for condition in _build_conditions(field)
+]
+FIELD_CONDITIONS.append(
+    FieldCondition(
+        (
+            "model.type_vocab_size",
+            "model.embed_norm",
+            "model.lm_head",
+            "eval.context_range",
+            "eval.anisotropy",
+            "eval.sts",
+            "downstream.tasks",
+        ),
+        "model.family",
+        tuple(name for name, spec in MODELS.items() if not spec.reads_source),
+    )
+)
 
 
 def resolve(cfg: config.Config) -> config.Config:
-    """With the family's first cell where none is named, and the zeros of its size filled."""
+    """The config with the family's first cell if none is set, and the fields that are 0 set by config.model.size."""
     model = cfg.model
     errors.require_one_of("config.model.family", model.family, list(MODELS))
     cells = MODELS[model.family].cells
@@ -38,28 +63,32 @@ def resolve(cfg: config.Config) -> config.Config:
         errors.require_one_of("config.model.cell", model.cell, cells)
     else:
         errors.require(not model.cell, "config.model.cell", model.cell, f"nothing: {model.family} has no cells")
-    table = SIZES[model.cell or model.family]
-    errors.require_one_of("config.model.size", model.size, list(table))
-    filled = {name: getattr(model, name) or value for name, value in table[model.size].items()}
-    return dataclasses.replace(cfg, model=dataclasses.replace(model, **filled))
+    sizes = SIZES[model.cell or model.family]
+    errors.require_one_of("config.model.size", model.size, list(sizes))
+    dims = {name: getattr(model, name) or value for name, value in sizes[model.size].items()}
+    return dataclasses.replace(cfg, model=dataclasses.replace(model, **dims))
 
 
-def source(cfg: config.Config) -> bool:
-    """Whether the model reads a source beside each row."""
-    return MODELS[cfg.model.family].source
+def reads_source(cfg: config.Config) -> bool:
+    """Whether the model reads a source text beside each example."""
+    return MODELS[cfg.model.family].reads_source
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
-    for field, names in (("norm_placement", ("pre", "post")), ("positions", ("learned", "sinusoidal", "rotary")),
-                         ("activation", ("gelu", "gelu_tanh", "relu")), ("lm_head", ("bert", "plain")),
-                         ("dtype", ("float32", "bfloat16"))):
+    for field, names in (
+        ("norm_placement", ("pre", "post")),
+        ("positions", ("learned", "sinusoidal", "rotary")),
+        ("activation", ("gelu", "gelu_tanh", "relu")),
+        ("lm_head", ("bert", "linear")),
+        ("dtype", ("float32", "bfloat16")),
+    ):
         errors.require_one_of(f"{name}.{field}", getattr(model, field), names)
     for field in ("dropout", "attention_dropout"):
         errors.require_number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
-    units = "rnn_dim" if "rnn_dim" in SIZES[model.cell or model.family][model.size] else "mlp_dim"
-    for field in ("num_layers", "width", units, "max_positions"):
+    hidden_dim = "rnn_dim" if "rnn_dim" in SIZES[model.cell or model.family][model.size] else "mlp_dim"
+    for field in ("num_layers", "width", hidden_dim, "max_positions"):
         errors.require_at_least(1, f"{name}.{field}", getattr(model, field))
     errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
     errors.require_number(f"{name}.type_vocab_size", model.type_vocab_size, 0, 2)
@@ -67,5 +96,7 @@ def check(cfg: config.Config) -> None:
     errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
     cpu_kernels.check(model.disabled_kernels)
     if cfg.pack.mode == "segment_pair":
-        errors.require(model.type_vocab_size != 1, f"{name}.type_vocab_size", 1, "2 (or 0), since rows hold pairs")
+        errors.require(
+            model.type_vocab_size != 1, f"{name}.type_vocab_size", 1, "2 (or 0), since config.pack.mode is segment_pair"
+        )
     MODELS[model.family].check(cfg)

@@ -1,4 +1,5 @@
-"""Attention to a row itself and to another, and positions by rotation."""
+"""Self-attention, cross-attention and rotary position embeddings."""
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,28 +8,25 @@ from mlm.base import config
 from mlm.models import cpu_kernels, dot_product, layers
 
 
-def rotate(x_BxLxHxd, place_BxL=None):
-    """Turns pairs of entries by angles that grow along the row (RoPE, Su et al. 2021, section 3.2.2).
-
-    Products of two turned vectors depend on how far apart they stand, not on where. place: from 0 where none is given.
-    """
+def rotate(x_BxLxHxd, position_BxL=None):
+    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2); positions count from 0 if None."""
     half = x_BxLxHxd.shape[-1] // 2
-    place_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if place_BxL is None else place_BxL
-    angle_BxLx1xh = place_BxL[..., None, None] / 10_000 ** (jnp.arange(half) / half)
+    position_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if position_BxL is None else position_BxL
+    angle_BxLx1xh = position_BxL[..., None, None] / 10_000 ** (jnp.arange(half) / half)
     sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
-    one, other = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
-    return jnp.concatenate([one * cos - other * sin, one * sin + other * cos], -1)
+    first, second = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
+    return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
 
 
 def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
-    """What each token takes of those that visible_Bx1xLxS allows: out_BxLxD, its heads side by side.
+    """out_BxLxD: attention over the keys that visible_Bx1xLxS allows, with the heads concatenated.
 
-    The weights are kept in the module's collection "intermediates", for those who make it mutable.
+    The weights are sown in the module's collection "intermediates".
     """
     model, (B, L, H, d) = module.model, q_BxLxHxd.shape
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
-    if cpu_kernels.takes(model, "attention") and not module.is_mutable_collection("intermediates"):
-        return dot_product.attention(q, k, v, visible_Bx1xLxS, key_B, model.attention_dropout).reshape(B, L, H * d)
+    if cpu_kernels.uses_kernel(model, "attention") and not module.is_mutable_collection("intermediates"):
+        return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, model.attention_dropout).reshape(B, L, H * d)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)
     module.sow("intermediates", "weights", weights_BxHxLxS)
@@ -37,7 +35,7 @@ def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, 
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; a token attends to the tokens that visible_Bx1xLxL allows."""
+    """Multi-head self-attention over the tokens that visible_Bx1xLxL allows."""
 
     model: config.Model
 
@@ -45,24 +43,24 @@ class Attention(nn.Module):
         self.qkv = layers.dense(self.model, 3 * self.model.width, "qkv")
         self.out = layers.dense(self.model, self.model.width, "out")
 
-    def heads(self, x_BxLxD, place_BxL=None):
-        """q, k and v, each BxLxHxd; place: of each token in its row, from 0 where none is given."""
+    def project_heads(self, x_BxLxD, position_BxL=None):
+        """q, k and v, each BxLxHxd; position: of each token in its example, from 0 if None."""
         model, (B, L, D) = self.model, x_BxLxD.shape
         qkv_BxLx3xHxd = self.qkv(x_BxLxD).reshape(B, L, 3, model.num_heads, D // model.num_heads)
         q, k, v = (part.squeeze(2) for part in jnp.split(qkv_BxLx3xHxd, 3, 2))
-        return (rotate(q, place_BxL), rotate(k, place_BxL), v) if model.positions == "rotary" else (q, k, v)
+        return (rotate(q, position_BxL), rotate(k, position_BxL), v) if model.positions == "rotary" else (q, k, v)
 
-    def take(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+    def attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
         return self.out(attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B))
 
     def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
-        return self.take(*self.heads(x_BxLxD), visible_Bx1xLxL, key_B)
+        return self.attend(*self.project_heads(x_BxLxD), visible_Bx1xLxL, key_B)
 
 
 class CrossAttention(nn.Module):
-    """A decoder's attention to its source (Vaswani et al. 2017, section 3.2.3), which turns no vector by its place.
+    """A decoder's attention to its source (Vaswani et al. 2017, section 3.2.3), without rotary positions.
 
-    A token to which visible_Bx1xLxS allows none of the source takes nothing.
+    The output is zero for a token that sees none of the source.
     """
 
     model: config.Model
@@ -72,17 +70,17 @@ class CrossAttention(nn.Module):
         self.source = layers.dense(self.model, 2 * self.model.width, "source")
         self.out = layers.dense(self.model, self.model.width, "out")
 
-    def keys(self, source_BxSxD):
-        """What tokens need of their source: k and v, each BxSxHxd."""
+    def project_source(self, source_BxSxD):
+        """k and v of the source, each BxSxHxd."""
         B, S, D = source_BxSxD.shape
         kv_BxSx2xHxd = self.source(source_BxSxD).reshape(B, S, 2, self.model.num_heads, D // self.model.num_heads)
         return kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1]
 
-    def take(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+    def attend(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
         B, L, D = x_BxLxD.shape
         q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.num_heads, D // self.model.num_heads)
         out_BxLxD = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
         return self.out(jnp.where(visible_Bx1xLxS.any(-1).swapaxes(1, 2), out_BxLxD, 0))
 
     def __call__(self, x_BxLxD, source_BxSxD, visible_Bx1xLxS, key_B):
-        return self.take(x_BxLxD, *self.keys(source_BxSxD), visible_Bx1xLxS, key_B)
+        return self.attend(x_BxLxD, *self.project_source(source_BxSxD), visible_Bx1xLxS, key_B)

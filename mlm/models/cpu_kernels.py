@@ -1,9 +1,10 @@
-"""Hand-written paths of the models, equal to the plain formulas: which are taken, on which kind of device.
+"""Hand-written kernels, which compute the same as the plain formulas, and the devices that use them.
 
-A path stands here only for devices on which it was measured to be faster than what XLA makes of the plain formula
-(experiments/benchmark). config.model.fused_kernels = False takes none, and config.model.disabled_kernels leaves some out: those that are
-slower on the machine at hand (mlm/train/kernel_benchmark.py, where a new path has a row, too).
+A kernel is listed only for devices on which it is faster than XLA's code for the plain formula (measured in
+experiments/benchmark). config.model.fused_kernels = False disables all of them; config.model.disabled_kernels names
+those that are slower on this machine (mlm/training/kernel_benchmark.py, which measures every kernel).
 """
+
 import functools
 
 import jax
@@ -12,35 +13,38 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-PATHS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "native")}
+KERNELS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "native")}
 
 
-def takes(model: config.Model, path: str) -> bool:
-    here = PATHS.get(jax.default_backend(), ())
-    return model.fused_kernels and path in here and path not in model.disabled_kernels.split(",")
+def uses_kernel(model: config.Model, kernel: str) -> bool:
+    """Whether the model uses the kernel on this device."""
+    available = KERNELS.get(jax.default_backend(), ())
+    return model.fused_kernels and kernel in available and kernel not in model.disabled_kernels.split(",")
 
 
-def check(plain: str) -> None:
-    """Raises ConfigError for a config.model.disabled_kernels that names no path."""
-    known = list(dict.fromkeys(path for paths in PATHS.values() for path in paths))
-    for name in plain.split(",") if plain else ():
-        errors.require_one_of("config.model.disabled_kernels", name, known if "," in plain else ["auto", *known])
+def check(disabled: str) -> None:
+    """Raises ConfigError for a config.model.disabled_kernels that names no kernel."""
+    known = list(dict.fromkeys(kernel for kernels in KERNELS.values() for kernel in kernels))
+    for name in disabled.split(",") if disabled else ():
+        errors.require_one_of("config.model.disabled_kernels", name, known if "," in disabled else ["auto", *known])
 
 
-def stream(model: config.Model):
-    """The type of what lies between matrix products, whose operands have model.dtype."""
-    return jnp.float32 if takes(model, "matmul") else jnp.dtype(model.dtype)
+def activation_dtype(model: config.Model):
+    """The type of activations between matrix products, whose operands have model.dtype."""
+    return jnp.float32 if uses_kernel(model, "matmul") else jnp.dtype(model.dtype)
 
 
-def transposed(x_NxM):
-    """x.T of its last two axes, laid out plainly in memory, as XLA's fast matrix kernels on CPU ask of operands."""
+def transpose(x_NxM):
+    """Swaps the last two axes, in row-major layout, as XLA's fast matrix kernels on CPU need their operands."""
     return with_layout_constraint(x_NxM.swapaxes(-1, -2), Layout(tuple(range(x_NxM.ndim))))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x_NxD, w_DxF, dtype):
-    """x @ w of operands in dtype, added up in float32, which the result stays: what follows is quicker on CPU in
-    float32 than in bfloat16. So are the products of the backward pass, which are twice the forward's work."""
+    """x @ w with operands of dtype and a float32 result, forward and backward.
+
+    The operations that follow are faster on CPU in float32 than in bfloat16.
+    """
     return jnp.matmul(x_NxD.astype(dtype), w_DxF.astype(dtype), preferred_element_type=jnp.float32)
 
 
@@ -49,45 +53,46 @@ def _forward(x_NxD, w_DxF, dtype):
     return matmul(x_NxD, w_DxF, dtype), (x_NxD, w_DxF)
 
 
-def _backward(dtype, kept, g_NxF):
-    x_NxD, w_DxF = kept
+def _backward(dtype, residuals, g_NxF):
+    x_NxD, w_DxF = residuals
     g_NxF = g_NxF.astype(dtype)
-    return jnp.matmul(g_NxF, transposed(w_DxF), preferred_element_type=jnp.float32), over_rows(x_NxD, g_NxF)
+    return jnp.matmul(g_NxF, transpose(w_DxF), preferred_element_type=jnp.float32), contract_rows(x_NxD, g_NxF)
 
 
-def over_rows(x_NxD, g_NxF):
-    """x.T @ g, the gradient of a weight, in float32: by way of the narrower one's transpose, which costs less."""
-    if x_NxD.shape[1] > g_NxF.shape[1] and x_NxD.dtype == jnp.float32:  # XLA has no bfloat16 kernel that turns a result
-        return over_rows(g_NxF, x_NxD).T
-    return jnp.matmul(transposed(x_NxD), g_NxF, preferred_element_type=jnp.float32)
+def contract_rows(x_NxD, g_NxF):
+    """x.T @ g, the gradient of a weight, in float32; it transposes the narrower operand, which is cheaper."""
+    # XLA has no bfloat16 kernel that transposes its result.
+    if x_NxD.shape[1] > g_NxF.shape[1] and x_NxD.dtype == jnp.float32:
+        return contract_rows(g_NxF, x_NxD).T
+    return jnp.matmul(transpose(x_NxD), g_NxF, preferred_element_type=jnp.float32)
 
 
 matmul.defvjp(_forward, _backward)
 
 
 def dot_general(dtype, x, w_DxF, dimension_numbers, precision=None):
-    """`matmul` as nn.Dense asks for it."""
+    """`matmul` with the signature that nn.Dense needs."""
     assert dimension_numbers == (((x.ndim - 1,), (0,)), ((), ())), dimension_numbers
-    return matmul(x.reshape(-1, x.shape[-1]), w_DxF, dtype).reshape(*x.shape[:-1], w_DxF.shape[-1])
+    out_NxF = matmul(x.reshape(-1, x.shape[-1]), w_DxF, dtype)
+    return jnp.reshape(out_NxF, (*x.shape[:-1], w_DxF.shape[-1]))  # pyright: ignore[reportArgumentType]
 
 
 @jax.custom_vjp
 def gelu(x):
-    """x times the share of a normal distribution below x (Hendrycks & Gimpel 2016), in one pass each way.
+    """x times the normal CDF of x (Hendrycks & Gimpel 2016), forward and backward in one pass each.
 
-    XLA's own keeps an exponential and two branches of erfc beside x for the way back, which is longer than to make both
-    again.
+    The backward pass recomputes the CDF: jax.nn.gelu stores an exponential and two branches of erfc, which is slower.
     """
-    return x * below(x)
+    return x * normal_cdf(x)
 
 
-def below(x):
-    """The share of a normal distribution that lies below x."""
+def normal_cdf(x):
+    """The cumulative distribution function of the standard normal distribution."""
     return 0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5)
 
 
 def _gelu_backward(x, g):
-    return (g * (below(x) + x * jnp.exp(-0.5 * x * x) * (2 * jnp.pi) ** -0.5),)
+    return (g * (normal_cdf(x) + x * jnp.exp(-0.5 * x * x) * (2 * jnp.pi) ** -0.5),)
 
 
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)

@@ -1,7 +1,8 @@
-"""The Transformer's decoder (Vaswani et al. 2017, figure 1), over whole rows and a token at a time.
+"""The Transformer's decoder (Vaswani et al. 2017, figure 1), for whole sequences and for one token at a time.
 
-Letters in array names: S tokens of the source, R those for which a cache has room, H heads of d entries.
+Letters in array names: S tokens of the source, R slots of the cache, H heads of d entries.
 """
+
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -12,24 +13,29 @@ from mlm.base import config
 from mlm.models import layers
 from mlm.models.attention import Attention, CrossAttention
 
-PARTS = ("attention", "cross", "mlp")  # of a layer, in their order
+SUBLAYERS = ("attention", "cross", "mlp")  # of a layer, in order
 
 
-def through(model: config.Model, parts: Mapping[str, Callable], norm: Callable, x_BxLxD, key_B):
-    """A layer's parts one after the other, each added to what it reads, behind a norm (pre) or with one behind it.
+def apply_sublayers(model: config.Model, sublayers: Mapping[str, Callable], get_norm: Callable, x_BxLxD, key_B):
+    """Applies the sublayers of a layer in order, with residual connections and layer norms.
 
-    norm: (name) -> the layer norm of a part, a function.
+    Args:
+        model: the config.
+        sublayers: (x_BxLxD) -> out_BxLxD, by the names of SUBLAYERS.
+        get_norm: (name) -> the layer norm of that name, a function.
+        x_BxLxD: the input.
+        key_B: random keys of the dropout, or None.
     """
-    for site, name in enumerate(PARTS, 2):
-        normed = norm(f"{name}_norm")
-        out_BxLxD = parts[name](normed(x_BxLxD) if model.norm_placement == "pre" else x_BxLxD)
-        x_BxLxD += layers.dropout(out_BxLxD, layers.fold(key_B, site), model.dropout)
-        x_BxLxD = x_BxLxD if model.norm_placement == "pre" else normed(x_BxLxD)
+    for site, name in enumerate(SUBLAYERS, 2):
+        norm = get_norm(f"{name}_norm")
+        out_BxLxD = sublayers[name](norm(x_BxLxD) if model.norm_placement == "pre" else x_BxLxD)
+        x_BxLxD += layers.dropout(out_BxLxD, layers.fold_in(key_B, site), model.dropout)
+        x_BxLxD = x_BxLxD if model.norm_placement == "pre" else norm(x_BxLxD)
     return x_BxLxD
 
 
-class Layer(nn.Module):
-    """Attention to what stands before a token in its row, then to the source, then the MLP."""
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, and an MLP."""
 
     model: config.Model
 
@@ -37,68 +43,87 @@ class Layer(nn.Module):
     def __call__(self, x_BxLxD, shared, key_B):
         visible_Bx1xLxL, source_BxSxD, visible_Bx1xLxS = shared
         attention, cross = Attention(self.model, name="attention"), CrossAttention(self.model, name="cross")
-        parts = {"attention": lambda x: attention(x, visible_Bx1xLxL, layers.fold(key_B, 0)),
-                 "cross": lambda x: cross(x, source_BxSxD, visible_Bx1xLxS, layers.fold(key_B, 1)),
-                 "mlp": layers.MLP(self.model, name="mlp")}
-        return through(self.model, parts, lambda name: layers.norm(self.model, name), x_BxLxD, key_B)
+        sublayers = {
+            "attention": lambda x: attention(x, visible_Bx1xLxL, layers.fold_in(key_B, 0)),
+            "cross": lambda x: cross(x, source_BxSxD, visible_Bx1xLxS, layers.fold_in(key_B, 1)),
+            "mlp": layers.MLP(self.model, name="mlp"),
+        }
+        return apply_sublayers(self.model, sublayers, lambda name: layers.norm(self.model, name), x_BxLxD, key_B)
 
 
-class Decoder(nn.Module):
-    """h_BxLxD of a row's tokens; visible_BxLxS: of the source's, which each sees."""
+class TransformerDecoder(nn.Module):
+    """The states h_BxLxD of tokens; visible_BxLxS: the tokens of the source that each one sees."""
 
     model: config.Model
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, key_B):
-        before_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
-        visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & before_LxL
+        causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
+        visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
         shared = visible_BxLxL[:, None], source_BxSxD, visible_BxLxS[:, None]
-        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, shared, key_B)
+        h_BxLxD = layers.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
         return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm_placement == "pre" else h_BxLxD
 
 
-def start(model: config.Model, params, source_BxSxD, visible_BxS, room: int) -> dict:
-    """The cache of rows that hold nothing yet, beside a source of which the tokens that are visible_BxS are seen.
+def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
+    """The cache of empty sequences of at most max_len tokens, which see the tokens visible_BxS of the source.
 
-    params: of a Decoder. Every leaf has the rows on its axis 1; each layer has its own, so that a loop writes into it
-    where it lies.
+    params are a TransformerDecoder's. Every leaf has the batch on axis 1; each layer has leaves of its own, so that a
+    loop updates them in place.
     """
-    empty = jnp.zeros((1, len(source_BxSxD), room, model.num_heads, model.width // model.num_heads), model.dtype)
-    source = [CrossAttention(model).bind({"params": of["cross"]}).keys(source_BxSxD) for of in _each(model, params)]
-    return {"own": [(empty, empty)] * model.num_layers, "visible": visible_BxS[None],
-            "source": [tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in pair) for pair in source]}
+    empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
+    source = [
+        CrossAttention(model).bind({"params": layer_params["cross"]}).project_source(source_BxSxD)
+        for layer_params in _split_layers(model, params)
+    ]
+    return {
+        "self": [(empty, empty)] * model.num_layers,
+        "visible": visible_BxS[None],
+        "source": [tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in pair) for pair in source],
+    }
 
 
-def after(model: config.Model, params, cache: dict, place_B, x_BxD) -> tuple[jax.Array, dict]:
-    """h_BxD of a further token of each row, the place_B-th there, and the cache with it."""
-    rows, room = jnp.arange(len(place_B)), cache["own"][0][0].shape[2]
-    before_Bx1x1xR = (jnp.arange(room) <= place_B[:, None])[:, None, None]
+def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> tuple[jax.Array, dict]:
+    """(h_BxD of the next token of each sequence, at position_B, and the updated cache)."""
+    batch_B, max_len = jnp.arange(len(position_B)), cache["self"][0][0].shape[2]
+    visible_Bx1x1xR = (jnp.arange(max_len) <= position_B[:, None])[:, None, None]
     visible_Bx1x1xS = cache["visible"][0][:, None, None]
-    own = []
+    new_cache = []
 
-    def parts(of, kept, source):
-        attention, cross = (kind(model).bind({"params": of[name]}) for name, kind in (
-            ("attention", Attention), ("cross", CrossAttention)))
+    def build_sublayers(layer_params, layer_cache, source):
+        self_attention, cross_attention = (
+            module(model).bind({"params": layer_params[name]})
+            for name, module in (("attention", Attention), ("cross", CrossAttention))
+        )
 
-        def left(x_Bx1xD):
-            q_Bx1xHxd, *new = attention.heads(x_Bx1xD, place_B[:, None])
-            own.append(tuple(old.at[0, rows, place_B].set(x[:, 0].astype(old.dtype))
-                             for old, x in zip(kept, new, strict=True)))
-            return attention.take(q_Bx1xHxd, *(x[0] for x in own[-1]), before_Bx1x1xR, None)
+        def attend(x_Bx1xD):
+            q_Bx1xHxd, *new = self_attention.project_heads(x_Bx1xD, position_B[:, None])
+            new_cache.append(
+                tuple(
+                    old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype))
+                    for old, x in zip(layer_cache, new, strict=True)
+                )
+            )
+            keys, values = (x[0] for x in new_cache[-1])
+            return self_attention.attend(q_Bx1xHxd, keys, values, visible_Bx1x1xR, None)
 
-        return {"attention": left, "mlp": layers.MLP(model).bind({"params": of["mlp"]}),
-                "cross": lambda x_Bx1xD: cross.take(x_Bx1xD, *(x[0] for x in source), visible_Bx1x1xS, None)}
+        return {
+            "attention": attend,
+            "mlp": layers.MLP(model).bind({"params": layer_params["mlp"]}),
+            "cross": lambda x_Bx1xD: cross_attention.attend(x_Bx1xD, source[0][0], source[1][0], visible_Bx1x1xS, None),
+        }
 
     x_Bx1xD = x_BxD[:, None]
-    for of, *kept in zip(_each(model, params), cache["own"], cache["source"], strict=True):
-        norm = lambda name, of=of: layers.norm(model, name).bind({"params": of[name]})  # noqa: E731
-        x_Bx1xD = through(model, parts(of, *kept), norm, x_Bx1xD, None)
+    for layer_params, *cached in zip(_split_layers(model, params), cache["self"], cache["source"], strict=True):
+        get_norm = lambda name, of=layer_params: layers.norm(model, name).bind({"params": of[name]})
+        x_Bx1xD = apply_sublayers(model, build_sublayers(layer_params, *cached), get_norm, x_Bx1xD, None)
     if model.norm_placement == "pre":
         x_Bx1xD = layers.norm(model, "norm").bind({"params": params["norm"]})(x_Bx1xD)
-    return x_Bx1xD[:, 0], cache | {"own": own}
+    return x_Bx1xD[:, 0], cache | {"self": new_cache}
 
 
-def _each(model, params):
+def _split_layers(model, params):
     """The parameters of each layer."""
-    return [jax.tree.map(lambda leaf, k=k: leaf[k],
-                         params["stack"]["layers"]["layer"]) for k in range(model.num_layers)]
+    return [
+        jax.tree.map(lambda leaf, k=k: leaf[k], params["stack"]["layers"]["layer"]) for k in range(model.num_layers)
+    ]

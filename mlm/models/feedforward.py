@@ -1,8 +1,9 @@
-"""Feedforward encoders: a deep MLP at each token over the tokens around it, never over the token itself; or, where it
-sees what stands left of the next token alone, or a row may, over the last tokens up to its own.
+"""Feedforward encoders: a deep MLP at each token over the embeddings of its neighbors.
 
-window: the neighbours' embeddings concatenated in order (Bengio et al. 2003). bag: their mean, which knows no order.
+With the context "bidirectional" the token itself is left out; with "causal" and "mixed" it is the last token of the
+left context. Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
 """
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -10,27 +11,36 @@ from mlm.base import config, errors, types
 from mlm.models import incremental, layers, lm
 
 
-def neighbours(x_BxLxD, segments_BxL, window: int, sees: str, left_B=None):
-    """The embeddings around each token: those of another segment are zero.
+def gather_neighbors(x_BxLxD, segments_BxL, window: int, context: str, left_B=None):
+    """The embeddings around each token; those of another segment are zero.
 
-    sees: "both", the `window` tokens on each side; "left", the last `window` tokens, the token's own among them; "row",
-    those and the `window` tokens to the right, which are zero in rows of which left_B says so.
-    Returns a list of pairs (x_BxLxD, same_BxL), the farthest left first.
+    Args:
+        x_BxLxD: embeddings.
+        segments_BxL: segment numbers.
+        window: tokens on each side.
+        context: "bidirectional", the `window` tokens on each side; "causal", the last `window` tokens up to the token
+            itself; "mixed", those and the `window` tokens to the right.
+        left_B: examples of a "mixed" model whose right side is zero.
+
+    Returns:
+        A list of pairs (x_BxLxD, same_BxL), from left to right; same_BxL: whether the neighbor is in the same segment.
     """
     L = x_BxLxD.shape[1]
     padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))
     segments = jnp.pad(segments_BxL, ((0, 0), (window, window)), constant_values=-1)
     pairs = []
-    before, after = [*range(1, window + 1)], [*range(window + 1, 2 * window + 1)]
-    for start in {"both": [*range(window), *after], "left": before, "row": before + after}[sees]:
-        same_BxL = segments[:, start:start + L] == segments_BxL
-        if left_B is not None and start in after:
+    left, right = [*range(1, window + 1)], [*range(window + 1, 2 * window + 1)]
+    for start in {"bidirectional": [*range(window), *right], "causal": left, "mixed": left + right}[context]:
+        same_BxL = segments[:, start : start + L] == segments_BxL
+        if left_B is not None and start in right:
             same_BxL &= ~left_B[:, None]
-        pairs.append((jnp.where(same_BxL[..., None], padded[:, start:start + L], 0), same_BxL))
+        pairs.append((jnp.where(same_BxL[..., None], padded[:, start : start + L], 0), same_BxL))
     return pairs
 
 
-class Layer(nn.Module):
+class FeedforwardLayer(nn.Module):
+    """A layer over one position's vector: a norm, an MLP and a residual connection."""
+
     model: config.Model
 
     @nn.compact
@@ -39,29 +49,33 @@ class Layer(nn.Module):
         return x_BxLxD + layers.dropout(y_BxLxD, key_B, self.model.dropout)
 
 
-class Encoder(nn.Module):
+class FeedforwardEncoder(nn.Module):
+    """The states of tokens from their neighbours."""
+
     model: config.Model
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         model = self.model
-        embeddings, same = zip(*neighbours(x_BxLxD, segments_BxL, model.window, model.context, left_B), strict=True)
+        embeddings, same = zip(
+            *gather_neighbors(x_BxLxD, segments_BxL, model.window, model.context, left_B), strict=True
+        )
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)
         else:
             context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
         h_BxLxD = layers.dense(self.model, self.model.width, "context")(context)
-        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(h_BxLxD, None, key_B)
+        h_BxLxD = layers.Stack(self.model, FeedforwardLayer, name="stack")(h_BxLxD, None, key_B)
         return layers.norm(self.model, "norm")(h_BxLxD)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    return lm.build(model, vocab_size, Encoder, incremental.WINDOW)
+    return lm.build(model, vocab_size, FeedforwardEncoder, incremental.WINDOW_DECODER)
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for what no feedforward net can be."""
+    """Raises ConfigError for a config that a feedforward model cannot use."""
     errors.require_number("config.model.window", cfg.model.window, 1, cfg.pack.seq_len)
 
 
-FAMILY = types.ModelSpec(build, check, ("window", "bag"), reads=("mlp_dim", "window", "activation"))
+SPEC = types.ModelSpec(build, check, ("window", "bag"), conditional_fields=("mlp_dim", "window", "activation"))

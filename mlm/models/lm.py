@@ -1,5 +1,7 @@
-"""A language model around an encoder: embeddings before it, an output layer tied to them behind it."""
+"""A language model around an encoder: token embeddings, the encoder, and an output layer tied to the embeddings."""
+
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -8,34 +10,41 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.models import cpu_kernels, incremental
-from mlm.models.layers import dense, dropout, fold, initializer, norm
+from mlm.models.layers import dense, dropout, fold_in, initializer, norm
 
-WAYS = {"both": ("both",), "left": ("left",), "apart": ("left", "right"), "row": ("row",)}  # by config.model.context
+DIRECTIONS = {
+    "bidirectional": ("bidirectional",),
+    "causal": ("left",),
+    "two_stack": ("left", "right"),
+    "mixed": ("mixed",),
+}  # what each state of a token has seen, by config.model.context
 
 
 def sinusoids(length: int, width: int):
-    """Fixed positions: sines and cosines of geometric wavelengths (Vaswani et al. 2017, section 3.5)."""
+    """Sinusoidal position embeddings, length x width (Vaswani et al. 2017, section 3.5)."""
     angle = jnp.arange(length)[:, None] / 10_000 ** (jnp.arange(0, width, 2) / width)
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
 
 
-class LanguageModel(nn.Module):
-    """Embeddings, an encoder, and an output layer tied to them: BERT's (Devlin et al. 2019), or the product alone.
+class EncoderLM(nn.Module):
+    """Embeddings, an encoder and an output layer tied to the embeddings (BERT's, or linear; see model.lm_head).
 
-    With model.context = "apart" two encoders, of which each sees one side through all its layers, share embeddings and
-    output layer (ELMo, Peters et al. 2018, section 3.1): the one of the right reads the row turned round.
+    With model.context = "two_stack" two encoders, each of which sees one side in all its layers, share the embeddings
+    and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the reversed
+    sequence.
     """
 
     model: config.Model
     vocab_size: int
-    encoder: Any            # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, which sees as
-                            # model.context says: "both", "left" or "row"
-    positions: str          # none | learned | sinusoidal
+    encoder: Any  # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, whose model.context is
+    # bidirectional, causal or mixed
+    positions: str  # none | learned | sinusoidal
 
     def setup(self):
         model = self.model
-        embed = lambda number: nn.Embed(number, model.width, embedding_init=initializer(model),  # noqa: E731
-                                        dtype=cpu_kernels.stream(model))
+        embed = lambda num_entries: nn.Embed(
+            num_entries, model.width, embedding_init=initializer(model), dtype=cpu_kernels.activation_dtype(model)
+        )
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
@@ -43,9 +52,9 @@ class LanguageModel(nn.Module):
             self.type = embed(model.type_vocab_size)
         if model.embed_norm:
             self.embed_norm = norm(model, "embed_norm")
-        if model.context == "apart":
-            one = dataclasses.replace(model, context="left")
-            self.left, self.right = (self.encoder(one, name=side) for side in bodies(model))
+        if model.context == "two_stack":
+            causal = dataclasses.replace(model, context="causal")
+            self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
         else:
             self.body = self.encoder(model, name="body")
         if model.lm_head == "bert":
@@ -54,7 +63,7 @@ class LanguageModel(nn.Module):
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
     def embed(self, text: types.Tokens, key_B=None):
-        """x_BxLxD, what the encoder is given."""
+        """x_BxLxD, the input of the encoder."""
         x_BxLxD = self.token(text.ids_BxL)
         if self.positions == "learned":
             x_BxLxD += self.position(text.positions_BxL)
@@ -66,21 +75,23 @@ class LanguageModel(nn.Module):
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
-        return dropout(x_BxLxD, fold(key_B, 0), self.model.dropout)
+        return dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
 
-    def hidden(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
-        """A tuple of h_BxLxD, one for each of WAYS[model.context]."""
+    def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
+        """A tuple of h_BxLxD, one for each of DIRECTIONS[model.context]."""
         x_BxLxD = self.embed(text, key_B)
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
-        if self.model.context != "apart":
+        if self.model.context != "two_stack":
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
-        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold(key_B, self.model.num_layers +
-                                                                                          1))
+        right_BxLxD = self.right(
+            x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold_in(key_B, self.model.num_layers + 1)
+        )
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
-    def head(self, h):
+    def lm_head(self, h):
+        """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
         bias_V = jnp.zeros(self.vocab_size)
         if self.model.lm_head == "bert":
             h, bias_V = self.transform_norm(nn.gelu(self.transform(h), approximate=False)), self.bias
@@ -88,89 +99,113 @@ class LanguageModel(nn.Module):
         return h, self.token.embedding.astype(h.dtype), bias_V
 
     def logits(self, h):
-        h, table_VxD, bias_V = self.head(h)
+        h, table_VxD, bias_V = self.lm_head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
     def __call__(self, text: types.Tokens):
-        return self.logits(self.hidden(text, None)[0])
+        return self.logits(self.encode(text, None)[0])
 
 
-def bodies(model: config.Model) -> tuple[str, ...]:
-    """The names of the encoders' parameters, one for each way."""
-    return WAYS["apart"] if model.context == "apart" else ("body",)
+def encoder_names(model: config.Model) -> tuple[str, ...]:
+    """The names of the encoders among the parameters, one for each direction."""
+    return DIRECTIONS["two_stack"] if model.context == "two_stack" else ("body",)
 
 
-def build(model: config.Model, vocab_size: int, encoder, decoder: incremental.Decoder | None = None,
-          positions: str = "none", *, attends: bool = False) -> types.Model:
+def build(
+    model: config.Model,
+    vocab_size: int,
+    encoder,
+    decoder: incremental.IncrementalDecoder | None = None,
+    positions: str = "none",
+    *,
+    has_attention: bool = False,
+) -> types.Model:
     """The encoder with embeddings and output layer, as the pure functions of types.Model.
 
-    decoder: how the encoder reads one token after the other; None: it does not. attends: whether its layers have an
-    "attention" that keeps its weights.
+    Args:
+        model: the config.
+        vocab_size: entries of the vocabulary.
+        encoder: a module class, as in EncoderLM.
+        decoder: how the encoder decodes one token at a time; None if it cannot.
+        positions: none, learned or sinusoidal.
+        has_attention: whether each layer has a submodule "attention" that sows its weights.
     """
-    module = LanguageModel(model, vocab_size, encoder, positions)
+    module = EncoderLM(model, vocab_size, encoder, positions)
 
     def init(key):
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
         return module.init(key, types.Tokens(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
-    def method(name):
+    def method(name) -> Callable[..., Any]:
         return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
 
-    states, logits = method("hidden"), method("logits")
+    apply_encode, logits, embed = method("encode"), method("logits"), method("embed")
 
-    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
-        assert source is None, "these encoders read one text"
-        assert left_B is None or model.context == "row", "only rows of a model that sees by row say how they are seen"
-        return states(params, text, key_B, shift_BxLxD, left_B)
+    def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
+        assert source is None, "an encoder reads no source"
+        assert left_B is None or model.context == "mixed", "left_B needs the context mixed"
+        return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
-    def kept(params, text, key_B):
-        """The last states by way, what was kept, and of each encoder the stack's."""
-        last, found = module.apply({"params": params}, text, key_B, method="hidden", mutable=["intermediates"])
-        found = found["intermediates"]
-        return last, found, [found[name]["stack"]["layers"] for name in bodies(model)]
+    def encode_with_intermediates(params, text, key_B) -> Any:
+        """(states by direction, all intermediates, the intermediates of each encoder's stack)."""
+        states, collections = module.apply({"params": params}, text, key_B, method="encode", mutable=["intermediates"])
+        intermediates = collections["intermediates"]
+        return states, intermediates, [intermediates[name]["stack"]["layers"] for name in encoder_names(model)]
 
-    def layers(params, text, source=None, *, key_B=None):
-        assert source is None, "these encoders read one text"
-        last, found, stacks = kept(params, text, key_B)
-        first_BxLxD, = found["embeddings"]
-        each = []
-        for way, last_BxLxD, stack in zip(WAYS[model.context], last, stacks, strict=True):
-            after_KxBxLxD, = stack["after"]
-            after_KxBxLxD = after_KxBxLxD[:, :, ::-1] if way == "right" else after_KxBxLxD
-            each.append(jnp.concatenate([first_BxLxD[None], after_KxBxLxD[:-1], last_BxLxD[None]]))
-        return jnp.concatenate(each, -1)
+    def encode_layers(params, text, source=None, *, key_B=None):
+        assert source is None, "an encoder reads no source"
+        states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
+        (embeddings_BxLxD,) = intermediates["embeddings"]
+        directions = []
+        for direction, h_BxLxD, stack in zip(DIRECTIONS[model.context], states, stacks, strict=True):
+            (outputs_KxBxLxD,) = stack["after"]
+            outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == "right" else outputs_KxBxLxD
+            directions.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
+        return jnp.concatenate(directions, -1)
 
     def attention(params, text):
-        _, _, stacks = kept(params, text, None)
-        each = []
-        for way, stack in zip(WAYS[model.context], stacks, strict=True):
-            weights_KxBxHxLxL, = stack["layer"]["attention"]["weights"]
-            each.append(weights_KxBxHxLxL[..., ::-1, ::-1] if way == "right" else weights_KxBxHxLxL)
-        return jnp.concatenate(each, 2)
+        _, _, stacks = encode_with_intermediates(params, text, None)
+        directions = []
+        for direction, stack in zip(DIRECTIONS[model.context], stacks, strict=True):
+            (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
+            directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == "right" else weights_KxBxHxLxL)
+        return jnp.concatenate(directions, 2)
 
-    def start(params, text, source, room):
-        assert source is None, "these encoders read one text"
+    def init_cache(params, text, source, max_len):
+        assert source is None, "an encoder reads no source"
         length_B = (text.segments_BxL > 0).sum(-1)
-        x_BxLxD = module.apply({"params": params}, text, method="embed")
-        return {"place": length_B[None],
-                "before": decoder.read(model, params[bodies(model)[0]], x_BxLxD, length_B, room)}
+        assert decoder is not None
+        x_BxLxD = embed(params, text)
+        return {
+            "length_1xB": length_B[None],
+            "states": decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len),
+        }
 
-    def following(params, cache, ids_B):
-        place_B, one_Bx1 = cache["place"][0], jnp.ones_like(ids_B)[:, None]
-        text = types.Tokens(ids_B[:, None], one_Bx1, place_B[:, None], 0 * one_Bx1)
-        x_BxD = module.apply({"params": params}, text, method="embed")[:, 0]
-        h_BxD, before = decoder.step(model, params[bodies(model)[0]], x_BxD, place_B, cache["before"])
-        return logits(params, h_BxD), {"place": cache["place"] + 1, "before": before}
+    def decode_step(params, cache, ids_B):
+        position_B, one_Bx1 = cache["length_1xB"][0], jnp.ones_like(ids_B)[:, None]
+        text = types.Tokens(ids_B[:, None], one_Bx1, position_B[:, None], 0 * one_Bx1)
+        assert decoder is not None
+        x_BxD = embed(params, text)[:, 0]
+        h_BxD, states = decoder.step(model, params[encoder_names(model)[0]], x_BxD, position_B, cache["states"])
+        return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 
-    left = decoder is not None and model.context != "both"
-    return types.Model(directions=WAYS[model.context], width=model.width, init=init, encode=hidden, logits=logits,
-                       head=method("head") if cpu_kernels.takes(model, "cross_entropy") else None, encode_layers=layers,
-                       attention=attention if attends else None, init_cache=start if left else None,
-                       decode_step=following if left else None)
+    can_decode = decoder is not None and model.context != "bidirectional"
+    return types.Model(
+        directions=DIRECTIONS[model.context],
+        width=model.width,
+        init=init,
+        encode=encode,
+        logits=logits,
+        lm_head=method("lm_head") if cpu_kernels.uses_kernel(model, "cross_entropy") else None,
+        encode_layers=encode_layers,
+        attention=attention if has_attention else None,
+        init_cache=init_cache if can_decode else None,
+        decode_step=decode_step if can_decode else None,
+    )
 
 
-def count(params) -> dict[str, int]:
-    """Parameters: all of them, and those outside the embedding tables and the output bias ("non_embedding")."""
+def count_parameters(params) -> dict[str, int]:
+    """The number of "parameters", and of those outside the embedding tables and the output bias ("non_embedding")."""
     sizes = {path[0].key: 0 for path, _ in jax.tree_util.tree_leaves_with_path(params)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         sizes[path[0].key] += leaf.size

@@ -1,7 +1,8 @@
 """Recurrent encoders: Elman (1990), GRU (Cho et al. 2014) and LSTM (Hochreiter & Schmidhuber 1997) layers.
 
-A layer is the Transformer's with recurrence in the place of attention and MLP: x + project(recurrence(norm(x))).
+A layer is x + project(recurrence(norm(x))), in place of the Transformer's attention and MLP.
 """
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,20 +14,20 @@ from mlm.base import config, errors, types
 from mlm.models import cpu_kernels, incremental, layers, lm, native, recurrence
 
 
-class Cell(NamedTuple):
-    """One step of recurrence. carry is a tuple of arrays BxH, the output first."""
+class RecurrentCell(NamedTuple):
+    """A recurrent cell. Its carry is a tuple of arrays BxH, the output first."""
 
     gates: int
     carries: int
     step: Callable  # (input_BxG, recurrent_BxG, carry) -> carry, G = gates * H
 
 
-def elman(input_BxG, recurrent_BxG, carry):
+def elman_step(input_BxG, recurrent_BxG, carry):
     return (jnp.tanh(input_BxG + recurrent_BxG),)
 
 
-def gru(input_BxG, recurrent_BxG, carry):
-    """The variant that resets after the product, as cuDNN computes it."""
+def gru_step(input_BxG, recurrent_BxG, carry):
+    """The variant of cuDNN, which applies the reset gate after the recurrent product."""
     (h_BxH,) = carry
     input_r, input_z, input_n = jnp.split(input_BxG, 3, -1)
     recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent_BxG, 3, -1)
@@ -35,31 +36,37 @@ def gru(input_BxG, recurrent_BxG, carry):
     return ((1 - z_BxH) * new_BxH + z_BxH * h_BxH,)
 
 
-def lstm(input_BxG, recurrent_BxG, carry):
-    """The forget gate starts open (a bias of 1; Jozefowicz et al. 2015)."""
+def lstm_step(input_BxG, recurrent_BxG, carry):
+    """The bias of the forget gate starts at 1 (Jozefowicz et al. 2015)."""
     _, c_BxH = carry
     i, f, g, o = jnp.split(input_BxG + recurrent_BxG, 4, -1)
     c_BxH = jax.nn.sigmoid(f + 1) * c_BxH + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(c_BxH), c_BxH
 
 
-STEPS = {"elman": Cell(1, 1, elman), "gru": Cell(3, 1, gru), "lstm": Cell(4, 2, lstm)}
+CELLS = {
+    "elman": RecurrentCell(1, 1, elman_step),
+    "gru": RecurrentCell(3, 1, gru_step),
+    "lstm": RecurrentCell(4, 2, lstm_step),
+}
 
 
-def input_bias(model: config.Model):
-    """Gates of which each remembers for some 1 to model.chrono_init tokens at first (Tallec & Ollivier 2018, eq. 16)."""
+def input_bias_initializer(model: config.Model):
+    """Chrono initialization: gates that remember for 1 to model.chrono_init tokens (Tallec & Ollivier 2018, eq. 16)."""
 
-    def gates(key, shape, dtype=jnp.float32):
+    def init_gates(key, shape, dtype=jnp.float32):
         zero_H = jnp.zeros(model.rnn_dim, dtype)
         open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
-        return jnp.concatenate([-open_H, open_H - 1, zero_H, zero_H] if model.cell == "lstm" else
-                               [zero_H, open_H, zero_H])
+        return jnp.concatenate(
+            [-open_H, open_H - 1, zero_H, zero_H] if model.cell == "lstm" else [zero_H, open_H, zero_H]
+        )
 
-    return gates if model.chrono_init and model.cell in ("lstm", "gru") else nn.initializers.zeros
+    return init_gates if model.chrono_init and model.cell in ("lstm", "gru") else nn.initializers.zeros
 
 
-def recur(cell: Cell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
-    """Runs a cell along rows in the order given, from a zero state, which returns where same_LxB is false."""
+def scan_cell(cell: RecurrentCell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
+    """h_LxBxH of a cell that starts from a zero state, and again wherever same_LxB is false."""
+
     def step(carry, inputs):
         input_BxG, same_B = inputs
         carry = tuple(jnp.where(same_B[:, None], c_BxH, 0) for c_BxH in carry)
@@ -71,39 +78,50 @@ def recur(cell: Cell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
     return h_LxBxH
 
 
-class Layer(nn.Module):
+class RecurrentLayer(nn.Module):
+    """A recurrent layer with a norm and a residual connection."""
+
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, rows, key_B):
-        model, cell = self.model, STEPS[self.model.cell]
-        segments_BxL, left_B = rows
-        hidden, gates = model.rnn_dim, cell.gates * model.rnn_dim
+    def __call__(self, x_BxLxD, shared, key_B):
+        model, cell = self.model, CELLS[self.model.cell]
+        segments_BxL, left_B = shared
+        rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
         y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
+        orthogonal = nn.initializers.orthogonal()
         kernels, biases, inputs, same = [], [], [], []
-        for name in ("forward", "backward")[:1 if model.context == "left" else 2]:
-            turn = -1 if name == "backward" else 1  # the order in which the direction reads a row
-            segments_LxB = segments_BxL.T[::turn]
-            inputs.append(layers.dense(model, gates, f"{name}_input", input_bias(model))(y_LxBxD[::turn]))
+        for name in ("forward", "backward")[: 1 if model.context == "causal" else 2]:
+            step = -1 if name == "backward" else 1
+            segments_LxB = segments_BxL.T[::step]
+            inputs.append(
+                layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))(y_LxBxD[::step])
+            )
             same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
-            orthogonal = nn.initializers.orthogonal()
             kernel_HxG = self.param(
                 f"{name}_kernel",
                 lambda key: jnp.concatenate(
-                    [orthogonal(k, (hidden, hidden)) for k in jax.random.split(key, cell.gates)], 1
-                ),  # noqa: B023
+                    [orthogonal(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1
+                ),
             )
-            bias_G = self.param(f"{name}_bias", nn.initializers.zeros, (gates,)) if model.cell == "gru" else \
-                jnp.zeros(gates)  # the other cells' products are added to inputs that have one
+            # In the other cells the recurrent product is added to the input, which has a bias.
+            bias_G = (
+                self.param(f"{name}_bias", nn.initializers.zeros, (gate_dim,))
+                if model.cell == "gru"
+                else jnp.zeros(gate_dim)
+            )
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
-        if cpu_kernels.takes(model, "native") and native.library.target():
-            h = native.recur(model.cell, *map(tuple, (kernels, biases, inputs, same)))
-        elif cpu_kernels.takes(model, "recurrence"):
-            h = recurrence.recur(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
+        if cpu_kernels.uses_kernel(model, "native") and native.library.get_ffi_target():
+            states = native.scan_cell(model.cell, *map(tuple, (kernels, biases, inputs, same)))
+        elif cpu_kernels.uses_kernel(model, "recurrence"):
+            states = recurrence.scan_cell(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
-            h = [recur(cell, *each, model.rnn_unroll) for each in zip(kernels, biases, inputs, same, strict=True)]
-        forward_LxBxH, *backward = h
+            states = [
+                scan_cell(cell, *operands, model.rnn_unroll)
+                for operands in zip(kernels, biases, inputs, same, strict=True)
+            ]
+        forward_LxBxH, *backward = states
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
             backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
@@ -112,26 +130,37 @@ class Layer(nn.Module):
         return x_BxLxD + layers.dropout(out_BxLxD, key_B, model.dropout)
 
 
-class Encoder(nn.Module):
+class RecurrentEncoder(nn.Module):
+    """The states of tokens from stacks of recurrent layers."""
+
     model: config.Model
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        h_BxLxD = layers.Stack(self.model, Layer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
+        h_BxLxD = layers.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
         return layers.norm(self.model, "norm")(h_BxLxD)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
-    cell = STEPS[model.cell]
-    return lm.build(model, vocab_size, Encoder, incremental.recurrent(cell.step, cell.carries))
+    cell = CELLS[model.cell]
+    return lm.build(model, vocab_size, RecurrentEncoder, incremental.build_recurrent_decoder(cell.step, cell.carries))
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for what no recurrent net can be."""
+    """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    errors.require(cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2, "config.model.chrono_init",
-                  cfg.model.chrono_init, "0, or at least 3 tokens")
+    errors.require(
+        cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2,
+        "config.model.chrono_init",
+        cfg.model.chrono_init,
+        "0, or at least 3 tokens",
+    )
 
 
-FAMILY = types.ModelSpec(build, check, ("lstm", "gru", "elman"), reads=("rnn_dim", "rnn_unroll"),
-                      of_cells={"chrono_init": ("lstm", "gru")})
+SPEC = types.ModelSpec(
+    build,
+    check,
+    ("lstm", "gru", "elman"),
+    conditional_fields=("rnn_dim", "rnn_unroll"),
+    cell_fields={"chrono_init": ("lstm", "gru")},
+)

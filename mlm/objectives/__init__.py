@@ -1,81 +1,104 @@
-"""Objectives by name. A new one: a file with its GOAL, and a row here."""
+"""Objectives by name. To add one: write a file with its SPEC and add an entry to OBJECTIVES."""
+
 import dataclasses
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
 from mlm.objectives import (
     causal,
-    choice,
-    classify,
-    denoise,
+    classification,
+    denoising,
     diffusion,
-    edge,
+    edge_probing,
+    extractive_qa,
     hybrid,
     masking,
     mlm,
+    multiple_choice,
     nsp,
-    regress,
-    replaced,
-    span,
-    tag,
+    regression,
+    replaced_token_detection,
+    tagging,
 )
 
 OBJECTIVES = {
-    "mlm": mlm.GOAL, "nsp": nsp.GOAL, "causal": causal.GOAL,
-    "hybrid": hybrid.GOAL, "diffusion": diffusion.GOAL, "denoise": denoise.GOAL,
-    "replaced": replaced.GOAL,
-    "classify": classify.GOAL, "regress": regress.GOAL, "choice": choice.GOAL, "tag": tag.GOAL,
-    "span": span.GOAL, "edge": edge.GOAL,
+    "mlm": mlm.SPEC,
+    "nsp": nsp.SPEC,
+    "causal": causal.SPEC,
+    "hybrid": hybrid.SPEC,
+    "diffusion": diffusion.SPEC,
+    "denoising": denoising.SPEC,
+    "replaced_token_detection": replaced_token_detection.SPEC,
+    "classification": classification.SPEC,
+    "regression": regression.SPEC,
+    "multiple_choice": multiple_choice.SPEC,
+    "tagging": tagging.SPEC,
+    "extractive_qa": extractive_qa.SPEC,
+    "edge_probing": edge_probing.SPEC,
 }
-READ = [*masking.READ, *tag.READ,
-        *(FieldCondition((field,), "objective", tuple(n for n, goal in OBJECTIVES.items() if field in goal.reads))
-          for field in sorted({field for goal in OBJECTIVES.values() for field in goal.reads}))]
+FIELD_CONDITIONS = [
+    *masking.FIELD_CONDITIONS,
+    *tagging.FIELD_CONDITIONS,
+    *(
+        FieldCondition(
+            (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
+        )
+        for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
+    ),
+]
 
 
 def resolve(cfg: config.Config) -> config.Config:
-    """With what the objective asks for where nothing is said: how states see their row, and how masks are drawn."""
+    """Fills the fields that follow from the objective: the model's context and how masks are sampled."""
     errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    model = dataclasses.replace(cfg.model, context=cfg.model.context or OBJECTIVES[cfg.objective].sees[0])
+    model = dataclasses.replace(cfg.model, context=cfg.model.context or OBJECTIVES[cfg.objective].contexts[0])
     return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
 
 
-def of_tokens(sees: str) -> str:
-    """The name of the objective that asks for tokens of models that see so: for which a folder of theirs was made."""
-    return next(name for name, goal in OBJECTIVES.items() if goal.seen != "row" and goal.sees[0] == sees)
+def find_token_objective(context: str) -> str:
+    """The name of the first objective that predicts tokens and whose default is this config.model.context."""
+    return next(
+        name
+        for name, spec in OBJECTIVES.items()
+        if spec.visibility is not types.Visibility.FULL and spec.contexts[0] == context
+    )
 
 
-def seen(cfg: config.Config) -> str:
-    """What of an asked token's row the objective lets a model see, in evaluation: Goal.seen; "sides" where that is its
-    left, and its right apart from it.
-    """
-    found = OBJECTIVES[cfg.objective].seen
-    return "sides" if found == "left" and cfg.model.context == "apart" else found
+def get_visibility(cfg: config.Config) -> types.Visibility:
+    """Which tokens of its example the model may see when evaluation predicts a token."""
+    visibility = OBJECTIVES[cfg.objective].visibility
+    two_stack = visibility is types.Visibility.CAUSAL and cfg.model.context == "two_stack"
+    return types.Visibility.TWO_STACK if two_stack else visibility
 
 
-def losses(cfg: config.Config) -> dict[str, str]:
-    """What each loss among the objective's scores lets a model see of an asked token's row, by the score's name."""
-    return {"loss": seen(cfg)} | dict(OBJECTIVES[cfg.objective].losses)
+def get_loss_visibilities(cfg: config.Config) -> dict[str, types.Visibility]:
+    """`get_visibility` of each loss among the objective's scores, by the score's name."""
+    return {"loss": get_visibility(cfg)} | dict(OBJECTIVES[cfg.objective].loss_visibility)
 
 
-def source(cfg: config.Config) -> bool:
-    """Whether the objective makes of each row the source that a model reads beside it."""
-    return OBJECTIVES[cfg.objective].source
+def makes_source(cfg: config.Config) -> bool:
+    """Whether the objective makes the source that a model reads beside each example."""
+    return OBJECTIVES[cfg.objective].makes_source
 
 
-def telling(cfg: config.Config, model: types.Model) -> types.Model:
-    """The model as hidden tokens are read from it: its state at a token's place tells the token."""
-    return OBJECTIVES[cfg.objective].telling(model)
+def shift_states(cfg: config.Config, model: types.Model) -> types.Model:
+    """The same model, whose state at a masked token predicts that token."""
+    return OBJECTIVES[cfg.objective].shift_states(model)
 
 
-def predicted(cfg: config.Config) -> float:
-    """The share of a row's words that a step predicts, on average over the run."""
-    return OBJECTIVES[cfg.objective].predicted(cfg)
+def estimate_predictions_per_token(cfg: config.Config) -> float:
+    """Predictions that a step makes per token of its batch, mean over the run."""
+    return OBJECTIVES[cfg.objective].predictions_per_token(cfg)
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
-    sees = OBJECTIVES[cfg.objective].sees
-    errors.require_one_of("config.model.context", cfg.model.context, ("both", "left", "apart", "row"))
-    errors.require(cfg.model.context in sees, "config.model.context", cfg.model.context,
-                  f"{' or '.join(sees)}, since config.objective is {cfg.objective}")
+    contexts = OBJECTIVES[cfg.objective].contexts
+    errors.require_one_of("config.model.context", cfg.model.context, ("bidirectional", "causal", "two_stack", "mixed"))
+    errors.require(
+        cfg.model.context in contexts,
+        "config.model.context",
+        cfg.model.context,
+        f"{' or '.join(contexts)}, since config.objective is {cfg.objective}",
+    )
     OBJECTIVES[cfg.objective].check(cfg)

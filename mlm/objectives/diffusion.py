@@ -1,58 +1,83 @@
-"""Masked diffusion: a bound on a row's log-probability, by masked tokens at every rate (MDLM, Sahoo et al. 2024, arXiv
-2406.07524, equation 10; LLaDA, Nie et al. 2025, arXiv 2502.09992, equation 3).
+"""Masked diffusion: a bound on an example's log-probability from masked tokens at all rates (MDLM, Sahoo et al. 2024,
+arXiv 2406.07524, equation 10; LLaDA, Nie et al. 2025, arXiv 2502.09992, equation 3).
 
-Of a row's n tokens k are hidden, every k from 1 to n as likely, and the nats of the hidden weigh n / k. The papers hide
-each token with a chance t that is uniform, and weigh 1 / t: the same in expectation over t, given k, with less noise.
-They begin at t = 1e-3, which leaves up to so much of the bound out; here it is exact, so that of an exact denoiser the
-loss is -log P(tokens | n) by the chain rule.
+Of an example's n tokens k are masked, with k uniform in 1 to n, and their nats are weighted by n / k. The papers mask
+each token with a probability t, uniform in (0, 1), and weight by 1 / t: the same expectation over t given k, with more
+noise. They start at t = 1e-3, which leaves out up to that share of the bound. Here the bound is exact: the loss of an
+exact denoiser is -log P(tokens | n) by the chain rule.
 """
+
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import NUM_SPECIAL
-from mlm.objectives import masking, mlm, tokens
+from mlm.objectives import masking, mlm, token_prediction
 
-TRAINING = (Score("accuracy", "training accuracy", ("correct", "diffusion_weight"), share=True),
-            Score("realised_rate", "share of tokens masked", ("diffusion_masked", "diffusion_weight"), form=".4f",
-                  share=True))
+TRAIN_SCORES = (
+    Score("accuracy", "training accuracy", ("correct", "diffusion_weight"), share=True),
+    Score(
+        "realised_rate", "share of tokens masked", ("diffusion_masked", "diffusion_weight"), format=".4f", share=True
+    ),
+)
 
 
-def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
-    """The objective on these rows. A row's weight is n, "diffusion_masked" k: what is right weighs n / k, too."""
-    unigram_V = np.frombuffer(about.unigram, np.int64)
-    log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+    """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
 
-    def drawn(text, key_B, knobs):
-        return masking.draw(key_B, text.ids_BxL, knobs, slots=about.length, cdf_V=np.ones(1))  # no random tokens
+    def sample_masks(text, key_B, hparams):
+        return masking.sample_masks(
+            key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len, cdf_V=np.ones(1)
+        )  # uses no random tokens
 
-    def loss(params, model, batch, key_B, knobs, *, train, view=0):
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
-        masked, dropout_key_B = drawn(text, key_B, knobs)
-        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
-                                key_B=dropout_key_B if train else None)
-        predict = tokens.predict_fast if train else tokens.predict
-        nats_BxL, right_BxL = predict(params["model"], model, h_BxLxD, text.ids_BxL)
-        eligible_B, masked_B = (count_B.astype(jnp.float32) for count_B in (masked.eligible_B, masked.corrupted_B))
-        weight_BxL = masking.predicted_places(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
-        sums = {"correct": (right_BxL * weight_BxL).sum(-1), "diffusion_masked": masked_B,
-                "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
+        masked, dropout_key_B = sample_masks(text, key_B, hparams)
+        (h_BxLxD,) = model.encode(
+            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
+        )
+        compute_loss = token_prediction.compute_token_loss_fast if train else token_prediction.compute_token_loss
+        nats_BxL, correct_BxL = compute_loss(params["model"], model, h_BxLxD, text.ids_BxL)
+        eligible_B, masked_B = (
+            count_B.astype(jnp.float32) for count_B in (masked.num_eligible_B, masked.num_corrupted_B)
+        )
+        weight_BxL = masking.get_predicted_mask(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
+        sums = {
+            "correct": (correct_BxL * weight_BxL).sum(-1),
+            "diffusion_masked": masked_B,
+            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
+        }
         if not train:
-            sums |= tokens.baseline(log_unigram_V, text.ids_BxL, weight_BxL)
+            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, text.ids_BxL, weight_BxL)
         return types.LossSums({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
 
-    def asked(text, key_B, knobs):
-        return masking.predicted_places(drawn(text, key_B, knobs)[0])
+    def compute_eval_mask(text, key_B, hparams):
+        return masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
 
-    return types.Objective(init=lambda key, model: {}, loss=loss, asked=asked,
-                           scores=tokens.scores("diffusion", "nats per token"), training=TRAINING)
+    return types.Objective(
+        init=lambda key, model: {},
+        loss=loss,
+        eval_mask=compute_eval_mask,
+        scores=token_prediction.build_scores("diffusion", "nats per token"),
+        train_scores=TRAIN_SCORES,
+    )
 
 
-def knobs(cfg: config.Config) -> dict[str, np.generic]:
-    """Pure [MASK] of any number of tokens, in training as in evaluation."""
-    return {"predict": np.float32(0), "mask_share": np.float32(1), "random_share": np.float32(0)}
+def make_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """Pure [MASK] of any number of tokens, in training and in evaluation."""
+    return {"predict_rate": np.float32(0), "mask_token_prob": np.float32(1), "random_token_prob": np.float32(0)}
 
 
-GOAL = types.ObjectiveSpec(build, check=lambda cfg: None, predicted=lambda cfg: 0.5, sees=mlm.GOAL.sees, seen="rest",
-                  knobs=knobs, frozen=knobs, losses={"loss": "bound"})
+SPEC = types.ObjectiveSpec(
+    build,
+    check=lambda cfg: None,
+    predictions_per_token=lambda cfg: 0.5,
+    contexts=mlm.SPEC.contexts,
+    visibility=types.Visibility.UNMASKED,
+    train_hparams=make_hparams,
+    eval_hparams=make_hparams,
+    loss_visibility={"loss": types.Visibility.BOUND},
+)

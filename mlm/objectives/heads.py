@@ -1,77 +1,89 @@
-"""What objectives on labelled rows read of a model's states, and the dense layers on top.
+"""Dense heads of objectives on labelled examples, and how they pool a model's states.
 
-Letters in array names: C classes, or whatever else a dense layer gives out.
+Letters in array names: C classes, or other outputs of a dense layer.
 """
+
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.objectives import features
 
-READS = {"both": ("first", "last", "mean"), "row": ("first", "last", "mean"),  # by what each state has seen of its row
-         "left": ("last", "mean"), "apart": ("last", "mean")}
-SEES = tuple(READS)
-DRAW = 2**31  # folded into a row's key it is no layer's number
+POOLINGS = {
+    "bidirectional": ("first", "last", "mean"),
+    "mixed": ("first", "last", "mean"),  # by config.model.context
+    "causal": ("last", "mean"),
+    "two_stack": ("last", "mean"),
+}
+CONTEXTS = tuple(POOLINGS)
+DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError where config.finetune.pooling is nothing that tells of a whole row, and as `features.check` does."""
-    read, sees = cfg.finetune.pooling, cfg.model.context
-    errors.require_one_of("config.finetune.pooling", read, READS["both"])
-    errors.require(read in READS[sees], "config.finetune.pooling", read,
-                  f"{' or '.join(READS[sees])}, since config.model.context is {sees}")
+    """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
+    pooling, context = cfg.finetune.pooling, cfg.model.context
+    errors.require_one_of("config.finetune.pooling", pooling, POOLINGS["bidirectional"])
+    errors.require(
+        pooling in POOLINGS[context],
+        "config.finetune.pooling",
+        pooling,
+        f"{' or '.join(POOLINGS[context])}, since config.model.context is {context}",
+    )
     features.check(cfg)
 
 
-def dense_init(key, inputs: int, outputs: int) -> types.Params:
-    """A dense layer as BERT starts it: a truncated normal of 0.02, biases of zero."""
+def init_dense(key, inputs: int, outputs: int) -> types.Params:
+    """A dense layer as BERT initialises it: truncated normal of 0.02, biases of zero."""
     return {"kernel": jax.nn.initializers.truncated_normal(0.02)(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
 
 
-def dense(params: types.Params, x_BxD):
+def apply_dense(params: types.Params, x_BxD):
     return x_BxD @ params["kernel"] + params["bias"]
 
 
-def dropout(x_BxD, key_B, rate: float):
-    """Zeroes a share `rate` of x and rescales the rest, by a draw of each row's own; key_B None: x as it is."""
+def apply_dropout(x_BxD, key_B, rate: float):
+    """Zeroes a share `rate` of x and rescales the rest, with one key an example; key_B None: no dropout."""
     if key_B is None or rate == 0:
         return x_BxD
-    kept_BxD = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, DRAW), 1 - rate, x_BxD.shape[1:]))(
-        key_B)
-    return jnp.where(kept_BxD, x_BxD / (1 - rate), 0)
+    keep_BxD = jax.vmap(
+        lambda key: jax.random.bernoulli(jax.random.fold_in(key, DROPOUT_STREAM), 1 - rate, x_BxD.shape[1:])
+    )(key_B)
+    return jnp.where(keep_BxD, x_BxD / (1 - rate), 0)
 
 
-def row_init(key, width: int, outputs: int, read: str) -> types.Params:
-    """The parameters of `row`; its pooler is a fresh one, whatever the pretraining left."""
+def init_pooled_head(key, width: int, outputs: int, pooling: str) -> types.Params:
+    """The parameters of `apply_pooled_head`, with a new pooler."""
     key_pool, key_label = jax.random.split(key)
-    pool = {} if read == "mean" else {"pool": dense_init(key_pool, width, width)}
-    return pool | {"label": dense_init(key_label, width, outputs)}
+    pool = {} if pooling == "mean" else {"pool": init_dense(key_pool, width, width)}
+    return pool | {"label": init_dense(key_label, width, outputs)}
 
 
-def row(params: types.Params, h_BxLxD, text: types.Tokens, key_B, *, read: str, rate: float):
-    """logits_BxC of rows: dense on a tanh pooler of one token's state (Devlin et al. 2019, section 4.1; of the last
-    token: Radford et al. 2018, section 3.2), or on the mean of all tokens', with dropout before it.
+def apply_pooled_head(params: types.Params, h_BxLxD, text: types.Tokens, key_B, *, pooling: str, dropout_rate: float):
+    """logits_BxC: a dense layer, after dropout, on one vector of each example.
+
+    That is a tanh pooler of the first token's state (Devlin et al. 2019, section 4.1) or of the last token's (Radford
+    et al. 2018, section 3.2), or the mean of all tokens' states.
     """
     real_BxL = text.segments_BxL > 0
-    if read == "mean":
+    if pooling == "mean":
         pooled_BxD = (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
     else:
-        place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if read == "last" else jnp.zeros(len(h_BxLxD), jnp.int32)
-        one_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
-        pooled_BxD = jnp.tanh(dense(params["pool"], one_BxD))
-    return dense(params["label"], dropout(pooled_BxD, key_B, rate))
+        place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == "last" else jnp.zeros(len(h_BxLxD), jnp.int32)
+        token_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
+        pooled_BxD = jnp.tanh(apply_dense(params["pool"], token_BxD))
+    return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, dropout_rate))
 
 
-def real(text: types.Tokens):
-    """real_B: 1.0 for rows that hold something, 0.0 for those that fill up a batch."""
+def flag_real_examples(text: types.Tokens):
+    """real_B: 1.0 for examples that hold tokens, 0.0 for those that fill up a batch."""
     return (text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
-def tokens(text: types.Tokens):
-    """tokens_B: how many there are, as the log counts them."""
+def count_tokens(text: types.Tokens):
+    """tokens_B: tokens that are not padding, float32."""
     return (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
 
 
-def asked(text: types.Tokens, key_B, knobs):
-    """asked_BxL: no token is asked for, since labels are."""
+def make_empty_eval_mask(text: types.Tokens, key_B, hparams):
+    """eval_mask_BxL, all False: labels are predicted, no tokens."""
     return jnp.zeros(text.ids_BxL.shape, bool)

@@ -1,9 +1,10 @@
-"""Causal and masked rows in one batch, or one after the other in one run: every token is told by the state before it.
+"""Causal and masked examples in one batch, or one after the other in one run.
 
-GPT-BERT (Charpentier & Samuel 2024, arXiv 2410.24159): a masked token is predicted where a next token is, one place to
-its left ("masked next token prediction"), so that both kinds of row train the same output. Causal rows alone for the
-first steps are "causal then masked" (Gisserot-Boukhlef et al. 2025, arXiv 2507.00994).
+GPT-BERT (Charpentier & Samuel 2024, arXiv 2410.24159): the state before a masked token predicts it, as the state before
+the next token does ("masked next token prediction"), so that both kinds of example train the same output. With causal
+examples alone for the first steps this is "causal then masked" (Gisserot-Boukhlef et al. 2025, arXiv 2507.00994).
 """
+
 import functools
 
 import jax
@@ -12,133 +13,206 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import causal, masking, mlm, tokens, units
+from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
 
-SCORES = (*mlm.SCORES,
-          Score("causal_loss", "held-out causal loss", ("causal_nats", "causal_weight"), unit="nats per token",
-                better=-1, chart=True),
-          Score("causal_accuracy", "held-out causal accuracy", ("causal_correct", "causal_weight"), better=1,
-                share=True))
-TRAINING = (*mlm.TRAINING,
-            Score("causal_accuracy", "causal training accuracy", ("causal_correct", "causal_weight"), share=True),
-            Score("realised_causal", "share of rows that are causal", ("causal_rows", "rows"), form=".4f", share=True))
+SCORES = (
+    *mlm.SCORES,
+    Score(
+        "causal_loss",
+        "held-out causal loss",
+        ("causal_nats", "causal_weight"),
+        unit="nats per token",
+        better=-1,
+        chart=True,
+    ),
+    Score("causal_accuracy", "held-out causal accuracy", ("causal_correct", "causal_weight"), better=1, share=True),
+)
+TRAIN_SCORES = (
+    *mlm.TRAIN_SCORES,
+    Score("causal_accuracy", "causal training accuracy", ("causal_correct", "causal_weight"), share=True),
+    Score(
+        "realised_causal",
+        "share of examples that are causal",
+        ("causal_examples", "examples"),
+        format=".4f",
+        share=True,
+    ),
+)
 
 
-def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
-    """The objective on these rows. In evaluation every row is asked twice: masked as by mlm, and from its left.
+def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+    """The objective. Evaluation scores every example twice: masked as by mlm, and causally.
 
-    In training all places of all rows go through the output layer, since any row may be causal.
+    In training all positions of all examples go through the output layer, since any example may be causal.
     """
-    masked_forward, left = mlm.build_forward(cfg, about), causal.build(cfg, about)
-    cdf_V = masking.cumulative(np.frombuffer(about.unigram, np.int64), cfg.mask.random_token_from == "uniform")
-    slots, unit = masking.slots(cfg.mask.max_rate, about.length), units.of(cfg, about)
+    masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
+    cdf_V = masking.compute_random_token_cdf(
+        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
+    )
+    num_slots = masking.count_slots(cfg.mask.max_rate, dataset.seq_len)
+    unit = masking_units.build_unit(cfg, dataset)
 
-    def judged(params, model, batch, key_B, knobs):
-        one, _ = masked_forward(params, telling(model), batch, key_B, knobs, train=False)
-        all_left = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
-        other = left.loss(params, model._replace(directions=("left",), encode=all_left), batch, key_B, knobs,
-                          train=False)
-        return types.LossSums(one.loss_B | other.loss_B, one.weight_B | other.weight_B,
-                            one.sums_B | {"causal_correct": other.sums_B["correct"], "rows": _real(batch),
-                                          "causal_rows": _real(batch)})
+    def evaluate(params, model, batch, key_B, hparams):
+        masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
+        encode_causally = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
+        causal_sums = causal_objective.loss(
+            params, model._replace(directions=("left",), encode=encode_causally), batch, key_B, hparams, train=False
+        )
+        real_B = _flag_real_examples(batch)
+        return types.LossSums(
+            masked_sums.loss_B | causal_sums.loss_B,
+            masked_sums.weight_B | causal_sums.weight_B,
+            masked_sums.sums_B
+            | {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B},
+        )
 
-    def loss(params, model, batch, key_B, knobs, *, train, view=0):
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         if not train:
-            return judged(params, model, batch, key_B, knobs)
+            return evaluate(params, model, batch, key_B, hparams)
         text = batch.text
-        left_B = causal_rows(batch.index_B, knobs.objective["causal"], knobs.objective["owed"])
-        static_key_B = masking.static_keys(knobs, batch) if batch.row_B is not None else None
-        masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=slots, cdf_V=cdf_V,
-                                             static_key_B=static_key_B, unknown=cfg.mask.mask_unk, unit=unit)
-        shown_BxL = jnp.where(left_B[:, None], text.ids_BxL, masked.ids_BxL)
-        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=shown_BxL), batch.source, key_B=dropout_key_B,
-                                left_B=left_B)
-        nats_BxL, right_BxL = tokens.predict_fast(params["model"], model, before(text, h_BxLxD), text.ids_BxL)
-        weight_BxL = {"causal": causal.asked(text, key_B, knobs) & left_B[:, None],
-                      "mlm": masking.predicted_places(masked) * ~left_B[:, None]}
-        nats_B, right_B, weight_B = ({term: (of_BxL * weight).sum(-1, dtype=jnp.float32)
-                                      for term, weight in weight_BxL.items()} for of_BxL in (nats_BxL, right_BxL, 1))
-        real_B = _real(batch)
-        sums = {"correct": right_B["mlm"], "causal_correct": right_B["causal"],
-                "eligible": masked.eligible_B * ~left_B, "corrupted": masked.corrupted_B * ~left_B,
-                "causal_rows": left_B * real_B, "rows": real_B, "tokens": (text.segments_BxL > 0).sum(-1)}
+        causal_B = select_causal_examples(
+            batch.index_B, hparams.objective["causal_fraction"], hparams.objective["causal_carry"]
+        )
+        static_key_B = masking.derive_static_keys(hparams, batch) if batch.split_index_B is not None else None
+        masked, dropout_key_B = masking.sample_masks(
+            key_B,
+            text.ids_BxL,
+            hparams,
+            num_slots=num_slots,
+            cdf_V=cdf_V,
+            static_key_B=static_key_B,
+            mask_unk=cfg.mask.mask_unk,
+            unit=unit,
+        )
+        input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
+        (h_BxLxD,) = model.encode(
+            params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
+        )
+        nats_BxL, correct_BxL = token_prediction.compute_token_loss_fast(
+            params["model"], model, take_previous_states(text, h_BxLxD), text.ids_BxL
+        )
+        weight_BxL = {
+            "causal": causal.compute_eval_mask(text, key_B, hparams) & causal_B[:, None],
+            "mlm": masking.get_predicted_mask(masked) * ~causal_B[:, None],
+        }
+        nats_B, correct_B, weight_B = (
+            {term: (value_BxL * weight).sum(-1, dtype=jnp.float32) for term, weight in weight_BxL.items()}
+            for value_BxL in (nats_BxL, correct_BxL, 1)
+        )
+        real_B = _flag_real_examples(batch)
+        sums = {
+            "correct": correct_B["mlm"],
+            "causal_correct": correct_B["causal"],
+            "eligible": masked.num_eligible_B * ~causal_B,
+            "corrupted": masked.num_corrupted_B * ~causal_B,
+            "causal_examples": causal_B * real_B,
+            "examples": real_B,
+            "tokens": (text.segments_BxL > 0).sum(-1),
+        }
         return types.LossSums(nats_B, weight_B, {name: sum_B.astype(jnp.float32) for name, sum_B in sums.items()})
 
-    return mlm.build(cfg, about)._replace(
-        loss=loss, scores=SCORES, training=TRAINING, factors=factors,
-        now=functools.partial(now, steps=cfg.train.steps, rows=cfg.train.batch_size))
+    return mlm.build(cfg, dataset)._replace(
+        loss=loss,
+        scores=SCORES,
+        train_scores=TRAIN_SCORES,
+        loss_weights=compute_loss_weights,
+        schedule_hparams=functools.partial(
+            schedule_hparams, num_steps=cfg.train.steps, batch_size=cfg.train.batch_size
+        ),
+    )
 
 
-def _real(batch: types.Batch):
-    """real_B: 1.0 for rows that hold something."""
+def _flag_real_examples(batch: types.Batch):
+    """real_B: 1.0 for examples that hold tokens."""
     return (batch.text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
-def causal_rows(index_B, share, owed=0.0):
-    """left_B: of a batch's slots a share, as evenly as can be: of the first n slots floor(share * n + owed)."""
-    return causal_before(index_B + 1, share, owed) > causal_before(index_B, share, owed)
+def select_causal_examples(index_B, fraction, carry=0.0):
+    """causal_B: a fraction of a batch, spread evenly: floor(fraction * n + carry) of the first n are causal."""
+    return count_causal_before(index_B + 1, fraction, carry) > count_causal_before(index_B, fraction, carry)
 
 
-def causal_before(count, share, owed):
-    """How many of so many slots are causal; a hair more, as float32 lies on either side of whole numbers."""
-    return jnp.floor(count * share + owed + 1e-4)
+def count_causal_before(count, fraction, carry):
+    """How many of the first `count` examples are causal; 1e-4 more, since float32 may fall just below an integer."""
+    return jnp.floor(count * fraction + carry + 1e-4)
 
 
 @functools.lru_cache(maxsize=8)
-def telling(model: types.Model) -> types.Model:
-    """The model with the state at each place that tells the token there."""
-    def hidden(params, text, source=None, **more):
-        return tuple(before(text, h_BxLxD) for h_BxLxD in model.encode(params, text, source, **more))
+def shift_states(model: types.Model) -> types.Model:
+    """The model with states shifted right by one, so that the state at each token predicts it."""
 
-    return model._replace(encode=hidden)
+    def encode(params, text, source=None, **kwargs):
+        return tuple(take_previous_states(text, h_BxLxD) for h_BxLxD in model.encode(params, text, source, **kwargs))
+
+    return model._replace(encode=encode)
 
 
-def before(text: types.Tokens, h_BxLxD):
-    """The state before each token, which tells it; of a segment's first, before which it has none, its own."""
+def take_previous_states(text: types.Tokens, h_BxLxD):
+    """The state before each token, which predicts it; the first token of a segment keeps its own state."""
     return jnp.where((text.positions_BxL == 0)[..., None], h_BxLxD, jnp.roll(h_BxLxD, 1, axis=1))
 
 
-def now(knobs: types.TracedHparams, done: jax.Array, *, steps: int, rows: int) -> types.TracedHparams:
-    """The knobs of the moment: the masking rate's, and all rows causal for the first share of the steps.
+def schedule_hparams(
+    hparams: types.TracedHparams, progress: jax.Array, *, num_steps: int, batch_size: int
+) -> types.TracedHparams:
+    """The hyperparameters of a step: the masking rate's, and the causal fraction, 1 for the first share of the steps.
 
-    owed: what is left of a causal row from the batches before, so that their share holds in batches of any size; and
-    the share that are causal in this one.
+    causal_carry: the part of a causal example that earlier batches left over, so that batches of any size keep the
+    fraction; batch_causal_fraction: the fraction of this batch.
     """
-    said = masking.scheduled(knobs, done).objective
-    share = jnp.where(done < said["first"], 1.0, said["causal"])
-    owed = jnp.round(done * steps) * (rows * share % 1) % 1
-    here = (causal_before(rows, share, owed) - causal_before(0, share, owed)) / rows
-    return knobs._replace(objective=said | {"causal": share, "owed": owed, "here": here})
+    values = masking.schedule_rate(hparams, progress).objective
+    fraction = jnp.where(progress < values["causal_first_fraction"], 1.0, values["causal_fraction"])
+    carry = jnp.round(progress * num_steps) * (batch_size * fraction % 1) % 1
+    in_batch = (count_causal_before(batch_size, fraction, carry) - count_causal_before(0, fraction, carry)) / batch_size
+    return hparams._replace(
+        objective=values | {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
+    )
 
 
-def factors(knobs: types.TracedHparams) -> dict:
-    """The terms weigh as their rows are many, however many tokens a row of either kind is asked for."""
-    share = knobs.objective["here"]
-    return {"mlm": 1 - share, "causal": share}
+def compute_loss_weights(hparams: types.TracedHparams) -> dict:
+    """Weights the terms by their numbers of examples, however many tokens an example of either kind predicts."""
+    fraction = hparams.objective["batch_causal_fraction"]
+    return {"mlm": 1 - fraction, "causal": fraction}
 
 
-def knobs(cfg: config.Config) -> dict[str, np.generic]:
-    """mlm's, config.hybrid's, and what `now` makes of them."""
-    share = np.float32(cfg.hybrid.causal_fraction)
-    return masking.knobs(cfg) | {"causal": share, "first": np.float32(cfg.hybrid.causal_first_fraction),
-                                 "owed": np.float32(0), "here": share}
+def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """mlm's, those of config.hybrid, and those that `schedule_hparams` computes."""
+    fraction = np.float32(cfg.hybrid.causal_fraction)
+    return masking.make_train_hparams(cfg) | {
+        "causal_fraction": fraction,
+        "causal_first_fraction": np.float32(cfg.hybrid.causal_first_fraction),
+        "causal_carry": np.float32(0),
+        "batch_causal_fraction": fraction,
+    }
 
 
-def predicted(cfg: config.Config) -> float:
-    """All words of a causal row, and of the others those that are masked."""
-    share = cfg.hybrid.causal_first_fraction + (1 - cfg.hybrid.causal_first_fraction) * cfg.hybrid.causal_fraction
-    return share + (1 - share) * masking.predicted(cfg.mask)
+def count_predictions_per_token(cfg: config.Config) -> float:
+    """All words of a causal example, and the masked words of the others."""
+    fraction = cfg.hybrid.causal_first_fraction + (1 - cfg.hybrid.causal_first_fraction) * cfg.hybrid.causal_fraction
+    return fraction + (1 - fraction) * masking.estimate_predict_rate(cfg.mask)
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for shares that are none, and for several masks of a row, which causal rows would not have."""
+    """Raises ConfigError for bad fractions, and for several masks of an example, which causal examples cannot have."""
     masking.check(cfg)
     for field in ("causal_fraction", "causal_first_fraction"):
         errors.require_number(f"config.hybrid.{field}", getattr(cfg.hybrid, field), 0, 1)
-    errors.require(cfg.mask.masks_per_example == 1, "config.mask.masks_per_example", cfg.mask.masks_per_example,
-                  "1, since config.objective is hybrid")
+    errors.require(
+        cfg.mask.masks_per_example == 1,
+        "config.mask.masks_per_example",
+        cfg.mask.masks_per_example,
+        "1, since config.objective is hybrid",
+    )
 
 
-GOAL = mlm.GOAL._replace(build=build, check=check, predicted=predicted, sees=("row",), knobs=knobs,
-                         traced=(*masking.TRACED, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
-                         reads=(*mlm.GOAL.reads, "hybrid"), losses={"causal_loss": "left"}, telling=telling)
+SPEC = mlm.SPEC._replace(
+    build=build,
+    check=check,
+    predictions_per_token=count_predictions_per_token,
+    contexts=("mixed",),
+    train_hparams=make_train_hparams,
+    traced_fields=(*masking.TRACED_FIELDS, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
+    conditional_fields=(*mlm.SPEC.conditional_fields, "hybrid"),
+    loss_visibility={"causal_loss": types.Visibility.CAUSAL},
+    shift_states=shift_states,
+)

@@ -1,4 +1,5 @@
 """Masked language modelling: cross-entropy at the masked positions only (Devlin et al. 2019, section 3.1)."""
+
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -7,68 +8,105 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.objectives import masking, tokens, units
+from mlm.objectives import masking, masking_units, token_prediction
 
-SCORES = (*tokens.scores("mlm", "nats per masked token"),
-          Score("realised_rate", "share of tokens masked", ("mlm_weight", "eligible"), form=".4f", share=True))
-TRAINING = (Score("accuracy", "training accuracy", ("correct", "mlm_weight"), share=True),
-            Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), form=".4f", share=True),
-            Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), form=".4f", share=True))
+SCORES = (
+    *token_prediction.build_scores("mlm", "nats per masked token"),
+    Score("realised_rate", "share of tokens masked", ("mlm_weight", "eligible"), format=".4f", share=True),
+)
+TRAIN_SCORES = (
+    Score("accuracy", "training accuracy", ("correct", "mlm_weight"), share=True),
+    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), format=".4f", share=True),
+)
 
 
-def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
-    """The objective on these rows: room for rates up to mask.max_rate in training, for eval.mask_rate in evaluation."""
-    forward = build_forward(cfg, about)
+def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+    """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
+    forward = build_forward(cfg, dataset)
 
-    def asked(text, key_B, knobs):
-        masked, _ = masking.draw(key_B, text.ids_BxL, knobs, cdf_V=np.ones(1),  # no random tokens are drawn
-                                 slots=masking.slots(cfg.eval.mask_rate, about.length))
+    def compute_eval_mask(text, key_B, hparams):
+        masked, _ = masking.sample_masks(
+            key_B,
+            text.ids_BxL,
+            hparams,
+            cdf_V=np.ones(1),  # uses no random tokens
+            num_slots=masking.count_slots(cfg.eval.mask_rate, dataset.seq_len),
+        )
         return masked.ids_BxL == MASK
 
     return types.Objective(
-        init=lambda key, model: {}, loss=lambda *args, **kwargs: forward(*args, **kwargs)[0], asked=asked,
-        scores=SCORES, training=TRAINING, counts=("tokens", "eligible", "corrupted"), views=cfg.mask.masks_per_example,
-        now=masking.scheduled)
+        init=lambda key, model: {},
+        loss=lambda *args, **kwargs: forward(*args, **kwargs)[0],
+        eval_mask=compute_eval_mask,
+        scores=SCORES,
+        train_scores=TRAIN_SCORES,
+        totals=("tokens", "eligible", "corrupted"),
+        masks_per_example=cfg.mask.masks_per_example,
+        schedule_hparams=masking.schedule_rate,
+    )
 
 
-def build_forward(cfg: config.Config, about: types.DatasetInfo) -> Callable:
-    """A function like Objective.loss that returns h_BxLxD beside the Losses, for objectives that add to it.
+def build_forward(cfg: config.Config, dataset: types.DatasetInfo) -> Callable:
+    """A function like Objective.loss that returns (LossSums, h_BxLxD), for objectives that add a term.
 
-    In evaluation the sums hold the unigram baseline of the train split on the same masked tokens too.
+    In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
     """
-    unigram_V = np.frombuffer(about.unigram, np.int64)
-    cdf_V = masking.cumulative(unigram_V, cfg.mask.random_token_from == "uniform")
-    log_unigram_V = tokens.log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
-    unit = units.of(cfg, about)
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    cdf_V = masking.compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
+    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+    unit = masking_units.build_unit(cfg, dataset)
 
-    def forward(params, model, batch, key_B, knobs, *, train, view=0):
+    def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
-        static_key_B = masking.static_keys(knobs, batch) if train and batch.row_B is not None else None
-        rate, views = (cfg.mask.max_rate, cfg.mask.masks_per_example) if train else (cfg.eval.mask_rate, 1)
-        masked, dropout_key_B = masking.draw(key_B, text.ids_BxL, knobs, slots=masking.slots(rate, about.length),
-                                             cdf_V=cdf_V, view=view, views=views, static_key_B=static_key_B,
-                                             unknown=cfg.mask.mask_unk and train, unit=unit if train else None)
-        h_BxLxD, = model.encode(params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source,
-                                key_B=dropout_key_B if train else None)
+        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
+        rate, num_masks = (cfg.mask.max_rate, cfg.mask.masks_per_example) if train else (cfg.eval.mask_rate, 1)
+        masked, dropout_key_B = masking.sample_masks(
+            key_B,
+            text.ids_BxL,
+            hparams,
+            num_slots=masking.count_slots(rate, dataset.seq_len),
+            cdf_V=cdf_V,
+            mask_index=mask_index,
+            num_masks=num_masks,
+            static_key_B=static_key_B,
+            mask_unk=cfg.mask.mask_unk and train,
+            unit=unit if train else None,
+        )
+        (h_BxLxD,) = model.encode(
+            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
+        )
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        predict = tokens.predict_fast if train else tokens.predict
-        nats_BxK, right_BxK = predict(params["model"], model, h_BxKxD, masked.targets_BxK)
+        compute_loss = token_prediction.compute_token_loss_fast if train else token_prediction.compute_token_loss
+        nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, masked.targets_BxK)
 
-        def over_row(x_BxK):
+        def sum_predicted(x_BxK):
             return (x_BxK * masked.weights_BxK).sum(-1)
 
-        sums = {"correct": over_row(right_BxK),
-                # A row of several views counts once.
-                **{name: jnp.where(view == 0, count_B, 0).astype(jnp.float32)
-                   for name, count_B in (("eligible", masked.eligible_B), ("corrupted", masked.corrupted_B))},
-                "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32)}
+        sums = {
+            "correct": sum_predicted(correct_BxK),
+            # An example with several masks counts once.
+            **{
+                name: jnp.where(mask_index == 0, count_B, 0).astype(jnp.float32)
+                for name, count_B in (("eligible", masked.num_eligible_B), ("corrupted", masked.num_corrupted_B))
+            },
+            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
+        }
         if not train:
-            sums |= tokens.baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
-        return types.LossSums({"mlm": over_row(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
+            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
+        return types.LossSums({"mlm": sum_predicted(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
 
 
-GOAL = types.ObjectiveSpec(build, masking.check, lambda cfg: masking.predicted(cfg.mask), ("both", "left", "row"),
-                           "rest", masking.knobs, masking.frozen, masking.TRACED, ("mask", "eval.mask_rate",
-                                                                                   "eval.mask_rates"))
+SPEC = types.ObjectiveSpec(
+    build,
+    masking.check,
+    predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
+    contexts=("bidirectional", "causal", "mixed"),
+    visibility=types.Visibility.UNMASKED,
+    train_hparams=masking.make_train_hparams,
+    eval_hparams=masking.make_eval_hparams,
+    traced_fields=masking.TRACED_FIELDS,
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates"),
+)

@@ -1,4 +1,5 @@
 """Masked tokens and next sentence together, BERT's pretraining (Devlin et al. 2019, section 3.1, task 2)."""
+
 import jax
 import jax.numpy as jnp
 
@@ -6,41 +7,51 @@ from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.objectives import masking, mlm
 
-SCORES = (*mlm.SCORES,
-          Score("nsp_loss", "next-sentence loss", ("nsp_nats", "nsp_weight"), unit="nats per row", better=-1,
-                chart=True),
-          Score("nsp_accuracy", "next-sentence accuracy", ("nsp_correct", "nsp_weight"), better=1, share=True,
-                chart=True))
+SCORES = (
+    *mlm.SCORES,
+    Score("nsp_loss", "next-sentence loss", ("nsp_nats", "nsp_weight"), unit="nats per example", better=-1, chart=True),
+    Score("nsp_accuracy", "next-sentence accuracy", ("nsp_correct", "nsp_weight"), better=1, share=True, chart=True),
+)
 
 
-def build(cfg: config.Config, about: types.DatasetInfo) -> types.Objective:
-    """mlm's loss plus that of telling, from the first token's state, whether segment B truly follows segment A."""
-    forward = mlm.build_forward(cfg, about)
+def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+    """mlm's loss plus that of classifying, by the first token's state, whether segment B follows segment A."""
+    forward = mlm.build_forward(cfg, dataset)
 
     def init(key, model):
         key_pool, key_label = jax.random.split(key)
         normal = jax.nn.initializers.truncated_normal(0.02)
-        return {"pool": {"kernel": normal(key_pool, (model.width, model.width)), "bias": jnp.zeros(model.width)},
-                "label": {"kernel": normal(key_label, (model.width, 2)), "bias": jnp.zeros(2)}}
+        return {
+            "pool": {"kernel": normal(key_pool, (model.width, model.width)), "bias": jnp.zeros(model.width)},
+            "label": {"kernel": normal(key_label, (model.width, 2)), "bias": jnp.zeros(2)},
+        }
 
-    def loss(params, model, batch, key_B, knobs, *, train, view=0):
-        losses, h_BxLxD = forward(params, model, batch, key_B, knobs, train=train, view=view)
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
+        mlm_sums, h_BxLxD = forward(params, model, batch, key_B, hparams, train=train, mask_index=mask_index)
         pool, label, next_B = params["objective"]["pool"], params["objective"]["label"], batch.labels["next_B"]
         pooled_BxD = jnp.tanh(h_BxLxD[:, 0].astype(jnp.float32) @ pool["kernel"] + pool["bias"])
         logits_Bx2 = pooled_BxD @ label["kernel"] + label["bias"]
         real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
         nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
         correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
-        return types.LossSums(losses.loss_B | {"nsp": nats_B}, losses.weight_B | {"nsp": real_B},
-                            losses.sums_B | {"nsp_correct": correct_B})
+        return types.LossSums(
+            mlm_sums.loss_B | {"nsp": nats_B},
+            mlm_sums.weight_B | {"nsp": real_B},
+            mlm_sums.sums_B | {"nsp_correct": correct_B},
+        )
 
-    return mlm.build(cfg, about)._replace(init=init, loss=loss, scores=SCORES)
+    return mlm.build(cfg, dataset)._replace(init=init, loss=loss, scores=SCORES)
 
 
 def check(cfg: config.Config) -> None:
+    """Raises ConfigError for bad masks and for examples that are not pairs."""
     masking.check(cfg)
-    errors.require(cfg.pack.mode == "segment_pair", "config.pack.mode", cfg.pack.mode,
-                  "segment_pair, since config.objective is nsp")
+    errors.require(
+        cfg.pack.mode == "segment_pair",
+        "config.pack.mode",
+        cfg.pack.mode,
+        "segment_pair, since config.objective is nsp",
+    )
 
 
-GOAL = mlm.GOAL._replace(build=build, check=check, sees=("both",))
+SPEC = mlm.SPEC._replace(build=build, check=check, contexts=("bidirectional",))

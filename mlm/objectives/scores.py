@@ -1,7 +1,8 @@
-"""Scores of labelled rows by name: which a run asks for, and of which columns they are.
+"""Scores of labelled examples: which scores a run has, and the columns that they need.
 
-Letters in array names: C classes, N rows of a split, G groups of rows with one value.
+Letters in array names: C classes, N examples of a split, G groups of examples with equal values.
 """
+
 from collections.abc import Sequence
 
 import jax
@@ -13,118 +14,154 @@ from mlm.base.estimates import Score
 FIELD = "config.data.labelled.scores"
 
 
-def names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
-    """Those that config.data.labelled.scores asks for, the one that is judged by first; the first of `known` where it
-    is empty. Raises ConfigError for a name that is not one of `known`, and for one that is said twice.
+def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
+    """The names in config.data.labelled.scores, the main one first; the first of `known` where the field is empty.
+
+    Raises:
+        ConfigError: for a name that is not one of `known`, or one that stands twice.
     """
-    said = cfg.data.labelled.scores
-    asked = tuple(name.strip() for name in said.split(",")) if said else tuple(known[:1])
-    for name in asked:
+    text = cfg.data.labelled.scores
+    names = tuple(name.strip() for name in text.split(",")) if text else tuple(known[:1])
+    for name in names:
         errors.require_one_of(FIELD, name, known)
-    errors.require(len({*asked}) == len(asked), FIELD, said, "each name once")
-    return asked
+    errors.require(len({*names}) == len(names), FIELD, text, "each name once")
+    return names
 
 
-def loss(term: str, unit: str) -> Score:
+def build_loss_score(term: str, unit: str) -> Score:
     return Score("loss", "held-out loss", (f"{term}_nats", f"{term}_weight"), unit=unit, better=-1, chart=True)
 
 
-def accuracy(weight: str) -> Score:
+def build_accuracy_score(weight: str) -> Score:
     return Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True)
 
 
-def f1(classes: Sequence[str], weight: str) -> Score:
-    """Of the second of two classes. Raises ConfigError for any other number of them."""
+def build_f1_score(classes: Sequence[str], weight: str) -> Score:
+    """F1 of the second of two classes. Raises ConfigError for any other number of classes."""
     errors.require(len(classes) == 2, FIELD, "f1", f"accuracy or matthews, since there are {len(classes)} classes")
-    return Score("f1", f"held-out F1 of {classes[1]}", ("right", "found_1", "there_1", weight), "f1", better=1,
-                 share=True, chart=True)
+    return Score(
+        "f1",
+        f"held-out F1 of {classes[1]}",
+        ("true_positives", "predicted_1", "actual_1", weight),
+        "f1",
+        better=1,
+        share=True,
+        chart=True,
+    )
 
 
-def matthews(classes: Sequence[str], weight: str) -> Score:
-    counts = (f"{count}_{number}" for count in ("found", "there") for number in range(len(classes)))
-    return Score("matthews", "held-out Matthews correlation", ("correct", *counts, weight), "matthews", better=1,
-                 chart=True)
+def build_matthews_score(classes: Sequence[str], weight: str) -> Score:
+    counts = (f"{kind}_{number}" for kind in ("predicted", "actual") for number in range(len(classes)))
+    return Score(
+        "matthews", "held-out Matthews correlation", ("correct", *counts, weight), "matthews", better=1, chart=True
+    )
 
 
-def pearson(weight: str) -> Score:
-    return Score("pearson", "held-out Pearson correlation", ("x", "y", "xx", "yy", "xy", weight), "pearson", better=1,
-                 chart=True)
+def build_pearson_score(weight: str) -> Score:
+    return Score(
+        "pearson", "held-out Pearson correlation", ("x", "y", "xx", "yy", "xy", weight), "pearson", better=1, chart=True
+    )
 
 
-def spearman(weight: str) -> Score:
+def build_spearman_score(weight: str) -> Score:
     return Score("spearman", "held-out Spearman correlation", ("spearman", weight), better=1, chart=True)
 
 
-def correlations(x_N: np.ndarray, y_N: np.ndarray) -> dict[str, np.ndarray]:
-    """The columns that `pearson` and `spearman` are of, float64; each row's weight is 1.
+def compute_correlation_columns(x_N: np.ndarray, y_N: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of the Pearson and Spearman scores, float64; each example has weight 1.
 
-    Values are taken from their medians, which changes no correlation, spares digits and leaves zeros of what does not
-    vary. The mean of the column "spearman" is the coefficient, of average ranks, and its spread that of the
-    coefficient's influence function (the infinitesimal jackknife: Jaeckel 1972), so that its mean's error is right.
+    Medians are subtracted first: that changes no correlation, saves digits, and leaves zeros where values do not vary.
+    The mean of the column "spearman" is the coefficient on average ranks. Its spread is that of the coefficient's
+    influence function (infinitesimal jackknife, Jaeckel 1972), so that the standard error of the mean is right.
     """
     x_N, y_N = (np.asarray(value_N, np.float64) for value_N in (x_N, y_N))
     x_N, y_N = x_N - np.median(x_N), y_N - np.median(y_N)
-    return {"x": x_N, "y": y_N, "xx": x_N * x_N, "yy": y_N * y_N, "xy": x_N * y_N, "spearman": _spearman(x_N, y_N)}
+    return {
+        "x": x_N,
+        "y": y_N,
+        "xx": x_N * x_N,
+        "yy": y_N * y_N,
+        "xy": x_N * y_N,
+        "spearman": _compute_spearman(x_N, y_N),
+    }
 
 
-def _spearman(x_N, y_N):
-    """The coefficient and, added in each row, by how much it grows where that row's share of all rows does.
+def _compute_spearman(x_N, y_N):
+    """The coefficient plus, for each example, its derivative by that example's share of all examples.
 
-    A rank is itself a sum over rows: of 1 for each lower value and 1/2 for each equal one. So a row counts by its own
-    ranks and by the ranks that it adds to.
+    A rank is itself a sum over examples: 1 for each lower value and 1/2 for each equal one. So an example counts by its
+    own ranks and by the ranks that it adds to.
     """
-    from scipy import stats  # half a second, of which other runs have no need
+    from scipy import stats  # takes half a second to import, and other runs do not need it
 
     u_N, v_N = ((stats.rankdata(value_N) - 0.5) / len(value_N) for value_N in (x_N, y_N))
-    together, one, other = (u_N * v_N).mean() - 0.25, (u_N * u_N).mean() - 0.25, (v_N * v_N).mean() - 0.25
-    if min(one, other) < 1e-12:  # ranks that do not vary are all 1/2
+    cov_xy, var_x, var_y = (u_N * v_N).mean() - 0.25, (u_N * u_N).mean() - 0.25, (v_N * v_N).mean() - 0.25
+    if min(var_x, var_y) < 1e-12:  # ranks that do not vary are all 1/2
         return np.zeros(len(x_N))
-    together_N = u_N * v_N + _above(x_N, v_N) + _above(y_N, u_N) - 3 * (together + 0.25)
-    one_N, other_N = (r_N * r_N + 2 * _above(value_N, r_N) - 3 * (spread + 0.25)
-                      for value_N, r_N, spread in ((x_N, u_N, one), (y_N, v_N, other)))
-    rho = together / np.sqrt(one * other)
-    return rho + together_N / np.sqrt(one * other) - rho / 2 * (one_N / one + other_N / other)
+    cov_xy_N = u_N * v_N + _compute_mean_above(x_N, v_N) + _compute_mean_above(y_N, u_N) - 3 * (cov_xy + 0.25)
+    var_x_N, var_y_N = (
+        r_N * r_N + 2 * _compute_mean_above(value_N, r_N) - 3 * (variance + 0.25)
+        for value_N, r_N, variance in ((x_N, u_N, var_x), (y_N, v_N, var_y))
+    )
+    rho = cov_xy / np.sqrt(var_x * var_y)
+    return rho + cov_xy_N / np.sqrt(var_x * var_y) - rho / 2 * (var_x_N / var_x + var_y_N / var_y)
 
 
-def _above(value_N, of_N):
-    """The mean over rows of what `of_N` is where their value is above each row's, half of it where it is the same."""
+def _compute_mean_above(value_N, weight_N):
+    """For each example: the weights of the examples with larger values plus half those with equal ones, over N."""
     _, group_N = np.unique(value_N, return_inverse=True)
-    sum_G = np.bincount(group_N, of_N)
-    return (of_N.sum() - np.cumsum(sum_G) + sum_G / 2)[group_N] / len(of_N)
+    sum_G = np.bincount(group_N, weight_N)
+    return (weight_N.sum() - np.cumsum(sum_G) + sum_G / 2)[group_N] / len(weight_N)
 
 
-def counts(predicted_B, label_B, weight_B, classes: int) -> dict:
-    """The columns that `f1` and `matthews` are of, beside those of accuracy."""
-    each = {f"{count}_{number}": (of_B == number) * weight_B for count, of_B in (("found", predicted_B),
-                                                                               ("there", label_B))
-            for number in range(classes)}
-    return each | {"right": (predicted_B == 1) * (label_B == 1) * weight_B}
+def count_classes(predicted_B, label_B, weight_B, num_classes: int) -> dict:
+    """The columns of the F1 and Matthews scores, beside those of accuracy."""
+    counts = {
+        f"{kind}_{number}": (class_B == number) * weight_B
+        for kind, class_B in (("predicted", predicted_B), ("actual", label_B))
+        for number in range(num_classes)
+    }
+    return counts | {"true_positives": (predicted_B == 1) * (label_B == 1) * weight_B}
 
 
-def log_shares(about: types.DatasetInfo):
-    """log_share_C: the train split's shares of the classes, one added to the count of each."""
-    classes = len(about.classes)
-    errors.require(classes > 1, "classes of the train split", about.classes, "two or more")
-    count_C = np.frombuffer(about.counts, np.int64) if about.counts else np.zeros(classes, np.int64)
+def compute_log_class_shares(dataset: types.DatasetInfo):
+    """log_share_C: log shares of the classes in the train split, with one added to each count."""
+    num_classes = len(dataset.classes)
+    errors.require(num_classes > 1, "classes of the train split", dataset.classes, "two or more")
+    count_C = np.frombuffer(dataset.class_counts, np.int64) if dataset.class_counts else np.zeros(num_classes, np.int64)
     return jax.device_put(np.log((count_C + 1) / (count_C + 1).sum()).astype(np.float32))
 
 
-def baseline(log_share_C, label, weight) -> dict:
-    """What always answering by the train split's shares would lose and get right, by the shape of `label`."""
-    most, right = log_share_C.argmax(), (label == log_share_C.argmax()) * weight
-    return {"majority_nats": -log_share_C[label] * weight, "majority_correct": right,
-            "majority_right": (most == 1) * right, "majority_found": (most == 1) * weight}
+def compute_majority_baseline(log_share_C, label, weight) -> dict:
+    """Nats and correct predictions of the train split's class shares, in the shape of `label`."""
+    majority, correct = log_share_C.argmax(), (label == log_share_C.argmax()) * weight
+    return {
+        "majority_nats": -log_share_C[label] * weight,
+        "majority_correct": correct,
+        "majority_true_positives": (majority == 1) * correct,
+        "majority_predicted": (majority == 1) * weight,
+    }
 
 
-MAJORITY = {"loss": ("majority_nats",), "accuracy": ("majority_correct",),
-            "f1": ("majority_right", "majority_found", "there_1")}
+MAJORITY_COLUMNS = {
+    "loss": ("majority_nats",),
+    "accuracy": ("majority_correct",),
+    "f1": ("majority_true_positives", "majority_predicted", "actual_1"),
+}
 
 
-def references(scores: Sequence[Score], about: types.DatasetInfo) -> tuple[Score, ...]:
-    """The majority class beside those scores of classes that it moves, where classes were counted; its correlations
-    are 0.
-    """
-    return tuple(score._replace(name=f"majority_{score.name}", title=score.title.replace("held-out", "majority class"),
-                                columns=(*MAJORITY[score.name], score.columns[-1]), better=0, chart=False,
-                                reference="majority class", beside=score.name)
-                 for score in scores if score.name in MAJORITY and about.counts)
+def build_majority_scores(scores: Sequence[Score], dataset: types.DatasetInfo) -> tuple[Score, ...]:
+    """The majority class's loss, accuracy and F1, where classes were counted; its correlations are always 0."""
+    return tuple(
+        score._replace(
+            name=f"majority_{score.name}",
+            title=score.title.replace("held-out", "majority class"),
+            columns=(*MAJORITY_COLUMNS[score.name], score.columns[-1]),
+            better=0,
+            chart=False,
+            reference="majority class",
+            reference_for=score.name,
+        )
+        for score in scores
+        if score.name in MAJORITY_COLUMNS and dataset.class_counts
+    )

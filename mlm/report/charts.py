@@ -1,107 +1,107 @@
-"""The charts of a sweep, as values: `figures` draws them for papers, `page` for the screen.
+"""The charts of a sweep as data; report/figures.py draws them for papers, report/pages/sweep.py for the screen.
 
-Numbers are in the units that titles of axes say. A chart's name is that of its files. Which scores there are, what they
-are called and which way they are better, the runs say.
+The titles of axes give the units. A chart's name is the name of its files. The runs say which scores there are, their
+titles, and whether higher is better.
 """
+
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
 from mlm.report import series
-from mlm.report.series import Matrix, Series
+from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column
 
 
 class Axis(NamedTuple):
-    """What a curve can be drawn along: its short name, its title, and the places of each series."""
+    """An x axis of a curve: its short name, its title, and the x values of each series."""
 
-    along: str
+    name: str
     title: str
     x: list[list[float]]
 
 
-class Lines(NamedTuple):
-    """Series over numbers or classes, beside references (optimum, chance) that are no models.
+class LineChart(NamedTuple):
+    """Series over numbers or classes, with references (floor, chance) that are no models."""
 
-    value, along: short names of y and x. topic: what it shares with charts that are shown in its place. band: whether
-    bounds are a band or bars. bounds: what they are. share: whether values lie between 0 and 1, whatever bounds say.
-    axes: for a curve of training, all that it can be drawn along, x first; its references are then the same everywhere,
-    and have the ends of x alone.
-    """
-
-    value: str
-    along: str
-    topic: str
-    x: str
-    y: str
+    y_name: str  # short name of y
+    x_name: str  # short name of x
+    topic: str  # charts of one topic share a place on the page
+    x: str  # title
+    y: str  # title
     series: list[Series]
     references: list[Series]
-    band: bool = False
-    bounds: str = ""
-    share: bool = False
-    axes: Sequence[Axis] = ()
+    band: bool = False  # whether bounds are drawn as a band, not as bars
+    bounds: str = ""  # their meaning
+    share: bool = False  # whether values lie between 0 and 1, also where their bounds do not
+    axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
+    # and have only the ends of x
 
     @property
     def name(self) -> str:
-        return f"{self.value}-by-{self.along}"
+        return f"{self.y_name}-by-{self.x_name}"
 
-    def by(self, axis: Axis) -> "Lines":
-        """The curve along another of its axes."""
+    def replace_axis(self, axis: Axis) -> "LineChart":
+        """The same curve along another of its axes."""
         ends = [min(map(min, axis.x)), max(map(max, axis.x))]
-        return self._replace(along=axis.along, x=axis.title,
-                             series=[line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)],
-                             references=[line._replace(x=ends) for line in self.references])
+        return self._replace(
+            x_name=axis.name,
+            x=axis.title,
+            series=[line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)],
+            references=[line._replace(x=ends) for line in self.references],
+        )
 
 
-class Panels(NamedTuple):
-    """Charts of the same series side by side in one figure. again: whether each is only another view of a chart that
-    stands by itself, too.
-    """
+class PanelChart(NamedTuple):
+    """Charts of the same series in one figure."""
 
     name: str
-    charts: list[Lines]
-    again: bool = False
+    charts: list[LineChart]
+    is_duplicate: bool = False  # whether each is another view of a chart that has a figure of its own
 
 
-class Heat(NamedTuple):
-    """A matrix, to be coloured by how far a cell is from the best of its column; better: as of a Score."""
+class HeatMap(NamedTuple):
+    """A matrix, colored by the distance of a cell from the best of its column; better: as in Score."""
 
     value: str
     topic: str
     title: str
     x: str
     y: str
-    matrix: Matrix
+    matrix: RateMatrix
     unit: str = ""
     better: int = -1
-    form: str = ".3f"
+    format: str = ".3f"
 
     @property
     def name(self) -> str:
         return f"{self.value}-matrix"
 
     @property
-    def best(self) -> str:
-        return "highest" if self.better > 0 else "least"
+    def best_word(self) -> str:
+        return "highest" if self.better > 0 else "lowest"
 
     @property
-    def behind(self) -> str:
-        """How a cell lies to the best of its column."""
-        return f"{'below' if self.better > 0 else 'above'} the {self.best} of"
+    def distance_words(self) -> str:
+        """How a cell relates to the best of its column."""
+        return f"{'below' if self.better > 0 else 'above'} the {self.best_word} of"
 
-    def from_best(self) -> list[list[float]]:
+    def distances(self) -> list[list[float]]:
+        """How far each cell is from the best of its column."""
         best = max if self.better > 0 else min
         best_R = [best(value.mean for value in column) for column in zip(*self.matrix.value_GxR, strict=True)]
-        return [[abs(value.mean - best) for value, best in zip(values, best_R, strict=True)]
-                for values in self.matrix.value_GxR]
+        return [
+            [abs(value.mean - best) for value, best in zip(values, best_R, strict=True)]
+            for values in self.matrix.value_GxR
+        ]
 
 
-class Intervals(NamedTuple):
-    """A value with its interval for each row of the table, and the paper's value (None where it has none)."""
+class IntervalChart(NamedTuple):
+    """A value with its interval for each row of the table, and the paper's value or None."""
 
     value: str
     x: str
-    form: str
+    format: str
     rows: list[tuple[str, Estimate, float | None]]
     share: bool = False
 
@@ -110,130 +110,223 @@ class Intervals(NamedTuple):
         return f"{self.value}-intervals"
 
 
-def of(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column],
-       group: Callable[[dict], str] = series.name_of) -> list[Lines | Panels | Heat | Intervals]:
-    """Every chart that the results of a sweep and the rows of its table have the numbers for."""
-    scores = worth_a_curve(results)
-    curves = [learning_curves(results, score, group) for score in scores]
-    others = [probe(results, name, by, group) for name, by in PROBES]
-    others += [rate_curves(results, score, group) for score in scores]
-    curves, others = ([chart for chart in some if chart.series] for some in (curves, others))
-    return [*curves, *costs(results, curves), *training(results, group), *others, *heat(results, group),
-            *intervals(results, rows, columns)]
+def build_charts(
+    results: Sequence[dict],
+    rows: Sequence[dict],
+    columns: Sequence[Column],
+    group: Callable[[dict], str] = series.group_name,
+) -> list[LineChart | PanelChart | HeatMap | IntervalChart]:
+    """All charts for which the results of a sweep and the rows of its table have data."""
+    scores = select_curve_scores(results)
+    curves = [build_learning_curve(results, score, group) for score in scores]
+    others = [build_probe_chart(results, probe, dimension, group) for probe, dimension in PROBES]
+    others += [build_rate_chart(results, score, group) for score in scores]
+    curves, others = ([chart for chart in candidates if chart.series] for candidates in (curves, others))
+    return [
+        *curves,
+        *build_cost_panels(results, curves),
+        *build_training_panels(results, group),
+        *others,
+        *build_heat_maps(results, group),
+        *build_interval_charts(results, rows, columns),
+    ]
 
 
-def worth_a_curve(results: Sequence[dict]) -> list[Score]:
-    """Scores with curves: that by which runs are judged, its excess over the floor where it is known, the others."""
-    every = [score for score in series.scores(results) if score.chart]
-    first = list(dict.fromkeys(score.name for score in (every[0], series.judging(results)))) if every else []
-    return sorted(every, key=lambda score: first.index(score.name) if score.name in first else len(first))
+def select_curve_scores(results: Sequence[dict]) -> list[Score]:
+    """Scores with curves: first the one that runs are compared by, then its excess loss if known, then the others."""
+    scores = [score for score in series.collect_scores(results) if score.chart]
+    first = (
+        list(dict.fromkeys(score.name for score in (scores[0], series.select_primary_score(results)))) if scores else []
+    )
+    return sorted(scores, key=lambda score: first.index(score.name) if score.name in first else len(first))
 
 
-def axis(score: Score) -> str:
+def axis_title(score: Score) -> str:
     return f"{score.title} ({score.unit})" if score.unit else score.title
 
 
 AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
-LOGGED = {"loss": "training loss", "gradient_norm": "gradient norm", "learning_rate": "learning rate",
-          "tokens_per_second": "training tokens per second"}
+LOGGED_METRICS = {
+    "loss": "training loss",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "tokens_per_second": "training tokens per second",
+}
 
 
-def curve(results: Sequence[dict], value: str, topic: str, y: str, group=series.name_of, **more) -> Lines:
-    """What runs logged of `value`, by step, and along the other axes that they know their places on."""
-    seeds = series.histories([spent(result) for result in results], group)
-    by = {along: series.curves(seeds, along, value) for along in AXES}
-    lines = by["step"]
+def build_curve(
+    results: Sequence[dict], metric: str, topic: str, y: str, group=series.group_name, **fields
+) -> LineChart:
+    """A logged metric by step, and along the other axes that all runs have logged.
+
+    Args:
+        results: runs.
+        metric: its name in the history.
+        topic: of the chart.
+        y: the title of its y axis.
+        group: the name of a run's group.
+        **fields: other fields of the chart.
+    """
+    seeds = series.collect_histories([add_flops(result) for result in results], group)
+    lines_by_axis = {name: series.build_curves(seeds, name, metric) for name in AXES}
+    lines = lines_by_axis["step"]
     points = [(line.name, len(line.x)) for line in lines]
-    axes = [Axis(along.removeprefix("timed_"), AXES[along], [line.x for line in found]) for along, found in by.items()
-            if points and points == [(line.name, len(line.x)) for line in found]]
-    return Lines(value.removeprefix("eval_"), "step", topic, AXES["step"], y, lines, [], band=True,
-                 bounds=series.said(lines), axes=axes, **more)
+    axes = [
+        Axis(name.removeprefix("timed_"), AXES[name], [line.x for line in axis_lines])
+        for name, axis_lines in lines_by_axis.items()
+        if points and points == [(line.name, len(line.x)) for line in axis_lines]
+    ]
+    return LineChart(
+        metric.removeprefix("eval_"),
+        "step",
+        topic,
+        AXES["step"],
+        y,
+        lines,
+        [],
+        band=True,
+        bounds=series.describe_bounds(lines),
+        axes=axes,
+        **fields,
+    )
 
 
-def spent(result: dict) -> dict:
-    """The run with the FLOPs that it had spent in each record of its history, where they were counted; without gaps."""
-    each = result["flops"] and result["flops"] / result["steps"]
-    records = [record | {"flops": each * record["step"]} if each else record for record in result["history"]]
-    return result | {"history": [{name: value for name, value in record.items() if value is not None}
-                                 for record in records]}
+def add_flops(result: dict) -> dict:
+    """The run with the FLOPs spent so far in each record of its history, if known, and without missing values."""
+    per_step = result["flops"] and result["flops"] / result["steps"]
+    records = [record | {"flops": per_step * record["step"]} if per_step else record for record in result["history"]]
+    return result | {
+        "history": [{name: value for name, value in record.items() if value is not None} for record in records]
+    }
 
 
-def learning_curves(results: Sequence[dict], score: Score, group=series.name_of) -> Lines:
-    """A held-out score in the course of training, beside the optimum's where it is known and the same for all."""
-    chart = curve(results, f"eval_{score.name}", "Learning curves", axis(score), group, share=score.share)
-    best = series.optimum(results, score.name)
-    at = None if best is None else series.same(results, best)
-    if at is None or not chart.axes:
+def build_learning_curve(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
+    """A held-out score during training, with the floor if it is known and equal for all runs."""
+    chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, share=score.share)
+    floor = series.find_floor(results, score.name)
+    value = None if floor is None else series.find_shared_value(results, floor)
+    if floor is None or value is None or not chart.axes:
         return chart
-    return chart._replace(references=[Series(best.reference, [], [Estimate(at, None, None)] * 2)]).by(chart.axes[0])
+    reference = Series(floor.reference, [], [Estimate(value, None, None)] * 2)
+    return chart._replace(references=[reference]).replace_axis(chart.axes[0])
 
 
-def costs(results: Sequence[dict], charts: Sequence[Lines]) -> list[Panels]:
-    """The learning curve of the score that runs are judged by, along all that training costs."""
-    return [Panels(f"{chart.value}-by-cost", [chart.by(axis) for axis in chart.axes[1:]], again=True)
-            for chart in charts if chart.value == series.judging(results).name and len(chart.axes) > 1]
+def build_cost_panels(results: Sequence[dict], charts: Sequence[LineChart]) -> list[PanelChart]:
+    """The learning curve of the primary score along every cost of training."""
+    return [
+        PanelChart(f"{chart.y_name}-by-cost", [chart.replace_axis(axis) for axis in chart.axes[1:]], is_duplicate=True)
+        for chart in charts
+        if chart.y_name == series.select_primary_score(results).name and len(chart.axes) > 1
+    ]
 
 
-def training(results: Sequence[dict], group=series.name_of) -> list[Panels]:
-    """How training went: what was logged of every step."""
-    charts = [curve(results, value, "Training", title, group)._replace(value=f"training_{value}")
-              for value, title in LOGGED.items()]
+def build_training_panels(results: Sequence[dict], group=series.group_name) -> list[PanelChart]:
+    """The metrics that are logged at every step."""
+    charts = [
+        build_curve(results, metric, "Training", title, group)._replace(y_name=f"training_{metric}")
+        for metric, title in LOGGED_METRICS.items()
+    ]
     charts = [chart for chart in charts if chart.series]
-    return [Panels("training", charts)] if charts else []
+    return [PanelChart("training", charts)] if charts else []
 
 
-PROBES = {("agreement", "distance"): "words between subject and verb",
-          ("agreement", "attractors"): "nouns of the other number between subject and verb",
-          ("recall", "distance"): "sentence ends to the nearest other mention of the name"}
-CHANCE = {"agreement": 0.5}  # of two forms one is right
+PROBES = {
+    ("agreement", "distance"): "words between subject and verb",
+    ("agreement", "attractors"): "nouns of the other number between subject and verb",
+    ("recall", "distance"): "sentence ends to the nearest other mention of the name",
+}
+CHANCE = {"agreement": 0.5}  # one of two forms is correct
 
 
-def probe(results: Sequence[dict], name: str, by: str = "distance", group=series.name_of) -> Lines:
-    """Accuracy on a probe by class, beside the optimum's and chance's."""
-    lines, optimum = series.by_class(results, name, by, group)
+def build_probe_chart(
+    results: Sequence[dict], probe: str, dimension: str = "distance", group=series.group_name
+) -> LineChart:
+    """Accuracy on a probe by class, with the Bayes optimum and chance; arguments as in series.build_class_series."""
+    lines, optimum = series.build_class_series(results, probe, dimension, group)
     references = [optimum]
-    if name in CHANCE:
-        references.append(Series("chance", optimum.x, [Estimate(CHANCE[name], None, None)] * len(optimum.x)))
-    return Lines(name, by, name.capitalize(), PROBES[name, by], f"{name}: share of items right", lines,
-                 references, bounds=series.said(lines), share=True)
+    if probe in CHANCE:
+        references.append(Series("chance", optimum.x, [Estimate(CHANCE[probe], None, None)] * len(optimum.x)))
+    return LineChart(
+        probe,
+        dimension,
+        probe.capitalize(),
+        PROBES[probe, dimension],
+        f"{probe}: accuracy",
+        lines,
+        references,
+        bounds=series.describe_bounds(lines),
+        share=True,
+    )
 
 
-def rate_curves(results: Sequence[dict], score: Score, group=series.name_of) -> Lines:
-    """A score by the evaluation's masking rate, beside the optimum's own curve where it is known."""
-    lines, best = series.by_rate(results, score.name, group)
-    return Lines(score.name, "rate", "Evaluation at further masking rates", "masking rate of the evaluation (%)",
-                 axis(score), lines, [best] if best else [], bounds=series.said(lines), share=score.share)
+def build_rate_chart(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
+    """A score by the masking rate of the evaluation, with the floor's curve if it is known."""
+    lines, floor = series.build_rate_series(results, score.name, group)
+    return LineChart(
+        score.name,
+        "rate",
+        "Evaluation at other masking rates",
+        "masking rate of the evaluation (%)",
+        axis_title(score),
+        lines,
+        [floor] if floor else [],
+        bounds=series.describe_bounds(lines),
+        share=score.share,
+    )
 
 
-def heat(results: Sequence[dict], group=series.name_of) -> list[Heat]:
-    """How each group was trained by what it is evaluated at: the excess where it is known, else the first score."""
-    score = series.judging(results)
-    found = series.matrix(results, score.name, group)
-    if not found.rates or len({group(result) for result in results}) > len(found.groups):
+def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[HeatMap]:
+    """The primary score of each group at each masking rate of the evaluation."""
+    score = series.select_primary_score(results)
+    matrix = series.build_rate_matrix(results, score.name, group)
+    if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):
         return []
-    return [Heat(score.name, "Training by evaluation", axis(score), "masking rate of the evaluation (%)", "trained as",
-                 found, score.unit, score.better, score.form)]
+    return [
+        HeatMap(
+            score.name,
+            "Training by evaluation",
+            axis_title(score),
+            "masking rate of the evaluation (%)",
+            "trained as",
+            matrix,
+            score.unit,
+            score.better,
+            score.format,
+        )
+    ]
 
 
-def intervals(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]) -> list[Intervals]:
-    """Scores with curves that all runs have, with the excess in place of what it is of, and what the paper has too."""
-    scores = {score.name: score for score in worth_a_curve(results) if series.common(results, score)}
-    first, value = series.scores(results)[0].name, series.judging(results).name
-    judging = scores.keys() if value == first else scores.keys() - {first}
+def build_interval_charts(
+    results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]
+) -> list[IntervalChart]:
+    """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss."""
+    scores = {score.name: score for score in select_curve_scores(results) if series.is_common(results, score)}
+    first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
+    selected = scores.keys() if primary == first else scores.keys() - {first}
     names, charts = {column.name for column in columns}, []
-    for column in sorted(columns, key=lambda column: column.name != value):
-        if column.name in judging or f"{column.name}_paper" in names:
-            shown = [(label(row, columns), as_estimate(row[column.name]), row.get(f"{column.name}_paper"))
-                     for row in rows if row.get(column.name) is not None and not isinstance(row[column.name], str)]
-            charts.append(Intervals(column.name, column.title, column.form, shown,
-                                    column.name in scores and scores[column.name].share))
+    for column in sorted(columns, key=lambda column: column.name != primary):
+        if column.name in selected or f"{column.name}_paper" in names:
+            chart_rows = [
+                (row_label(row, columns), to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
+                for row in rows
+                if row.get(column.name) is not None and not isinstance(row[column.name], str)
+            ]
+            charts.append(
+                IntervalChart(
+                    column.name,
+                    column.title,
+                    column.format,
+                    chart_rows,
+                    column.name in scores and scores[column.name].share,
+                )
+            )
     return charts
 
 
-def label(row: dict, columns: Sequence[Column]) -> str:
-    """What a row of the table is of: its columns of text."""
-    return ", ".join(str(row[column.name]) for column in columns if not column.form and row.get(column.name))
+def row_label(row: dict, columns: Sequence[Column]) -> str:
+    """The name of a row of the table: its columns of text."""
+    return ", ".join(str(row[column.name]) for column in columns if not column.format and row.get(column.name))
 
 
-def as_estimate(value: float | Estimate) -> Estimate:
+def to_estimate(value: float | Estimate) -> Estimate:
     return value if isinstance(value, Estimate) else Estimate(value, None, None)

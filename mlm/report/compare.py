@@ -1,10 +1,11 @@
-"""Is A better than B? Differences of a held-out score over seeds, and over seeds and held-out rows at once.
+"""Is A better than B? Differences of a held-out score over seeds, and over seeds and held-out examples together.
 
-Claims that were named before the runs are tested one by one; that of the best against each other group, which the same
-runs have picked, against all pairs that could have been picked.
+Claims that the experiment planned are tested one by one. The best group is selected on the same runs, so its tests are
+corrected for all pairs that could have been selected.
 
-Letters in array names: S seeds, N held-out rows, C columns of the score, R resamples.
+Letters in array names: S seeds, N held-out examples, C columns of the score, R resamples.
 """
+
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,20 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from mlm.base.estimates import FUNCTIONS, Estimate, OverRows, Score, estimate, scores_of
-from mlm.report.rows import alike
+from mlm.base.estimates import SCORE_FUNCTIONS, Estimate, ExampleInterval, Score, estimate_mean, read_scores
+from mlm.report.evaluation_sets import are_comparable
 from mlm.report.table import Column
 
 RESAMPLES = 10_000
-CHUNK = 2**24  # weights drawn at a time
-FEWEST = 5     # seeds for the Multi-Bootstrap: its 95% misses no difference in 21, 15, 8, 6% with 2, 3, 5, 10 of them
+MAX_CHUNK_VALUES = 2**24  # resampling weights that are held in memory
+MIN_SEEDS = 5  # for the Multi-Bootstrap: its 95% interval excludes a true zero in 21, 15, 8, 6% with 2, 3, 5, 10 seeds
 
 
 class Difference(NamedTuple):
-    """A's score less B's (in the score's unit), its 95% interval, and the one-sided p-value of "A is better".
-
-    p is the chance of what was seen, or of more, if A were no better than B.
-    """
+    """A's score minus B's in the score's unit, its 95% interval, and the one-sided p-value of "A is better"."""
 
     mean: float
     low: float
@@ -33,21 +31,21 @@ class Difference(NamedTuple):
     p: float
 
 
-class OverBoth(Estimate):
-    """A difference of groups of seeds, of which seeds and rows are resampled."""
+class SeedExampleInterval(Estimate):
+    """A difference between groups of seeds, with seeds and examples resampled."""
 
     __slots__ = ()
-    of, how = "95% interval over seeds and rows", f"multi-bootstrap, from {FEWEST} seeds on"
+    bounds_title, bounds_method = "95% interval over seeds and examples", f"multi-bootstrap, from {MIN_SEEDS} seeds on"
 
 
-class Pair(NamedTuple):
-    """Two groups of runs that were judged on the same rows: their seeds, paired where they share them.
+class GroupPair(NamedTuple):
+    """Two groups of runs that were evaluated on the same examples.
 
-    ?_SxNxC: what each row gives to each of the score's columns.
+    ?_SxNxC: the value of each example in each of the score's columns.
     """
 
     score: Score
-    paired: bool
+    paired: bool  # whether both groups have the same seeds, in the same order
     a_SxNxC: np.ndarray
     b_SxNxC: np.ndarray
 
@@ -55,138 +53,174 @@ class Pair(NamedTuple):
     def seeds(self) -> tuple[int, int]:
         return len(self.a_SxNxC), len(self.b_SxNxC)
 
-    def values(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(of_sums(self.score, found_SxNxC.sum(1)) for found_SxNxC in (self.a_SxNxC, self.b_SxNxC))
+    def compute_values(self) -> tuple[np.ndarray, np.ndarray]:
+        return compute_score(self.score, self.a_SxNxC.sum(1)), compute_score(self.score, self.b_SxNxC.sum(1))
 
-    def mean(self) -> float:
-        value_a_S, value_b_S = self.values()
+    def mean_difference(self) -> float:
+        value_a_S, value_b_S = self.compute_values()
         return float(value_a_S.mean() - value_b_S.mean())
 
-    def differences(self) -> np.ndarray | None:
-        """A's less B's by seed; None where fewer than two are shared, which no test can do without."""
-        value_a_S, value_b_S = self.values()
+    def paired_differences(self) -> np.ndarray | None:
+        """A's score minus B's by seed; None without two paired seeds, which a test needs."""
+        value_a_S, value_b_S = self.compute_values()
         return value_a_S - value_b_S if self.paired and len(value_a_S) > 1 else None
 
 
-def judged(run: Mapping) -> Score:
-    """What runs are compared by: the first of their scores."""
-    return scores_of(run)[0]
+def primary_score(run: Mapping) -> Score:
+    """The score that runs are compared by: the first."""
+    return read_scores(run)[0]
 
 
-def claims(groups: Mapping[str, Sequence[dict]],
-           named: Iterable[tuple[str, str]] | None = None) -> tuple[list[dict], Sequence[Column]]:
-    """A table of claims "the first is better than the second", as an experiment's `table` gives it.
+def build_claims_table(
+    groups: Mapping[str, Sequence[dict]], planned: Iterable[tuple[str, str]] | None = None
+) -> tuple[list[dict], Sequence[Column]]:
+    """A table (rows, columns) of claims "the first group is better than the second".
 
-    groups: runs by name. named: the claims that the experiment made beforehand, pairs of names; those of groups that
-    are not there are left out. Below them the best group is held against each other one that was judged alike.
+    After the planned claims, the best group is compared with every other one that was evaluated on the same examples.
+
+    Args:
+        groups: runs by the name of their group.
+        planned: claims that the experiment makes in advance, as pairs of names; those of missing groups are left out.
     """
-    there = [(a, b) for a, b in dict.fromkeys(named or ()) if a in groups and b in groups]
-    pairs = {names: match(*(groups[name] for name in names)) for names in there}
-    rows = [{"better": a, "worse": b, "chosen": "beforehand", **told(pair), **tested(pair)}
-            for (a, b), pair in pairs.items() if pair]
-    said = [of_named(sum("p" in row or "both_p" in row for row in rows))] if rows else []
-    if apart := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
-        said.append(f"Not compared, as they were not judged on the same rows by the same score: {', '.join(apart)}.")
+    claims = [(a, b) for a, b in dict.fromkeys(planned or ()) if a in groups and b in groups]
+    pairs = {names: match_groups(*(groups[name] for name in names)) for names in claims}
+    rows = [
+        {"better": a, "worse": b, "selection": "planned", **difference_cells(pair), **test_cells(pair)}
+        for (a, b), pair in pairs.items()
+        if pair
+    ]
+    notes = [describe_planned_tests(sum("p" in row or "seeds_and_examples_p" in row for row in rows))] if rows else []
+    if incomparable := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
+        notes.append(f"Not compared, since their examples or scores differ: {', '.join(incomparable)}.")
     counts = []
-    for family in families(groups):
-        found = {names: pair for names, pair in against_best(groups, family).items() if names not in pairs}
-        p, count = corrected(groups, family)
-        rows += [{"better": a, "worse": b, "chosen": "as the best", **told(pair)}
-                 | ({"corrected_p": p[frozenset((a, b))]} if frozenset((a, b)) in p else {})
-                 for (a, b), pair in found.items()]
-        counts += [count] if found else []
-    said += [of_picked(counts)] if counts else []
-    made = columns(judged(next(iter(groups.values()))[0]), " ".join(said))
-    return rows, [column for column in made if any(column.name in row for row in rows)]
+    for family in group_comparable(groups):
+        new_pairs = {names: pair for names, pair in pair_with_best(groups, family).items() if names not in pairs}
+        p, count = compute_holm_p(groups, family)
+        rows += [
+            {"better": a, "worse": b, "selection": "best", **difference_cells(pair)}
+            | ({"corrected_p": p[frozenset((a, b))]} if frozenset((a, b)) in p else {})
+            for (a, b), pair in new_pairs.items()
+        ]
+        counts += [count] if new_pairs else []
+    notes += [describe_selected_tests(counts)] if counts else []
+    columns = build_columns(primary_score(next(iter(groups.values()))[0]), " ".join(notes))
+    return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
-def columns(score: Score, said: str) -> list[Column]:
-    """The columns of a table of claims about a score; said: below it."""
+def build_columns(score: Score, note: str) -> list[Column]:
+    """The columns of a table of claims about a score; note: below the table."""
     unit = f" ({score.unit.split()[0]})" if score.unit else ""
-    return [Column("better", "better"), Column("worse", "than"), Column("chosen", "chosen", note=said),
-            Column("seeds", "seeds"), Column("difference", f"difference{unit}", "+.4f"),
-            Column("over_seeds", "over paired seeds", "+.4f"), Column("p", "its p, one-sided (Student)", ".2g"),
-            Column("both", "over seeds and rows", "+.4f"), Column("both_p", "its p", ".2g"),
-            Column("over_rows", "over rows alone", "+.4f"), Column("corrected_p", "p for a picked best (Holm)", ".2g")]
+    return [
+        Column("better", "better"),
+        Column("worse", "than"),
+        Column("selection", "claim", note=note),
+        Column("seeds", "seeds"),
+        Column("difference", f"difference{unit}", "+.4f"),
+        Column("over_seeds", "over paired seeds", "+.4f"),
+        Column("p", "p, one-sided (Student)", ".2g"),
+        Column("over_seeds_and_examples", "over seeds and examples", "+.4f"),
+        Column("seeds_and_examples_p", "p, one-sided (Multi-Bootstrap)", ".2g"),
+        Column("over_examples", "over examples only", "+.4f"),
+        Column("corrected_p", "p of the selected best (Holm)", ".2g"),
+    ]
 
 
-def of_named(tests: int) -> str:
-    return "Beforehand: what the experiment itself names." + (
-        f" Their {tests} p are each its own: were no claim true, some p would be below 0.05 in up to "
-        f"{min(1, 0.05 * tests):.0%} of such tables all the same." if tests > 1 else "")
+def describe_planned_tests(num_tests: int) -> str:
+    """The note below the table about planned claims."""
+    return "Planned: a claim that the experiment makes in advance." + (
+        f" The {num_tests} p-values are not corrected: even if no claim were true, one of them would be below 0.05 in "
+        f"up to {min(1, 0.05 * num_tests):.0%} of such tables."
+        if num_tests > 1
+        else ""
+    )
 
 
-def of_picked(counts: Sequence[int]) -> str:
-    """counts: how many pairs can be tested of each family, judged alike, of which there is a best."""
+def describe_selected_tests(counts: Sequence[int]) -> str:
+    """The note below the table about the best group; counts: how many pairs of each family can be tested."""
     pairs = " and ".join(str(count) for count in dict.fromkeys(counts) if count > 1)
-    return ("As the best: picked on the same runs, which makes its lead look larger than it is"
-            + (f"; p is two-sided, and Holm's over all {pairs} pairs that could have been picked"
-               f"{', judged alike' if pairs.count(' ') else ''}." if pairs else
-               "; p is two-sided." if any(counts) else "; no test without two seeds."))
+    return "Best: selected on the same runs, which exaggerates its lead" + (
+        f"; p is two-sided, with Holm's correction for all {pairs} pairs that could have been selected"
+        f"{', one family for each set of examples' if pairs.count(' ') else ''}."
+        if pairs
+        else "; p is two-sided."
+        if any(counts)
+        else "; no test without two seeds."
+    )
 
 
-def told(pair: Pair) -> dict:
-    """The cells of any claim: its difference, and of how many seeds it is."""
-    one, other = pair.seeds
-    seeds = f"{one} paired" if pair.paired and one > 1 else "1 seed" if pair.paired else f"{one} and {other}"
-    testable = pair.differences() is not None or min(pair.seeds) >= FEWEST
-    return {"seeds": seeds if testable else f"{seeds}: no test", "difference": pair.mean()}
+def difference_cells(pair: GroupPair) -> dict:
+    """The cells of any claim: its difference and the number of seeds."""
+    seeds_a, seeds_b = pair.seeds
+    seeds = (
+        f"{seeds_a} paired" if pair.paired and seeds_a > 1 else "1 seed" if pair.paired else f"{seeds_a} and {seeds_b}"
+    )
+    is_testable = pair.paired_differences() is not None or min(pair.seeds) >= MIN_SEEDS
+    return {"seeds": seeds if is_testable else f"{seeds}: no test", "difference": pair.mean_difference()}
 
 
-def tested(pair: Pair) -> dict:
-    """The cells of a claim that was named beforehand, as far as its seeds carry them."""
-    row, difference_S, better = {}, pair.differences(), pair.score.better
+def test_cells(pair: GroupPair) -> dict:
+    """The test results of a planned claim; which ones depends on the number of seeds."""
+    row, difference_S, better = {}, pair.paired_differences(), pair.score.better
     if difference_S is not None:
-        p = float(student(difference_S))
-        row = {"over_seeds": estimate(difference_S), "p": p / 2 if better * difference_S.mean() > 0 else 1 - p / 2}
-    if min(pair.seeds) >= FEWEST or pair.seeds == (1, 1):
+        p = float(student_p(difference_S))
+        row = {"over_seeds": estimate_mean(difference_S), "p": p / 2 if better * difference_S.mean() > 0 else 1 - p / 2}
+    if min(pair.seeds) >= MIN_SEEDS or pair.seeds == (1, 1):
         mean, low, high, p = multi_bootstrap(pair.a_SxNxC, pair.b_SxNxC, pair.score, paired=pair.paired)
-        alone = pair.seeds == (1, 1)
-        row |= {"over_rows": OverRows(mean, low, high)} if alone else {
-            "both": OverBoth(mean, low, high), "both_p": p}
+        row |= (
+            {"over_examples": ExampleInterval(mean, low, high)}
+            if pair.seeds == (1, 1)
+            else {"over_seeds_and_examples": SeedExampleInterval(mean, low, high), "seeds_and_examples_p": p}
+        )
     return row
 
 
-def families(groups: Mapping[str, Sequence[dict]]) -> list[list[str]]:
-    """The groups that were judged alike, those with their columns at hand alone."""
-    found: list[list[str]] = []
+def group_comparable(groups: Mapping[str, Sequence[dict]]) -> list[list[str]]:
+    """Families of groups that were evaluated on the same examples; groups without saved columns are left out."""
+    families: list[list[str]] = []
     for name, runs in groups.items():
-        if match(runs, runs):
-            family = next((names for names in found if match(groups[names[0]], runs)), [])
-            found += [] if family else [family]
+        if match_groups(runs, runs):
+            family = next((names for names in families if match_groups(groups[names[0]], runs)), [])
+            families += [] if family else [family]
             family.append(name)
-    return found
+    return families
 
 
-def against_best(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[tuple[str, str], Pair]:
-    """The best group of a family beside each other one, from the next best to the worst."""
-    score = judged(groups[family[0]][0])
-    best, *others = sorted(family, key=lambda name: -score.better * float(np.mean(
-        [run["evaluation"][score.name] for run in groups[name]])))
-    return {(best, name): match(groups[best], groups[name]) for name in others}
+def pair_with_best(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[tuple[str, str], GroupPair]:
+    """The best group of a family paired with each other one, from the second best to the worst."""
+    score = primary_score(groups[family[0]][0])
+    best, *others = sorted(
+        family, key=lambda name: -score.better * float(np.mean([run["evaluation"][score.name] for run in groups[name]]))
+    )
+    pairs = {(best, name): match_groups(groups[best], groups[name]) for name in others}
+    return {names: pair for names, pair in pairs.items() if pair is not None}
 
 
-def corrected(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> tuple[dict[frozenset, float], int]:
-    """Holm's p of every pair of a family that can be tested, two-sided, and how many those are."""
-    found = {frozenset(names): match(*(groups[name] for name in names)).differences()
-             for names in itertools.combinations(family, 2)}
-    p = {names: float(student(difference_S)) for names, difference_S in found.items() if difference_S is not None}
-    return dict(zip(p, holm(np.array(list(p.values()))).tolist(), strict=True)), len(p)
+def compute_holm_p(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> tuple[dict[frozenset, float], int]:
+    """Holm's two-sided p of every pair of a family that can be tested, and the number of these pairs."""
+    differences = {
+        frozenset(names): pair.paired_differences()
+        for names in itertools.combinations(family, 2)
+        if (pair := match_groups(*(groups[name] for name in names))) is not None
+    }
+    p = {
+        names: float(student_p(difference_S)) for names, difference_S in differences.items() if difference_S is not None
+    }
+    return dict(zip(p, holm_p(np.array(list(p.values()))).tolist(), strict=True)), len(p)
 
 
-def student(difference_xS: np.ndarray) -> np.ndarray:
-    """The two-sided p of Student's test that paired seeds do not differ; 1 where they are too much alike for a test."""
-    seeds = difference_xS.shape[-1]
-    error_x = difference_xS.std(-1, ddof=1) / np.sqrt(seeds)
+def student_p(difference_xS: np.ndarray) -> np.ndarray:
+    """The two-sided p of Student's test on paired seeds; 1 if all differences are equal."""
+    num_seeds = difference_xS.shape[-1]
+    error_x = difference_xS.std(-1, ddof=1) / np.sqrt(num_seeds)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_x = difference_xS.mean(-1) / error_x
-    return np.where(np.isfinite(t_x), 2 * special.stdtr(seeds - 1, -np.abs(t_x)), 1.0)
+    return np.where(np.isfinite(t_x), 2 * special.stdtr(num_seeds - 1, -np.abs(t_x)), 1.0)
 
 
-def holm(p_xP: np.ndarray) -> np.ndarray:
-    """The p of P tests, such that where none is true any at all is below 0.05 in at most 5% of cases (Holm 1979).
+def holm_p(p_xP: np.ndarray) -> np.ndarray:
+    """The p-values of P tests with Holm's correction (Holm 1979), which controls the family-wise error rate.
 
-    The smallest times P, the next times P - 1, and so on, none below the one before it.
+    The smallest is multiplied by P, the next by P - 1, and so on; none is below the previous one.
     """
     order_xP = np.argsort(p_xP, axis=-1)
     count = p_xP.shape[-1]
@@ -195,63 +229,79 @@ def holm(p_xP: np.ndarray) -> np.ndarray:
     return np.take_along_axis(sorted_xP, np.argsort(order_xP, axis=-1), -1)
 
 
-def multi_bootstrap(a_SxNxC: np.ndarray, b_SxNxC: np.ndarray, score: Score, *, paired: bool,
-                    resamples: int = RESAMPLES, seed: int = 0) -> Difference:
-    """The Multi-Bootstrap (Sellam et al. 2022, arXiv 2106.16163): seeds and held-out rows are both resampled.
+def multi_bootstrap(
+    a_SxNxC: np.ndarray, b_SxNxC: np.ndarray, score: Score, *, paired: bool, resamples: int = RESAMPLES, seed: int = 0
+) -> Difference:
+    """The Multi-Bootstrap (Sellam et al. 2022, arXiv 2106.16163), which resamples seeds and held-out examples.
 
-    Each resample draws rows, the same for A and B, and seeds: the same for both if `paired`, else each its own. A
-    group's value is the mean over its seeds of the score of the drawn rows. The interval holds the middle 95% of the
-    differences, p is the share of them in which A is not better, at least 1/resamples. Few seeds understate what seeds
-    add: with S of them the variance over seeds comes out (S-1)/S of what it is, and with one it is left out.
+    Each resample draws examples, the same for A and B, and seeds, the same for A and B if `paired`. A group's value is
+    the mean over its seeds of the score of the resampled examples. The interval holds the middle 95% of the
+    differences; p is the share of resamples in which A is not better, at least 1/resamples. With S seeds the variance
+    over seeds is underestimated by the factor (S-1)/S; with one seed it is left out.
 
-    ?_SxNxC: what each row gives to each of the score's columns, the last of which is the same for every run.
+    Args:
+        a_SxNxC, b_SxNxC: the value of each example in each of the score's columns; the last column is the same for all.
+        score: the score.
+        paired: whether A and B have the same seeds, in the same order.
+        resamples: their number.
+        seed: of the random draws.
     """
     a_SxNxC, b_SxNxC = np.asarray(a_SxNxC, np.float64), np.asarray(b_SxNxC, np.float64)
     if paired and len(a_SxNxC) != len(b_SxNxC):
-        raise ValueError(f"paired seeds, yet {len(a_SxNxC)} of A and {len(b_SxNxC)} of B")
-    rng, rows, differences = np.random.default_rng(seed), a_SxNxC.shape[1], []
-    for start in range(0, resamples, size := max(1, CHUNK // rows)):
+        raise ValueError(f"paired groups need equally many seeds: A has {len(a_SxNxC)}, B has {len(b_SxNxC)}")
+    rng, num_examples, differences = np.random.default_rng(seed), a_SxNxC.shape[1], []
+    for start in range(0, resamples, size := max(1, MAX_CHUNK_VALUES // num_examples)):
         count = min(size, resamples - start)
-        row_RxN, a_RxS = draws(rng, rows, count), draws(rng, len(a_SxNxC), count) / len(a_SxNxC)
-        b_RxS = a_RxS if paired else draws(rng, len(b_SxNxC), count) / len(b_SxNxC)
-        value_a_SxR, value_b_SxR = of_sums(score, row_RxN @ a_SxNxC), of_sums(score, row_RxN @ b_SxNxC)
+        example_RxN, a_RxS = draw_counts(rng, num_examples, count), draw_counts(rng, len(a_SxNxC), count) / len(a_SxNxC)
+        b_RxS = a_RxS if paired else draw_counts(rng, len(b_SxNxC), count) / len(b_SxNxC)
+        value_a_SxR, value_b_SxR = (
+            compute_score(score, example_RxN @ a_SxNxC),
+            compute_score(score, example_RxN @ b_SxNxC),
+        )
         differences.append((a_RxS * value_a_SxR.T).sum(1) - (b_RxS * value_b_SxR.T).sum(1))
     difference_R = np.concatenate(differences)
     low, high = np.quantile(difference_R, (0.025, 0.975))
-    mean = of_sums(score, a_SxNxC.sum(1)).mean() - of_sums(score, b_SxNxC.sum(1)).mean()
+    mean = compute_score(score, a_SxNxC.sum(1)).mean() - compute_score(score, b_SxNxC.sum(1)).mean()
     p = max(float((score.better * difference_R <= 0).mean()), 1 / resamples)
     return Difference(float(mean), float(low), float(high), p)
 
 
-def of_sums(score: Score, sums_xC: np.ndarray) -> np.ndarray:
-    """The score of sums whose last axis are its columns."""
-    return FUNCTIONS[score.of](*np.moveaxis(sums_xC, -1, 0))
+def compute_score(score: Score, sums_xC: np.ndarray) -> np.ndarray:
+    """The score of sums over examples; the last axis holds its columns."""
+    return SCORE_FUNCTIONS[score.function](*np.moveaxis(sums_xC, -1, 0))
 
 
-def draws(rng: np.random.Generator, n: int, resamples: int) -> np.ndarray:
-    """How often each of n is drawn, in n draws with replacement: resamples x n."""
-    place_RxN = rng.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
-    return np.bincount(place_RxN.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
+def draw_counts(rng: np.random.Generator, n: int, resamples: int) -> np.ndarray:
+    """How often each of n items occurs in n draws with replacement: resamples x n."""
+    index_RxN = rng.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
+    return np.bincount(index_RxN.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
 
 
-def match(a: Sequence[dict], b: Sequence[dict]) -> Pair | None:
-    """Two groups of runs side by side in the columns of what they are judged by.
+def match_groups(a: Sequence[dict], b: Sequence[dict]) -> GroupPair | None:
+    """Two groups of runs with the columns of their primary score.
 
-    None where those are missing, or of other rows or masks, or where the groups are judged by different scores. Runs
-    are paired where two seeds or more are shared, or where each group has the same one seed.
+    None if columns are missing, or if examples, masks or primary scores differ. Runs are paired if the groups share at
+    least two seeds, or if each group has the same single seed.
     """
-    score = judged(a[0])
-    if any(judged(run).name != score.name or held_out(run) is None or not alike(a[0], run) for run in (*a, *b)):
+    score = primary_score(a[0])
+    if any(
+        primary_score(run).name != score.name or score_columns(run) is None or not are_comparable(a[0], run)
+        for run in (*a, *b)
+    ):
         return None
-    of_a, of_b = ({run["config"]["seed"]: held_out(run) for run in runs} for runs in (a, b))
-    shared = sorted(of_a.keys() & of_b.keys())
-    paired = len(shared) > 1 or of_a.keys() == of_b.keys()
-    return Pair(score, paired, *(np.array([of[seed] for seed in (shared if paired else of)]) for of in (of_a, of_b)))
+    columns_a, columns_b = ({run["config"]["seed"]: score_columns(run) for run in runs} for runs in (a, b))
+    shared = sorted(columns_a.keys() & columns_b.keys())
+    paired = len(shared) > 1 or columns_a.keys() == columns_b.keys()
+    return GroupPair(
+        score,
+        paired,
+        *(np.array([columns[seed] for seed in (shared if paired else columns)]) for columns in (columns_a, columns_b)),
+    )
 
 
-def held_out(run: Mapping) -> np.ndarray | None:
-    """The columns, NxC in float64, of the score that a run is judged by; None where they are missing."""
-    kept, names = run["held_out"], judged(run).columns
-    if kept is None or not kept.keys() >= set(names):
+def score_columns(run: Mapping) -> np.ndarray | None:
+    """The columns of a run's primary score, NxC in float64; None if they are missing."""
+    held_out, names = run["held_out"], primary_score(run).columns
+    if held_out is None or not held_out.keys() >= set(names):
         return None
-    return np.stack([np.asarray(kept[name], np.float64) for name in names], axis=-1)
+    return np.stack([np.asarray(held_out[name], np.float64) for name in names], axis=-1)

@@ -1,200 +1,285 @@
-"""Columns of what trained runs were asked since: a column for the same texts or tasks alone, a number for all seeds or
-none."""
+"""Table columns for the evaluations of trained runs (evaluations.json).
+
+A column holds results on identical texts or tasks; a group has a number in it only if all its seeds were evaluated.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base.estimates import PERCENT, REAL, SHARE, Estimate, Score, estimate
+from mlm.base.estimates import FRACTION, PERCENT, UNBOUNDED, Estimate, Score, estimate_mean
 from mlm.report import series
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
-PROBES = (Column("near", "agreement, 1-3 words", ".3f"), Column("far", "agreement, 9-16 words", ".3f"),
-          Column("recall", "name recall", ".3f"))
-# For what a fine-tuning sets; else as it is set.
-WORDS = {"finetune.trainable_layers=0": "head alone", "finetune.trainable_layers=1": "last layer",
-         "from_scratch": "nothing pretrained"}
+PROBES = (
+    Column("near", "agreement, 1-3 words", ".3f"),
+    Column("far", "agreement, 9-16 words", ".3f"),
+    Column("recall", "name recall", ".3f"),
+)
+# Titles of settings of a fine-tuning; other settings are shown as they are.
+VARIANT_TITLES = {
+    "finetune.trainable_layers=0": "head only",
+    "finetune.trainable_layers=1": "last layer",
+    "from_scratch": "no pretraining",
+}
 
 
-class Text(NamedTuple):
-    """What a run can be asked: the column of the table, what it is called there, the SHA-256 of all that was asked, and
-    how its numbers are written and bounded."""
+class EvaluationKey(NamedTuple):
+    """An evaluation that runs can have in common."""
 
-    column: str
+    column: str  # key of the table's column
     title: str
-    sha256: str
-    form: str = ".1f"
-    within: tuple[float, float] = PERCENT
+    sha256: str  # of the texts and settings of the evaluation
+    format: str = ".1f"
+    bounds: tuple[float, float] = PERCENT  # lowest and highest possible value
 
 
-class Answer(NamedTuple):
-    """What a run answered: the value, its standard error over what was asked, and how much that was; what of it came to
-    nothing; the values that it is the mean of; and what is known without a model, by whose it is."""
+class EvaluationValue(NamedTuple):
+    """The result of an evaluation of one run."""
 
     value: float
-    error: float | None
-    about: str
-    failed: tuple[str, ...] = ()
-    values: tuple[float, ...] = ()
-    references: tuple[tuple[str, float], ...] = ()
+    error: float | None  # standard error over examples
+    description: str  # of the evaluation, for the note below the table
+    failed: tuple[str, ...] = ()  # fine-tunings without success
+    values: tuple[float, ...] = ()  # over fine-tuning seeds, whose mean is `value`
+    references: tuple[tuple[str, float], ...] = ()  # values that need no model, by name
 
 
-def answers(result: dict) -> Iterator[tuple[Text, Answer]]:
-    """What a run was asked of sentences, and of each suite of minimal pairs, by PLL-word-l2r; what it gave once
-    fine-tuned; how alike states and sentences are; and tasks put as a cloze."""
-    held = result["answers"].get("sentences", {}).get("all")
-    if held:
-        values = held[METRIC]
-        yield (Text("pseudo_perplexity", "pseudo-perplexity per word", held["sha256"], ".2f", REAL),
-               Answer(values["word_perplexity"], values["word_perplexity_se"] if held["sentences"] > 1 else None,
-                      f"{held['sentences']:,} sentences"))
-    for suite in result["summary"].get("pairs", {}).values():
+def iterate_evaluations(result: dict) -> Iterator[tuple[EvaluationKey, EvaluationValue]]:
+    """All evaluations of a run: pseudo-perplexity and minimal pairs by PLL-word-l2r, fine-tuned tasks, embeddings and
+    prompts.
+    """
+    evaluation = result["evaluations"].get("pseudo_likelihood", {}).get("all")
+    if evaluation:
+        values = evaluation[METRIC]
+        yield (
+            EvaluationKey("pseudo_perplexity", "pseudo-perplexity per word", evaluation["sha256"], ".2f", UNBOUNDED),
+            EvaluationValue(
+                values["word_perplexity"],
+                values["word_perplexity_se"] if evaluation["sentences"] > 1 else None,
+                f"{evaluation['sentences']:,} sentences",
+            ),
+        )
+    for suite in result["summary"].get("minimal_pairs", {}).values():
         overall = suite["overall"]
-        yield (Text(f"pairs_{suite['suite']}", f"{suite['suite']}: pairs right (%)", suite["sha256"]),
-               Answer(100 * overall[f"{METRIC}_accuracy"], None,
-                      f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms"))
-    for task in result["summary"].get("tasks", {}).values():
-        yield tuned(result, task)
-    yield from embeddings(result)
-    yield from prompts(result)
+        yield (
+            EvaluationKey(f"pairs_{suite['suite']}", f"{suite['suite']}: accuracy on pairs (%)", suite["sha256"]),
+            EvaluationValue(
+                100 * overall[f"{METRIC}_accuracy"],
+                None,
+                f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms",
+            ),
+        )
+    for task in result["summary"].get("finetuned_tasks", {}).values():
+        yield read_finetuned_task(result, task)
+    yield from iterate_embeddings(result)
+    yield from iterate_prompts(result)
 
 
-def tuned(result: dict, task: dict) -> tuple[Text, Answer]:
-    """The score of a task (mlm/evaluation/finetuned_tasks.py) on dev: the mean over fine-tuning seeds; of one, its error over
-    rows."""
-    score, variant, seeds = Score(**task["score"]), task["variant"].split(), task["seeds"]
-    unit, form, within = (100, ".1f", PERCENT) if score.share else (1, score.form, REAL)
+def read_finetuned_task(result: dict, task: dict) -> tuple[EvaluationKey, EvaluationValue]:
+    """The score of a task (mlm/evaluation/finetuned_tasks.py) on dev: the mean over fine-tuning seeds.
+
+    The standard error over examples is given for a single seed.
+    """
+    variant: list[str] = task["variant"].split()
+    score, seeds = Score(**task["score"]), task["seeds"]
+    factor, form, bounds = (100, ".1f", PERCENT) if score.share else (1, score.format, UNBOUNDED)
     name = "_".join((f"task_{task['task']}", *variant))
-    title = (", ".join((task["title"], *(WORDS.get(word, word) for word in variant)))
-             + f": {score.title.removeprefix('held-out ')}" + (" (%)" if score.share else ""))
-    trials = (f"the best of {task['trials']} trials (learning rate x epochs x batch size)" if task["trials"] > 1
-              else "one trial")
-    about = f"dev, {'mean of ' if len(seeds) > 1 else ''}{many(len(seeds), 'fine-tuning seed')}, {trials}"
+    title = (
+        ", ".join((task["title"], *(VARIANT_TITLES.get(word, word) for word in variant)))
+        + f": {score.title.removeprefix('held-out ')}"
+        + (" (%)" if score.share else "")
+    )
+    trials = (
+        f"the best of {task['trials']} trials (learning rate x epochs x batch size)"
+        if task["trials"] > 1
+        else "one trial"
+    )
+    description = f"dev, {'mean of ' if len(seeds) > 1 else ''}{format_count(len(seeds), 'fine-tuning seed')}, {trials}"
     run = Path(result["config"]["workdir"]).name
-    return (Text(name, title, task["sha256"], form, within),
-            Answer(unit * sum(task["values"]) / len(seeds), unit * task["error"] if "error" in task else None,
-                   f"{about}; {task['note']}" if task["note"] else about,
-                   tuple(f"{run} s{seed}" for seed in task["failed"]), tuple(unit * value for value in task["values"]),
-                   tuple((name, unit * value) for name, value in task["references"].items())))
+    return (
+        EvaluationKey(name, title, task["sha256"], form, bounds),
+        EvaluationValue(
+            factor * sum(task["values"]) / len(seeds),
+            factor * task["error"] if "error" in task else None,
+            f"{description}; {task['note']}" if task["note"] else description,
+            tuple(f"{run} s{seed}" for seed in task["failed"]),
+            tuple(factor * value for value in task["values"]),
+            tuple((name, factor * value) for name, value in task["references"].items()),
+        ),
+    )
 
 
-def apart(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
-    """For each of its config.downstream.variants a run with what it was fine-tuned for in that one, as if it were the
-    recipe; its "variant" says which: by the name of its last word among `names`, where it alone ends so, or as it is.
+def split_variants(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
+    """For each of config.downstream.variants, a copy of the run that has only the results of this variant.
+
+    Its "variant" is the name of the variant: its last setting by `names`, if no other variant ends with it, or else the
+    variant itself.
     """
     folder, _, run = result["config"]["workdir"].rpartition("/")
     variants = [variant.split() or [""] for variant in result["config"]["downstream.variants"].split(",")]
     for words in variants:
-        alone = [other[-1] for other in variants].count(words[-1]) == 1
-        called = names.get(words[-1], " ".join(words)) if alone else " ".join(words)
-        tasks = {name: task | {"variant": ""} for name, task in result["summary"].get("tasks", {}).items()
-                 if task["variant"] == " ".join(words)}
-        yield result | {"variant": called, "summary": result["summary"] | {"tasks": tasks},
-                        "config": result["config"] | {"workdir": f"{folder}/{called} {run}"}}
+        is_unique = [other[-1] for other in variants].count(words[-1]) == 1
+        variant_name = names.get(words[-1], " ".join(words)) if is_unique else " ".join(words)
+        tasks = {
+            name: task | {"variant": ""}
+            for name, task in result["summary"].get("finetuned_tasks", {}).items()
+            if task["variant"] == " ".join(words)
+        }
+        yield result | {
+            "variant": variant_name,
+            "summary": result["summary"] | {"finetuned_tasks": tasks},
+            "config": result["config"] | {"workdir": f"{folder}/{variant_name} {run}"},
+        }
 
 
-def many(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def embeddings(result: dict) -> Iterator[tuple[Text, Answer]]:
-    """How alike states of held-out text are, and how well embeddings tell how alike sentences are, at the last layer.
-    """
-    if held := result["answers"].get("embeddings", {}).get("held-out"):
-        last, about = held["layers"][-1], f"{held['words']:,} words in {held['rows']:,} held-out rows"
+def iterate_embeddings(result: dict) -> Iterator[tuple[EvaluationKey, EvaluationValue]]:
+    """Anisotropy of held-out states, and how well embeddings predict sentence similarity, at the last layer."""
+    if evaluation := result["evaluations"].get("anisotropy", {}).get("held-out"):
+        last = evaluation["layers"][-1]
+        description = f"{evaluation['words']:,} words in {evaluation['examples']:,} held-out examples"
         for name, title in GEOMETRY.items():
-            yield Text(name, title, held["sha256"], ".3f", REAL), Answer(last[name], last[f"{name}_se"], about)
-    for split, found in result["answers"].get("sts", {}).items():
-        for read, values in {"static": found["static"], **found["layers"][-1]}.items():
-            yield (Text(f"{split.replace('/', '_')}_{read}", f"{split}: Spearman of {READS[read]}", found["sha256"],
-                        ".3f", (-1.0, 1.0)),
-                   Answer(values["spearman"], values["spearman_se"], f"{found['pairs']:,} pairs of sentences"))
+            yield (
+                EvaluationKey(name, title, evaluation["sha256"], ".3f", UNBOUNDED),
+                EvaluationValue(last[name], last[f"{name}_se"], description),
+            )
+    for split, evaluation in result["evaluations"].get("sts", {}).items():
+        for pooling, values in {"static": evaluation["static"], **evaluation["layers"][-1]}.items():
+            yield (
+                EvaluationKey(
+                    f"{split.replace('/', '_')}_{pooling}",
+                    f"{split}: Spearman of {POOLINGS[pooling]}",
+                    evaluation["sha256"],
+                    ".3f",
+                    (-1.0, 1.0),
+                ),
+                EvaluationValue(
+                    values["spearman"], values["spearman_se"], f"{evaluation['pairs']:,} pairs of sentences"
+                ),
+            )
 
 
-GEOMETRY = {"anisotropy": "cosine of two words' states",
-            "self_similarity_adjusted": "more of one word in two rows",
-            "explained_adjusted": "share of one static vector, above random"}
-READS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
+GEOMETRY = {
+    "anisotropy": "cosine of two words' states",
+    "self_similarity_adjusted": "cosine of one word in two examples, minus that of two words",
+    "explained_adjusted": "variance explained by a static vector, minus random",
+}
+POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
 
 
-def prompts(result: dict) -> Iterator[tuple[Text, Answer]]:
-    """The accuracy of each task that was put as a cloze, of few-shot the mean over all draws of examples."""
-    for found in result["answers"].get("zero_shot", {}).values():
-        about = f"{found['examples']:,} examples of dev, {found['majority']:.1%} of the majority class"
-        yield (Text(f"zero_shot_{found['task']}", f"{found['task']}: zero-shot (%)", found["sha256"]),
-               Answer(100 * found["accuracy"], 100 * found["accuracy_se"], about))
-    for found in result["summary"].get("few_shot", {}).values():
-        yield (Text(f"few_shot_{found['task']}", f"{found['task']}: few-shot (%)", found["sha256"]),
-               Answer(100 * found["accuracy"], None, f"the mean of {found['draws']} draws of examples"))
+def iterate_prompts(result: dict) -> Iterator[tuple[EvaluationKey, EvaluationValue]]:
+    """The accuracy of each task as a prompt; few-shot is the mean over samples of training examples."""
+    for evaluation in result["evaluations"].get("zero_shot", {}).values():
+        description = f"{evaluation['examples']:,} examples of dev, {evaluation['majority']:.1%} of the majority class"
+        yield (
+            EvaluationKey(
+                f"zero_shot_{evaluation['task']}", f"{evaluation['task']}: zero-shot (%)", evaluation["sha256"]
+            ),
+            EvaluationValue(100 * evaluation["accuracy"], 100 * evaluation["accuracy_se"], description),
+        )
+    for evaluation in result["summary"].get("few_shot", {}).values():
+        yield (
+            EvaluationKey(
+                f"few_shot_{evaluation['task']}", f"{evaluation['task']}: few-shot (%)", evaluation["sha256"]
+            ),
+            EvaluationValue(
+                100 * evaluation["accuracy"], None, f"mean of {evaluation['samples']} samples of training examples"
+            ),
+        )
 
 
-def columns(results: Sequence[dict]) -> dict[Text, Column]:
-    """A column for each text that some run was asked; the digits of its SHA-256 tell apart those of one title."""
-    found: dict[Text, list[Answer]] = {}
+def build_columns(results: Sequence[dict]) -> dict[EvaluationKey, Column]:
+    """A column for each evaluation of some run; columns with equal titles get the first digits of their SHA-256."""
+    values_by_key: dict[EvaluationKey, list[EvaluationValue]] = {}
     for result in results:
-        for text, answer in answers(result):
-            found.setdefault(text, []).append(answer)
-    names = [text.column for text in found]
-    made = {}
-    for text, every in found.items():
-        same, digits = names.count(text.column) > 1, text.sha256[:4]
-        title = f"{text.title}, {digits}" if same else text.title
-        made[text] = Column(f"{text.column}_{digits}" if same else text.column, title, text.form,
-                            f"{title}: {every[-1].about}{failures(every)}.")
-    return made
+        for key, value in iterate_evaluations(result):
+            values_by_key.setdefault(key, []).append(value)
+    names = [key.column for key in values_by_key]
+    columns = {}
+    for key, values in values_by_key.items():
+        is_ambiguous, digits = names.count(key.column) > 1, key.sha256[:4]
+        title = f"{key.title}, {digits}" if is_ambiguous else key.title
+        columns[key] = Column(
+            f"{key.column}_{digits}" if is_ambiguous else key.column,
+            title,
+            key.format,
+            f"{title}: {values[-1].description}{describe_failures(values)}.",
+        )
+    return columns
 
 
-def failures(every: Sequence[Answer]) -> str:
-    """Which fine-tunings came to nothing, of how many."""
-    failed = [name for answer in every for name in answer.failed]
-    total = sum(len(answer.values) for answer in every)
-    return (f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}: "
-            f"{', '.join(failed)}" if failed else "")
+def describe_failures(values: Sequence[EvaluationValue]) -> str:
+    """Which fine-tunings failed, and of how many; empty if none did."""
+    failed = [name for value in values for name in value.failed]
+    total = sum(len(value.values) for value in values)
+    return (
+        f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}: "
+        f"{', '.join(failed)}"
+        if failed
+        else ""
+    )
 
 
-def cells(seeds: Sequence[dict], columns: dict[Text, Column]) -> dict:
-    """A group's cells: the mean over its runs where all were asked the same, and how many were where not all were. Of
-    one run that was fine-tuned several times the interval is over those.
+def build_cells(seeds: Sequence[dict], columns: dict[EvaluationKey, Column]) -> dict:
+    """A group's cells: the mean over its runs if all have the evaluation, else the number of runs that have it.
+
+    The interval of a single run with several fine-tuning seeds is over these.
     """
-    row, every = {}, [dict(answers(result)) for result in seeds]
-    for text, column in columns.items():
-        found = [of_run[text] for of_run in every if text in of_run]
-        if len(found) == len(seeds):
-            row[column.name] = estimate((found[0].values if len(found) == 1 and found[0].values else
-                                         (answer.value for answer in found)), text.within)
-            if len(found) == 1 and found[0].error is not None:
-                row[f"{column.name}_se"] = found[0].error
-        elif found:
-            row[column.name] = f"{len(found)} of {len(seeds)} seeds judged"
+    row, runs = {}, [dict(iterate_evaluations(result)) for result in seeds]
+    for key, column in columns.items():
+        values = [run[key] for run in runs if key in run]
+        if len(values) == len(seeds):
+            row[column.name] = estimate_mean(
+                (values[0].values if len(values) == 1 and values[0].values else (value.value for value in values)),
+                key.bounds,
+            )
+            if len(values) == 1 and values[0].error is not None:
+                row[f"{column.name}_se"] = values[0].error
+        elif values:
+            row[column.name] = f"{len(values)} of {len(seeds)} seeds evaluated"
     return row
 
 
-def references(results: Sequence[dict], columns: dict[Text, Column]) -> dict[str, dict]:
-    """The cells of what is known without a model, by whose it is: the majority class, and the best there is."""
+def build_reference_cells(results: Sequence[dict], columns: dict[EvaluationKey, Column]) -> dict[str, dict]:
+    """The cells of the references, by name, such as the majority class and the Bayes optimum."""
     rows: dict[str, dict] = {}
     for result in results:
-        for text, answer in answers(result):
-            for name, value in answer.references:
-                rows.setdefault(name, {})[columns[text].name] = value
+        for key, evaluation in iterate_evaluations(result):
+            for name, value in evaluation.references:
+                rows.setdefault(name, {})[columns[key].name] = value
     return rows
 
 
-def papers(titles: Mapping[str, str]) -> tuple[Column, ...]:
-    """A column of a paper's scores for each task, by its name and its title there; `paper` fills them."""
+def build_paper_columns(titles: Mapping[str, str]) -> tuple[Column, ...]:
+    """A column with a paper's scores for each task; titles: of the tasks, by name."""
     return tuple(Column(f"task_{task}_paper", f"paper's {title}", ".1f") for task, title in titles.items())
 
 
-def paper(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float]:
-    """A row's cells in those columns."""
+def build_paper_cells(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float]:
+    """A row's cells in the columns of `build_paper_columns`."""
     return {f"task_{task}_paper": value for task, value in zip(titles, values, strict=True)}
 
 
-def probes(results: Sequence[dict], which: str) -> dict[str, Estimate]:
-    """The share of items that all models, or the optimum, get right: verbs near and far, and names."""
-    each = [series.probes(result) for result in results]
-    found = {"recall": [asked["recall"] for asked in each if which in asked.get("recall", {})]}
+def probe_accuracies(results: Sequence[dict], metric: str) -> dict[str, Estimate]:
+    """The cells of PROBES: agreement of near and far verbs, and name recall.
+
+    Args:
+        results: the runs of a group.
+        metric: "accuracy", of the models, or "optimum", of the Bayes optimum.
+    """
+    runs = [series.probe_results(result) for result in results]
+    entries = {"recall": [probes["recall"] for probes in runs if metric in probes.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
-        found[name] = [one for asked in each for one in asked.get("agreement", {}).get("distance", [])
-                       if one["low"] == low]
-    return {name: estimate((one[which] for one in there), SHARE) for name, there in found.items()
-            if there and len(there) == len(results)}
+        entries[name] = [
+            entry for probes in runs for entry in probes.get("agreement", {}).get("distance", []) if entry["low"] == low
+        ]
+    return {
+        name: estimate_mean((entry[metric] for entry in probe_entries), FRACTION)
+        for name, probe_entries in entries.items()
+        if probe_entries and len(probe_entries) == len(results)
+    }

@@ -1,80 +1,110 @@
-"""Tables of what one run answered of embeddings, by cloze and in translation: each of (contents of judged.json)."""
+"""Tables of one run from its evaluations.json: embeddings, prompts and translation."""
+
 from collections.abc import Mapping, Sequence
 
-from mlm.base.estimates import Estimate, OverItems, Range, wilson
+from mlm.base.estimates import Estimate, ItemInterval, SeedRange, wilson_interval
 from mlm.report.table import Column
 
-GEOMETRY = (Column("anisotropy", "cosine of two words' states", ".3f"),
-            Column("self_similarity", "of one word in two rows", ".3f"),
-            Column("self_similarity_adjusted", "more than of two words", ".3f"),
-            Column("explained", "share of one static vector", ".3f"),
-            Column("explained_random", "of random states", ".3f"),
-            Column("explained_adjusted", "more than of random states", ".3f"))
+GEOMETRY_COLUMNS = (
+    Column("anisotropy", "cosine of two words' states", ".3f"),
+    Column("self_similarity", "cosine of one word in two examples", ".3f"),
+    Column("self_similarity_adjusted", "minus that of two words", ".3f"),
+    Column("explained", "variance explained by a static vector", ".3f"),
+    Column("explained_random", "of random states", ".3f"),
+    Column("explained_adjusted", "minus that of random states", ".3f"),
+)
 
 
-def layers(values: Sequence[dict]) -> dict[str, dict]:
-    """What was said of each layer, by its name."""
-    return {f"layer {number}" if number else "embeddings": one for number, one in enumerate(values)}
+def name_layers(values: Sequence[dict]) -> dict[str, dict]:
+    """The values of each layer, by its name."""
+    return {f"layer {number}" if number else "embeddings": entry for number, entry in enumerate(values)}
 
 
-def geometry(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
-    """How far states of held-out text are their words' own: a row a layer."""
-    rows = [{"layer": layer} | {column.name: within_error(values, column.name) for column in GEOMETRY}
-            for answer in judged["answers"].get("embeddings", {}).values()
-            for layer, values in layers(answer["layers"]).items()]
-    return rows, (Column("layer", "layer"), *GEOMETRY)
+def build_geometry_table(run: Mapping) -> tuple[list[dict], Sequence[Column]]:
+    """How much the states of held-out words depend on their context: a row per layer."""
+    rows = [
+        {"layer": layer} | {column.name: normal_interval(values, column.name) for column in GEOMETRY_COLUMNS}
+        for evaluation in run["evaluations"].get("anisotropy", {}).values()
+        for layer, values in name_layers(evaluation["layers"]).items()
+    ]
+    return rows, (Column("layer", "layer"), *GEOMETRY_COLUMNS)
 
 
-def similarities(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
-    """How well embeddings tell how alike sentences are: a row a split and embedding."""
+def build_similarity_table(run: Mapping) -> tuple[list[dict], Sequence[Column]]:
+    """How well embeddings predict sentence similarity: a row per split and embedding."""
     rows = []
-    for split, answer in judged["answers"].get("sts", {}).items():
-        found = {"static": answer["static"]}
-        for layer, of_layer in layers(answer["layers"]).items():
-            found |= {f"{read}, {layer}": values for read, values in of_layer.items()}
-        rows += [{"split": split, "pairs": answer["pairs"], "embedding": name}
-                 | {score: within_error(values, score) for score in ("spearman", "pearson")}
-                 for name, values in found.items()]
-    return rows, (Column("split", "similarity"), Column("pairs", "pairs", ",d"), Column("embedding", "embedding"),
-                  Column("spearman", "Spearman", ".3f"), Column("pearson", "Pearson", ".3f"))
+    for split, evaluation in run["evaluations"].get("sts", {}).items():
+        embeddings = {"static": evaluation["static"]}
+        for layer, by_pooling in name_layers(evaluation["layers"]).items():
+            embeddings |= {f"{pooling}, {layer}": values for pooling, values in by_pooling.items()}
+        rows += [
+            {"split": split, "pairs": evaluation["pairs"], "embedding": name}
+            | {score: normal_interval(values, score) for score in ("spearman", "pearson")}
+            for name, values in embeddings.items()
+        ]
+    return rows, (
+        Column("split", "similarity"),
+        Column("pairs", "pairs", ",d"),
+        Column("embedding", "embedding"),
+        Column("spearman", "Spearman", ".3f"),
+        Column("pearson", "Pearson", ".3f"),
+    )
 
 
-def prompts(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
-    """What is right by cloze: a row a task, pattern and words."""
-    few, rows = judged["summary"].get("few_shot", {}), []
-    for key, answer in judged["answers"].get("zero_shot", {}).items():
-        share = answer["accuracy"]
-        row = {name: answer[name] for name in ("task", "pattern", "examples", "cut", "majority")}
-        row |= {"words": " / ".join(answer["verbalisers"].values()),
-                "zero_shot": OverItems(share, *wilson(share, answer["examples"]))}
-        if key in few:
-            row["few_shot"] = over_draws(few[key])
+def build_prompt_table(run: Mapping) -> tuple[list[dict], Sequence[Column]]:
+    """Accuracy with prompts: a row per task, pattern and verbalizers."""
+    few_shot, rows = run["summary"].get("few_shot", {}), []
+    for key, evaluation in run["evaluations"].get("zero_shot", {}).items():
+        accuracy = evaluation["accuracy"]
+        row = {name: evaluation[name] for name in ("task", "pattern", "examples", "truncated", "majority")}
+        row |= {
+            "words": " / ".join(evaluation["verbalizers"].values()),
+            "zero_shot": ItemInterval(accuracy, *wilson_interval(accuracy, evaluation["examples"])),
+        }
+        if key in few_shot:
+            row["few_shot"] = estimate_over_samples(few_shot[key])
         rows.append(row)
-    columns = (Column("task", "by cloze"), Column("pattern", "pattern"), Column("words", "words"),
-               Column("examples", "examples", ",d"), Column("cut", "cut", ",d"), Column("majority", "majority", ".3f"),
-               Column("zero_shot", "zero-shot accuracy", ".3f"), Column("few_shot", "few-shot accuracy", ".3f"))
+    columns = (
+        Column("task", "prompt"),
+        Column("pattern", "pattern"),
+        Column("words", "words"),
+        Column("examples", "examples", ",d"),
+        Column("truncated", "truncated", ",d"),
+        Column("majority", "majority", ".3f"),
+        Column("zero_shot", "zero-shot accuracy", ".3f"),
+        Column("few_shot", "few-shot accuracy", ".3f"),
+    )
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
-def translations(judged: Mapping) -> tuple[list[dict], Sequence[Column]]:
-    """How good translations are: a row a search."""
-    rows = [{**answer, "bleu": OverItems(answer["bleu"], answer["bleu_low"], answer["bleu_high"])}
-            for answer in judged["answers"].get("translation", {}).values()]
-    return rows, (Column("of", "translated"), Column("pairs", "pairs", ",d"), Column("beam", "beam", "d"),
-                  Column("normalise", "log P over"), Column("bleu", "BLEU", ".1f"), Column("chrf", "chrF", ".1f"),
-                  Column("brevity", "length", ".3f"), Column("signature", "sacrebleu"))
+def build_translation_table(run: Mapping) -> tuple[list[dict], Sequence[Column]]:
+    """The quality of translations: a row per search."""
+    rows = [
+        {**evaluation, "bleu": ItemInterval(evaluation["bleu"], evaluation["bleu_low"], evaluation["bleu_high"])}
+        for evaluation in run["evaluations"].get("translation", {}).values()
+    ]
+    return rows, (
+        Column("pairs_name", "translated"),
+        Column("pairs", "pairs", ",d"),
+        Column("num_beams", "beams", "d"),
+        Column("length_penalty", "length penalty"),
+        Column("bleu", "BLEU", ".1f"),
+        Column("chrf", "chrF", ".1f"),
+        Column("brevity", "length ratio", ".3f"),
+        Column("signature", "sacrebleu"),
+    )
 
 
-def over_draws(found: Mapping) -> Estimate:
-    """The accuracy of several draws of examples."""
-    kind = Estimate if found["draws"] != 2 else Range
-    return kind(*(found[f"accuracy{end}"] for end in ("", "_low", "_high")))
+def estimate_over_samples(evaluation: Mapping) -> Estimate:
+    """The mean accuracy over several samples of training examples."""
+    estimate_class = Estimate if evaluation["samples"] != 2 else SeedRange
+    return estimate_class(*(evaluation[f"accuracy{suffix}"] for suffix in ("", "_low", "_high")))
 
 
-def within_error(values: Mapping, name: str) -> OverItems:
-    """A value with the interval that its standard error gives."""
-    half = 1.96 * values[f"{name}_se"]
-    return OverItems(values[name], values[name] - half, values[name] + half)
+def normal_interval(values: Mapping, name: str) -> ItemInterval:
+    """A value with its 95% interval from the standard error."""
+    half_width = 1.96 * values[f"{name}_se"]
+    return ItemInterval(values[name], values[name] - half_width, values[name] + half_width)
 
 
-TABLES = (geometry, similarities, prompts, translations)
+TABLES = (build_geometry_table, build_similarity_table, build_prompt_table, build_translation_table)

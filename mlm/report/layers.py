@@ -1,38 +1,39 @@
-"""At which layer of a model a task is solved, by edge probes of each depth and by the mix of the deepest (Tenney et al.
-2019, arXiv 1905.05950, section 3).
+"""The layer of a model at which a task is solved: two summaries of edge probes (Tenney et al. 2019, section 3).
 
-Letters in array names: S seeds, K layers, the embeddings the first.
+The paper is arXiv 1905.05950. Letters in array names: S seeds, K layers, of which the first is the embeddings.
 """
+
 from collections.abc import Sequence
 
 import numpy as np
 
-from mlm.base.estimates import Estimate, estimate
+from mlm.base.estimates import Estimate, estimate_mean
 
 
-def gravity(share_xK: np.ndarray) -> np.ndarray:
-    """The centre of gravity of mixes: the mean of the layers' numbers by their shares, the embeddings' 0 included."""
+def compute_center_of_gravity(share_xK: np.ndarray) -> np.ndarray:
+    """The mean layer number, weighted by the probe's mixing weights; the embeddings are layer 0."""
     share_xK = np.asarray(share_xK, np.float64)
     return share_xK @ np.arange(share_xK.shape[-1])
 
 
-def expected(score_xK: np.ndarray) -> np.ndarray:
-    """The expected layer: the mean of the numbers of layers from 1 on, by how much higher the probe that may read one
-    scores than that which may not. A layer that makes it worse counts against its number: nothing is clipped. Not a
-    number where the last probe scores as the first does.
+def compute_expected_layer(score_xK: np.ndarray) -> np.ndarray:
+    """The mean layer number from 1 on, weighted by the gain of the probe that may read the layer over the previous one.
 
-    score_xK: of probes that may read layers 0 to 0, 0 to 1, and so on.
+    Negative gains are not clipped. NaN if the last probe scores as the first does.
+
+    Args:
+        score_xK: scores of the probes that may read layers 0 to 0, 0 to 1, and so on.
     """
-    step_xK = np.diff(np.asarray(score_xK, np.float64))
-    total_x = step_xK.sum(-1)
-    return step_xK @ np.arange(1, step_xK.shape[-1] + 1) / np.where(total_x == 0, np.nan, total_x)
+    gain_xK = np.diff(np.asarray(score_xK, np.float64))
+    total_x = gain_xK.sum(-1)
+    return gain_xK @ np.arange(1, gain_xK.shape[-1] + 1) / np.where(total_x == 0, np.nan, total_x)
 
 
-def gravity_over_seeds(gravity_S: Sequence[float], layers: int) -> Estimate:
-    """Centres of gravity of probes that differ in their seed, of a model of so many layers."""
-    return estimate(gravity_S, (0.0, float(layers)))
+def estimate_center_of_gravity(gravity_S: Sequence[float], num_layers: int) -> Estimate:
+    """The mean over seeds of the center of gravity in a model with num_layers layers."""
+    return estimate_mean(gravity_S, (0.0, float(num_layers)))
 
 
-def expected_over_seeds(score_SxK: np.ndarray) -> Estimate:
-    """The expected layer of each seed's probes, and their mean."""
-    return estimate(expected(score_SxK))
+def estimate_expected_layer(score_SxK: np.ndarray) -> Estimate:
+    """The mean over seeds of the expected layer."""
+    return estimate_mean(compute_expected_layer(score_SxK))

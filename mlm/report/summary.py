@@ -1,144 +1,214 @@
-"""The table of an experiment: a row for each group of runs that differ in their seed alone, and what they are beside.
+"""The table of an experiment: a row for each group of runs that differ in their seed only, and rows of references.
 
-A run is what `series` says. Which scores there are, and what they are called, the runs say.
+A run is a dict as in report/series.py, which also says its scores and their titles.
 """
+
 import math
 from collections.abc import Callable, Sequence
 
-from mlm.base.estimates import Score, estimate
-from mlm.report import evaluation_columns, rows, series
-from mlm.report.table import Column, scored
+from mlm.base.estimates import Score, estimate_mean
+from mlm.report import evaluation_columns, evaluation_sets, series
+from mlm.report.table import Column, score_column
 
-SPENT = (Column("seeds", "seeds", ",d"), Column("parameters", "parameters", ",d"),
-         Column("flops", "training FLOPs", ".2e"), Column("predictions", "predictions", ".3g"))
-JUDGED = "judged_on"
-LEAKS = Column("leaks", "below the floor", note="Below the floor by more than 3 standard errors over rows, which no "
-               "model can be: something leaks, and it has seen what it was asked for.")
+COST_COLUMNS = (
+    Column("seeds", "seeds", ",d"),
+    Column("parameters", "parameters", ",d"),
+    Column("flops", "training FLOPs", ".2e"),
+    Column("predictions", "predictions", ".3g"),
+)
+EVALUATION_SET = "evaluation_set"
+LEAK_COLUMN = Column(
+    "leaks",
+    "below the floor",
+    note="Below the floor by more than 3 standard errors over examples, which no model can be: "
+    "something leaks, and the model has seen its targets.",
+)
 
 
-def table(results: Sequence[dict], own: Sequence[Column], about: Callable[[Sequence[dict]], dict],
-          more: Sequence[Column] = ()) -> tuple[list[dict], list[Column]]:
-    """Rows in the order the groups come, then the references (unigram baseline, optimum) of what they were judged on.
+def build_table(
+    results: Sequence[dict],
+    leading_columns: Sequence[Column],
+    describe_group: Callable[[Sequence[dict]], dict],
+    trailing_columns: Sequence[Column] = (),
+) -> tuple[list[dict], list[Column]]:
+    """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
-    own: the experiment's columns, the first of them text; more: those that stand after the scores; about: the runs of
-    a group -> its cells in both. Columns that no row fills are left out. Runs evaluated at further rates
-    (config.eval.mask_rates) have a column for each: the excess over the floor there where that is known, else the first
-    score. Where runs were judged on different rows or masks a column says on which, and there are references of each.
-    What the runs were asked since (mlm/cli/evaluate.py) stands in the columns of `asked`. A run that is below its floor by
-    more than chance is named in a column of its own.
+    The columns: the leading columns; runs below their floor; the evaluation set, if there are several; costs; scores;
+    evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
+    config.eval.mask_rates. Columns without any value are left out.
+
+    Args:
+        results: runs.
+        leading_columns: the experiment's columns, of which the first is text.
+        describe_group: (runs of a group) -> its cells in the leading and trailing columns.
+        trailing_columns: the experiment's columns after the scores.
     """
-    value, sets, since = series.judging(results), rows.judged(results), evaluation_columns.columns(results)
-    made = [about(seeds) | leaking(seeds) | measured(seeds, value) | evaluation_columns.cells(seeds, since) |
-            judged_on(seeds, sets) for seeds in series.groups(results).values()]
-    for one in sets:
-        made += [row | judged_on(one.runs, sets) for row in references(one.runs, own[0].name, value, since)]
-    further = sorted({rate for result in results for rate in series.rates(result)})
-    columns = (*own, LEAKS, Column(JUDGED, "judged on", note=rows.note(sets)), *SPENT, *columns_of(results),
-               *since.values(), *more,
-               *(Column(at(rate), f"{value.name} at {rate:.0%}", value.form) for rate in further))
-    return made, [column for column in columns if any(column.name in row for row in made)]
+    primary = series.select_primary_score(results)
+    sets = evaluation_sets.group_runs(results)
+    evaluations = evaluation_columns.build_columns(results)
+    rows = [
+        describe_group(seeds)
+        | leak_cell(seeds)
+        | build_group_cells(seeds, primary)
+        | evaluation_columns.build_cells(seeds, evaluations)
+        | evaluation_set_cell(seeds, sets)
+        for seeds in series.group_runs(results).values()
+    ]
+    for evaluation_set in sets:
+        rows += [
+            row | evaluation_set_cell(evaluation_set.runs, sets)
+            for row in build_reference_rows(evaluation_set.runs, leading_columns[0].name, primary, evaluations)
+        ]
+    rates = sorted({rate for result in results for rate in series.evaluations_by_rate(result)})
+    columns = (
+        *leading_columns,
+        LEAK_COLUMN,
+        Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
+        *COST_COLUMNS,
+        *build_score_columns(results),
+        *evaluations.values(),
+        *trailing_columns,
+        *(
+            Column(rate_column(rate), f"{primary.name.replace('_', ' ')} at {rate:.0%}", primary.format)
+            for rate in rates
+        ),
+    )
+    return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
-def judged_on(runs: Sequence[dict], sets: Sequence[rows.Judged]) -> dict:
-    """Which of several sets of rows and masks some runs were judged on."""
-    mine = [one.name for one in sets if {id(run) for run in runs} & {id(run) for run in one.runs}]
-    return {JUDGED: ", ".join(mine)} if len(sets) > 1 else {}
+def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.EvaluationSet]) -> dict:
+    """The names of the evaluation sets of some runs, if there are several sets."""
+    names = [
+        evaluation_set.name
+        for evaluation_set in sets
+        if {id(run) for run in runs} & {id(run) for run in evaluation_set.runs}
+    ]
+    return {EVALUATION_SET: ", ".join(names)} if len(sets) > 1 else {}
 
 
-def leaking(seeds: Sequence[dict]) -> dict:
-    """The cell of a group of which some run is below a floor: the seeds, and by how much."""
-    found = [f"seed {result['config'].get('seed')}: {score.name} {result['evaluation'][score.name]:+.3f} ± "
-             f"{result['evaluation'][f'{score.name}_se']:.3f}" for result in seeds for score in series.leaks(result)]
-    return {LEAKS.name: "; ".join(found)} if found else {}
+def leak_cell(seeds: Sequence[dict]) -> dict:
+    """The cell of a group with runs below a floor: their seeds and excess losses."""
+    leaks = [
+        f"seed {result['config'].get('seed')}: {score.name} {result['evaluation'][score.name]:+.3f} ± "
+        f"{result['evaluation'][f'{score.name}_se']:.3f}"
+        for result in seeds
+        for score in series.find_leaks(result)
+    ]
+    return {LEAK_COLUMN.name: "; ".join(leaks)} if leaks else {}
 
 
-def models(results: Sequence[dict]) -> list[Score]:
-    """The scores that say how good the models are: neither references, nor the books of what was asked."""
-    return [score for score in series.scores(results) if not score.reference and (score.chart or score.better)]
+def select_model_scores(results: Sequence[dict]) -> list[Score]:
+    """The scores of the models; references and counts are left out."""
+    return [score for score in series.collect_scores(results) if not score.reference and (score.chart or score.better)]
 
 
-def columns_of(results: Sequence[dict]) -> list[Column]:
-    """A column for each score of the models, and one for how much better the first is than its first reference."""
-    columns = [scored(score) for score in models(results)]
-    if reference := baseline(results):
-        first = series.scores(results)[0]
+def build_score_columns(results: Sequence[dict]) -> list[Column]:
+    """A column for each score of the models, and one for the improvement of the first over its first reference."""
+    columns = [score_column(score) for score in select_model_scores(results)]
+    if reference := find_baseline(results):
+        first = series.collect_scores(results)[0]
         unit = first.unit.split()[0] if first.unit else first.title
-        columns.append(Column(lead(first, reference), f"{unit} {lead(first, reference).replace('_', ' ')}", first.form))
+        columns.append(
+            Column(
+                improvement_column(first, reference),
+                f"{unit} {improvement_column(first, reference).replace('_', ' ')}",
+                first.format,
+            )
+        )
     return columns
 
 
-def baseline(results: Sequence[dict]) -> Score | None:
+def find_baseline(results: Sequence[dict]) -> Score | None:
     """The first reference of the first score."""
-    return next(iter(series.beside(results, series.scores(results)[0].name)), None)
+    return next(iter(series.find_references(results, series.collect_scores(results)[0].name)), None)
 
 
-def lead(score: Score, reference: Score) -> str:
+def improvement_column(score: Score, reference: Score) -> str:
     return f"{'below' if score.better < 0 else 'above'} {reference.reference}".replace(" ", "_")
 
 
-def at(rate: float) -> str:
+def rate_column(rate: float) -> str:
     return f"at_{100 * rate:g}"
 
 
-def measured(seeds: Sequence[dict], value: Score) -> dict:
-    """The cells that follow from a group's results; value: the score to show at further rates."""
-    held_out = [result["evaluation"] for result in seeds]
-    row = {"seeds": len(seeds), "parameters": seeds[0]["parameters"], "flops": seeds[0]["flops"],
-           "predictions": sum(result["predictions"] for result in seeds) / len(seeds)}
-    for score in models(seeds):
-        if series.common(seeds, score):
-            row |= cell(score.name, score, held_out)
-    first = series.scores(seeds)[0]
-    if series.judging(seeds) == first and (reference := baseline(seeds)):
-        row[lead(first, reference)] = estimate(first.better * (one[first.name] - one[reference.name])
-                                               for one in held_out)
-    further = [series.rates(result) for result in seeds]
-    for rate in sorted(set.intersection(*map(set, further))):
-        if all(value.name in of_run[rate] for of_run in further):
-            row |= cell(at(rate), value, [of_run[rate] for of_run in further])
+def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
+    """The cells of a group: costs, scores, and the primary score at each masking rate."""
+    evaluations = [result["evaluation"] for result in seeds]
+    row = {
+        "seeds": len(seeds),
+        "parameters": seeds[0]["parameters"],
+        "flops": seeds[0]["flops"],
+        "predictions": sum(result["predictions"] for result in seeds) / len(seeds),
+    }
+    for score in select_model_scores(seeds):
+        if series.is_common(seeds, score):
+            row |= score_cells(score.name, score, evaluations)
+    first = series.collect_scores(seeds)[0]
+    if series.select_primary_score(seeds) == first and (reference := find_baseline(seeds)):
+        row[improvement_column(first, reference)] = estimate_mean(
+            first.better * (evaluation[first.name] - evaluation[reference.name]) for evaluation in evaluations
+        )
+    runs = [series.evaluations_by_rate(result) for result in seeds]
+    for rate in sorted(set.intersection(*map(set, runs))):
+        if all(primary.name in by_rate[rate] for by_rate in runs):
+            row |= score_cells(rate_column(rate), primary, [by_rate[rate] for by_rate in runs])
     return row
 
 
-def cell(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
-    """The value over seeds; that of one seed has its standard error over held-out rows beside it, under NAME_se."""
-    found = {name: estimate((one[score.name] for one in evaluations), series.within(score))}
-    return found | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
+def score_cells(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
+    """The mean over seeds; a single seed also has NAME_se, its standard error over held-out examples."""
+    values = (evaluation[score.name] for evaluation in evaluations)
+    cells = {name: estimate_mean(values, series.score_bounds(score))}
+    return cells | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 
-def references(
-    results: Sequence[dict], title: str, value: Score, since: dict[evaluation_columns.Text, Column]
+def build_reference_rows(
+    results: Sequence[dict],
+    name_column: str,
+    primary: Score,
+    evaluations: dict[evaluation_columns.EvaluationKey, Column],
 ) -> list[dict]:
-    """A row for each reference of runs that were judged on the same rows: the unigram baseline, and the best there is.
+    """A row for each reference, such as the unigram baseline and the floor.
 
-    title: the column that names it; value: the score that says how far from the optimum it is; since: the columns of
-    what the runs were asked since. A reference that is not
-    the same for all, such as the unigram's of runs that were trained on other texts, is given from its least to its
-    most.
+    A reference that differs between runs, such as the unigram loss of other training texts, is shown as a range.
+
+    Args:
+        results: runs of one evaluation set.
+        name_column: the column of the reference's name.
+        primary: the primary score; if it is an excess loss, the references get one, too.
+        evaluations: the columns of evaluations.
     """
-    every = series.scores(results)
-    optimum = series.optimum(results, every[0].name) if value.columns[0] == series.EXCESS else None
-    floor = None if optimum is None else series.same(results, optimum)
-    floors = {} if optimum is None else series.at_rates(results, optimum)
-    made: dict[str, dict] = {}
-    for score in every:
+    scores = series.collect_scores(results)
+    floor_score = series.find_floor(results, scores[0].name) if primary.columns[0] == series.EXCESS else None
+    floor = None if floor_score is None else series.find_shared_value(results, floor_score)
+    floor_by_rate = {} if floor_score is None else series.reference_by_rate(results, floor_score)
+    rows: dict[str, dict] = {}
+    for score in scores:
         values = [result["evaluation"][score.name] for result in results if score.name in result["evaluation"]]
         if not score.reference or len(values) < len(results):
             continue
-        row, found = made.setdefault(score.reference, {title: score.reference}), series.same(results, score)
-        row[score.beside] = found if found is not None else " to ".join(
-            format(end, score.form) for end in (min(values), max(values)))
-        if score.beside == every[0].name:
-            row |= {at(rate): one - floors.get(rate, 0.0) for rate, one in series.at_rates(results, score).items()}
-            alike = floor is not None and found is not None and score.unit == value.unit
-            row |= {value.name: found - floor} if alike else {}
-    for name, cells in evaluation_columns.references(results, since).items():
-        made[name] = made.get(name, {title: name}) | cells
-    return [exponentials(row, every) | row for row in made.values()]
+        row = rows.setdefault(score.reference, {name_column: score.reference})
+        shared = series.find_shared_value(results, score)
+        value_range = " to ".join(format(end, score.format) for end in (min(values), max(values)))
+        row[score.reference_for] = value_range if shared is None else shared
+        if score.reference_for == scores[0].name:
+            row |= {
+                rate_column(rate): value - floor_by_rate.get(rate, 0.0)
+                for rate, value in series.reference_by_rate(results, score).items()
+            }
+            if floor is not None and shared is not None and score.unit == primary.unit:
+                row[primary.name] = shared - floor
+    for name, cells in evaluation_columns.build_reference_cells(results, evaluations).items():
+        rows[name] = rows.get(name, {name_column: name}) | cells
+    return [perplexity_cells(row, scores) | row for row in rows.values()]
 
 
-def exponentials(row: dict, scores: Sequence[Score]) -> dict:
-    """The cells of a reference that follow from its others: the perplexity from the loss."""
-    means = {tuple(score.columns): score.name for score in scores if score.of == "mean"}
-    names = {score.name: means.get(tuple(score.columns)) for score in scores
-             if score.of == "exp_mean" and not score.reference}
-    return {power: math.exp(row[mean]) for power, mean in names.items() if isinstance(row.get(mean), float)}
+def perplexity_cells(row: dict, scores: Sequence[Score]) -> dict:
+    """The perplexities of a reference, from its losses."""
+    means = {tuple(score.columns): score.name for score in scores if score.function == "mean"}
+    names = {
+        score.name: means.get(tuple(score.columns))
+        for score in scores
+        if score.function == "exp_mean" and not score.reference
+    }
+    return {perplexity: math.exp(row[mean]) for perplexity, mean in names.items() if isinstance(row.get(mean), float)}

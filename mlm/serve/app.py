@@ -1,119 +1,152 @@
-"""Trained models side by side on one page, for a talk or a class: what they fill in, look at, and find alike."""
+"""A page of trained models side by side, for a talk or a class: fillings, attention, and similar texts and words."""
+
+import dataclasses
+import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from absl import flags
-
-from mlm.cli import command
 from mlm.serve import http_server, panels
 
-_PORT = flags.DEFINE_integer("port", 8000, "serve: where; 0 any that is free.", lower_bound=0, upper_bound=65535)
-_HOST = flags.DEFINE_string("host", "127.0.0.1", "serve: by which address; 0.0.0.0 lets other machines ask, too.")
+MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
+MAX_WAITING = 16  # requests at once: one is computed, the others wait
+WAIT_SECONDS = 60.0  # that a request waits for those before it
+# The page takes its script and style from this server alone; the attention page contains its own, and has no access to
+# this server.
+PAGE_POLICY = http_server.CLOSED_POLICY.replace(
+    "default-src 'none'",
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; img-src data:",
+)
+FRAME_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+)
 
-LINES, LETTERS = 2000, 300_000  # of --file: the states of all its words are kept
-WAITING = 16            # questions at once: one is answered, the others wait
-WAIT = 60.0             # seconds that one waits for those before it
-# The page has its script and style from this server alone; the attention page its own, without a way to this server.
-PAGE = http_server.CLOSED.replace("default-src 'none'", "default-src 'none'; script-src 'self'; style-src 'self'; "
-                          "connect-src 'self'; frame-src 'self'; img-src data:")
-FRAME = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; " \
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+
+@dataclasses.dataclass(frozen=True)
+class ServeOptions:
+    """Options of `mlm serve`.
+
+    Attributes:
+        host: The address to listen on; 0.0.0.0 admits other machines.
+        port: The port to listen on, 0 to 65535; 0: any free port.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
 
 
-class Asks:
-    """What is answered at each address. One question at a time is computed: programs are compiled once, and memory is
-    that of one."""
+class ModelServer:
+    """The response of each address. It computes one request at a time: programs are compiled once, and memory is that
+    of one request.
+    """
 
-    def __init__(self, shown: Sequence[panels.Column], example: str = ""):
-        self.shown, self.example = shown, example
-        self.lock, self.room = threading.Lock(), threading.BoundedSemaphore(WAITING)
+    def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
+        self.panels, self.example = model_panels, example
+        self.lock, self.waiting = threading.Lock(), threading.BoundedSemaphore(MAX_WAITING)
 
-    def answers(self) -> dict:
-        return {("GET", "/"): self.page, ("GET", "/serve.css"): self.style, ("GET", "/serve.js"): self.script,
-                ("POST", "/ask"): self.ask, ("GET", "/attention"): self.attention}
+    def routes(self) -> dict[tuple[str, str], Callable[[http_server.Request], http_server.Response]]:
+        return {
+            ("GET", "/"): self.send_page,
+            ("GET", "/serve.css"): self.send_style,
+            ("GET", "/serve.js"): self.send_script,
+            ("POST", "/ask"): self.answer_request,
+            ("GET", "/attention"): self.send_attention,
+        }
 
-    def page(self, asked: http_server.Asked) -> http_server.Answer:
+    def send_page(self, request: http_server.Request) -> http_server.Response:
         from mlm.report.pages import serve
 
-        return http_server.Answer("text/html; charset=utf-8", serve.html(
-            [serve.Column(one.name, panels.about(one.model), one.cannot) for one in self.shown], self.example,
-            panels.TEXT, bool(self.shown[0].lines)).encode(), PAGE)
+        columns = [
+            serve.ModelColumn(panel.name, panels.describe_model(panel.model), panel.unsupported)
+            for panel in self.panels
+        ]
+        html = serve.render_html(columns, self.example, panels.MAX_TEXT, bool(self.panels[0].lines))
+        return http_server.Response("text/html; charset=utf-8", html.encode(), PAGE_POLICY)
 
-    def style(self, asked: http_server.Asked) -> http_server.Answer:
+    def send_style(self, request: http_server.Request) -> http_server.Response:
         from mlm.report.pages import serve
 
-        return http_server.Answer("text/css; charset=utf-8", serve.css().encode())
+        return http_server.Response("text/css; charset=utf-8", serve.render_css().encode())
 
-    def script(self, asked: http_server.Asked) -> http_server.Answer:
+    def send_script(self, request: http_server.Request) -> http_server.Response:
         from mlm.report.pages import serve
 
-        return http_server.Answer("text/javascript; charset=utf-8", serve.js().encode())
+        return http_server.Response("text/javascript; charset=utf-8", serve.read_js().encode())
 
-    def ask(self, asked: http_server.Asked) -> http_server.Answer:
-        return http_server.told({"answer": self.alone(asked.said, panels.answer)})
+    def answer_request(self, request: http_server.Request) -> http_server.Response:
+        return http_server.json_response({"answer": self.compute_answer(request.body)})
 
-    def attention(self, asked: http_server.Asked) -> http_server.Answer:
-        run = asked.query.get("run", "")
-        said = asked.query | {"run": int(run) if run.isdecimal() and len(run) < 9 else run, "what": "attend"}
-        return http_server.Answer("text/html; charset=utf-8", self.alone(said, panels.answer).encode(), FRAME)
+    def send_attention(self, request: http_server.Request) -> http_server.Response:
+        run = request.query.get("run", "")
+        value = request.query | {"run": int(run) if run.isdecimal() and len(run) < 9 else run, "what": "attend"}
+        return http_server.Response("text/html; charset=utf-8", self.compute_answer(value).encode(), FRAME_POLICY)
 
-    def alone(self, said, answer):
-        """What a column answers, with no other question computed meanwhile."""
+    def compute_answer(self, value):
+        """A panel's answer to the request in a JSON value, computed while no other request is."""
         from mlm.base import errors
 
-        if not self.room.acquire(blocking=False):
-            raise http_server.Refused(429, "too many questions at once; ask again")
+        if not self.waiting.acquire(blocking=False):
+            raise http_server.RequestRefused(429, "too many requests at once; try again")
         try:
-            question = panels.read(said, len(self.shown))
-            if not self.lock.acquire(timeout=WAIT):
-                raise http_server.Refused(429, "the questions before this one take long; ask again")
+            request = panels.parse_request(value, len(self.panels))
+            if not self.lock.acquire(timeout=WAIT_SECONDS):
+                raise http_server.RequestRefused(429, "earlier requests take long; try again")
             try:
-                return answer(self.shown[question.run], question)
+                return panels.answer_request(self.panels[request.run], request)
             finally:
                 self.lock.release()
         except errors.ConfigError as error:
-            raise http_server.Refused(400, str(error)) from None
+            raise http_server.RequestRefused(400, str(error)) from None
         finally:
-            self.room.release()
+            self.waiting.release()
 
 
-def serve(folders: Sequence[str], lines: Mapping[int, str]) -> None:
-    """Answers until Ctrl-C. lines: of --file, by their numbers there. Raises ConfigError for a bad folder, address or
-    port, and for too much text.
+def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: ServeOptions) -> None:
+    """Serves the page until Ctrl-C.
+
+    Args:
+        folders: of runs or Hugging Face models.
+        lines: of --file, by their numbers there.
+
+    Raises:
+        ConfigError: a bad folder, address or port, or too much text.
     """
     from mlm.base import errors
 
-    for count, most, what in ((len(lines), LINES, "lines"), (sum(map(len, lines.values())), LETTERS, "characters")):
-        errors.require(count <= most, "--file", count, f"at most {most:,d} {what}; mlm.cli.use similar takes more")
-    host, port, shown = _HOST.value, _PORT.value, []
-    asks = Asks(shown)
+    num_characters = sum(map(len, lines.values()))
+    for count, limit, unit in ((len(lines), MAX_LINES, "lines"), (num_characters, MAX_CHARACTERS, "characters")):
+        errors.require(count <= limit, "--file", count, f"at most {limit:,d} {unit}; mlm similar takes more")
+    model_panels = []
+    model_server = ModelServer(model_panels)
     try:
-        server = http_server.Server(host, port, asks.answers())
+        server = http_server.HttpServer(options.host, options.port, model_server.routes())
     except (OSError, UnicodeError) as error:
-        raise errors.ConfigError(f"--host = {host!r}, --port = {port}: expected an address of this machine and a free "
-                                 f"port ({errors.first_line(error)})") from None
+        raise errors.ConfigError(
+            f"--host = {options.host!r}, --port = {options.port}: expected an address of this "
+            f"machine and a free port ({errors.first_line(error)})"
+        ) from None
     try:
-        for name, folder in named(folders).items():
-            print(f"{name}: opening and compiling", flush=True)
-            shown.append(panels.prepared(name, folder, lines))
-        asks.example = panels.example(shown)
+        for name, folder in name_folders(folders).items():
+            print(f"{name}: loading and compiling", flush=True)
+            model_panels.append(panels.prepare_panel(name, folder, lines))
+        model_server.example = panels.choose_example(model_panels)
         server.server_activate()
-        command.listen()
-        print(f"ready: open {server.where()} in a browser; Ctrl-C ends", flush=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(f"ready: open {server.url()} in a browser; Ctrl-C ends", flush=True)
         server.serve_forever()
     finally:
         server.socket.close()
-        asks.lock.acquire(timeout=5)  # nothing is computed while the process ends
+        model_server.lock.acquire(timeout=5)  # nothing is computed while the process ends
 
 
-def named(folders: Sequence[str]) -> dict[str, str]:
-    """Folders by the shortest ends of their paths that tell them apart."""
+def name_folders(folders: Sequence[str]) -> dict[str, str]:
+    """Folders by the shortest ends of their paths that are unique."""
     from mlm.base import errors
 
-    places = [Path(folder).absolute().parts for folder in folders]
-    errors.require(len(set(places)) == len(places), "serve", list(folders), "each run once")
+    paths = [Path(folder).absolute().parts for folder in folders]
+    errors.require(len(set(paths)) == len(paths), "serve", list(folders), "each run once")
     depth = 1
-    while len({place[-depth:] for place in places}) < len(places):
+    while len({path[-depth:] for path in paths}) < len(paths):
         depth += 1
-    return {str(Path(*place[-depth:])): folder for place, folder in zip(places, folders, strict=True)}
+    return {str(Path(*path[-depth:])): folder for path, folder in zip(paths, folders, strict=True)}

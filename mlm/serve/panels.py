@@ -1,4 +1,6 @@
-"""What a page asks of one of the models that stand side by side on it."""
+"""The requests that the page of models side by side sends for one of the models, and their answers."""
+
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -6,29 +8,29 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mlm.inference.language_model import LanguageModel
-    from mlm.inference.neighbors import Words
+    from mlm.inference.neighbors import WordStates
 
-TEXT = 1000             # characters of a text
-MASKS = 8               # [MASK] in it
-TOKENS = 96             # of a text whose attention is shown
-TOP = 8                 # answers of a kind
-EXAMPLE = 6             # words that a model writes to begin with
-APART = " | "           # of a pair's texts, where nobody can type a tab
+MAX_TEXT = 1000  # characters of a text
+MAX_MASKS = 8  # [MASK] in a text
+MAX_TOKENS = 96  # of a text whose attention is shown
+TOP_K = 8  # answers of one task
+EXAMPLE_WORDS = 6  # words of an example that a model writes
+PAIR_SEPARATOR = " | "  # between the texts of a pair, since a browser's text field takes no tab
 
 
-class Column(NamedTuple):
-    """A model, and the lines of --file as it sees them. cannot: why something cannot be asked of it, by what."""
+class ModelPanel(NamedTuple):
+    """A model, and its states of the lines of --file. unsupported: why it does not support a task, by task."""
 
     name: str
-    model: "Opened"
-    cannot: dict[str, str]
+    model: "LanguageModel"
+    unsupported: dict[str, str]
     lines: Mapping[int, str]  # by their numbers in the file, from 1
     unit_OxD: "np.ndarray | None" = None
-    words: "Words | None" = None
+    words: "WordStates | None" = None
 
 
-class Question(NamedTuple):
-    """run: the number of a column. what: a row of WHAT. word, which: as of neighbours.at."""
+class PanelRequest(NamedTuple):
+    """run: index of a panel. what: a task, key of PANEL_TASKS. word, which: see neighbors.locate_word."""
 
     run: int
     what: str
@@ -37,161 +39,200 @@ class Question(NamedTuple):
     which: int = 1
 
 
-def read(said, columns: int) -> Question:
-    """A question of JSON. Raises ConfigError where it is none, or too large."""
+def parse_request(value, num_panels: int) -> PanelRequest:
+    """A request from a JSON value. Raises ConfigError for a value that is no request, or too large."""
     from mlm.base import errors
     from mlm.inference import batching
 
-    errors.require(isinstance(said, dict), "question", said, "an object")
-    for name, value in said.items():
-        errors.require_one_of("question", name, Question._fields)
+    errors.require(isinstance(value, dict), "request", value, "an object")
+    for name, field in value.items():
+        errors.require_one_of("request", name, PanelRequest._fields)
         kind = int if name in ("run", "which") else str
-        errors.require(type(value) is kind, name, value, "a number" if kind is int else "a text")
-    missing = [name for name in Question._fields if name not in said and name not in Question._field_defaults]
-    errors.require(not missing, "question", list(said), f"{', '.join(missing)}, too")
-    asked = Question(**said)
-    errors.require_number("run", asked.run, 0, columns - 1)
-    errors.require_one_of("what", asked.what, list(WHAT))
-    for text in (asked.text, asked.word):
-        errors.require(len(text) <= TEXT, "text", text, f"at most {TEXT} characters")
-        errors.require(not any(0xd800 <= ord(letter) < 0xe000 for letter in text), "text", text, "whole characters")
-    errors.require(bool(asked.text.strip()), "text", asked.text, "a text")
-    errors.require(asked.text.count(batching.HIDDEN) <= MASKS, "text", asked.text, f"at most {MASKS} {batching.HIDDEN}")
-    return asked
+        errors.require(type(field) is kind, name, field, "a number" if kind is int else "a text")
+    missing = [name for name in PanelRequest._fields if name not in value and name not in PanelRequest._field_defaults]
+    errors.require(not missing, "request", list(value), f"{', '.join(missing)}, too")
+    request = PanelRequest(**value)
+    errors.require_number("run", request.run, 0, num_panels - 1)
+    errors.require_one_of("what", request.what, list(PANEL_TASKS))
+    for text in (request.text, request.word):
+        errors.require(len(text) <= MAX_TEXT, "text", text, f"at most {MAX_TEXT} characters")
+        has_surrogates = any(0xD800 <= ord(character) < 0xE000 for character in text)
+        errors.require(not has_surrogates, "text", text, "whole characters")
+    errors.require(bool(request.text.strip()), "text", request.text, "a text")
+    errors.require(
+        request.text.count(batching.MASK_TOKEN) <= MAX_MASKS,
+        "text",
+        request.text,
+        f"at most {MAX_MASKS} {batching.MASK_TOKEN}",
+    )
+    return request
 
 
-def answer(column: Column, asked: Question):
-    """What a model says, for JSON. Raises ConfigError for what it cannot be asked."""
+def answer_request(panel: ModelPanel, request: PanelRequest):
+    """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
     from mlm.base import errors
 
-    if asked.what in column.cannot:
-        raise errors.ConfigError(f"{asked.what}: {column.cannot[asked.what]}")
-    return WHAT[asked.what](column, asked)
+    if request.what in panel.unsupported:
+        raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
+    return PANEL_TASKS[request.what](panel, request)
 
 
-def fill(column: Column, asked: Question) -> list:
-    model = column.model
-    return [[one._asdict() for one in best] for best in model.fill(asked.text, min(TOP, model.tokenizer.vocab_size))]
+def fill_mask(panel: ModelPanel, request: PanelRequest) -> list:
+    fillings = panel.model.fill_mask(request.text, min(TOP_K, panel.model.tokenizer.vocab_size))
+    return [[dataclasses.asdict(prediction) for prediction in best] for best in fillings]
 
 
-def predict(column: Column, asked: Question) -> list:
-    model, text = column.model, asked.text
-    if model.cfg.objective == "tag":
+def predict(panel: ModelPanel, request: PanelRequest) -> list:
+    model, text = panel.model, request.text
+    if model.config.objective == "tagging":
         words = text.split()
-        return [{"text": word, **one._asdict()} for word, one in zip(words, model.predict(text), strict=False)]
-    parts = text.replace(APART, "\t").split("\t") if 2 in model.texts else [text]
-    found, = model.predict([parts[0] if len(parts) == 1 else tuple(parts)])
-    return [{"text": APART.join(parts), **found._asdict()}]
+        return [
+            {"text": word, **dataclasses.asdict(one)} for word, one in zip(words, model.predict(text), strict=False)
+        ]
+    parts = text.replace(PAIR_SEPARATOR, "\t").split("\t") if 2 in model.text_counts else [text]
+    (found,) = model.predict([parts[0] if len(parts) == 1 else tuple(parts)])
+    return [{"text": PAIR_SEPARATOR.join(parts), **dataclasses.asdict(found)}]
 
 
-def similar(column: Column, asked: Question) -> dict:
-    """The lines most like the text, in which [MASK] is what the model itself fills in; and the words of the text."""
+def find_similar_lines(panel: ModelPanel, request: PanelRequest) -> dict:
+    """The lines most similar to the text, and the text's words. The model itself fills in [MASK] first."""
     import numpy as np
 
-    from mlm.evaluation import embeddings
+    from mlm.inference import neighbors
+    from mlm.inference.similarity import l2_normalize
+
+    model, text, lines = panel.model, fill_masks(panel, request.text), list(panel.lines.items())
+    cosine_O = panel.unit_OxD @ l2_normalize(model.encode(text))
+    near = [
+        {"line": lines[i][0], "cosine": float(cosine_O[i]), "text": lines[i][1]}
+        for i in np.argsort(-cosine_O, kind="stable")[:TOP_K].tolist()
+    ]
+    return {
+        "text": text,
+        "near": near,
+        "words": [text[one.start : one.end] for one in neighbors.find_words(model.tokenizer, text, model.length - 2)],
+    }
+
+
+def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
+    """The words of the lines that are most similar to a word of the text, each with the text before and after it."""
     from mlm.inference import neighbors
 
-    model, text, lines = column.model, filled(column, asked.text), list(column.lines.items())
-    cosine_O = column.unit_OxD @ embeddings.unit(model.embed(text))
-    near = [{"line": lines[i][0], "cosine": float(cosine_O[i]), "text": lines[i][1]}
-            for i in np.argsort(-cosine_O, kind="stable")[:TOP].tolist()]
-    return {"text": text, "near": near, "words": [text[one.first:one.end] for one in neighbors.words(
-        model.tokenizer, text, model.length - 2)]}
+    assert panel.words is not None
+    model, text = panel.model, fill_masks(panel, request.text)
+    one, numbers = neighbors.locate_word(model, text, request.word, request.which), list(panel.lines)
+    near = neighbors.rank_neighbors(
+        neighbors.compute_word_state(model, text, one), panel.words, list(panel.lines.values()), TOP_K
+    )
+    return {
+        "text": text,
+        "near": [
+            {
+                "line": numbers[of.line],
+                "cosine": of.cosine,
+                "word": of.word,
+                "before": of.text[: of.start],
+                "after": of.text[of.start + len(of.word) :],
+            }
+            for of in near
+        ],
+    }
 
 
-def word(column: Column, asked: Question) -> dict:
-    """The words of the lines that are most like one of the text, each in its context: what is before it and behind."""
-    from mlm.inference import neighbors
-
-    model, text = column.model, filled(column, asked.text)
-    one, numbers = neighbors.at(model, text, asked.word, asked.which), list(column.lines)
-    near = neighbors.ranked(neighbors.state(model, text, one), column.words, list(column.lines.values()), TOP)
-    return {"text": text, "near": [{"line": numbers[of.line], "cosine": of.cosine, "word": of.word,
-                                    "before": of.text[:of.first], "after": of.text[of.first + len(of.word):]}
-                                   for of in near]}
-
-
-def attend(column: Column, asked: Question) -> str:
-    """A page of its own."""
+def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
+    """The attention page, as HTML."""
     from mlm.base import errors
     from mlm.inference import attention_maps, batching
     from mlm.report.pages import attention
 
-    size = len(batching.encode(column.model.tokenizer, asked.text, hidden=True))
-    errors.require(size <= TOKENS, "text", asked.text, f"at most {TOKENS} tokens, not {size}, to show what looks where")
-    return attention.page(column.name, asked.text, *attention_maps.ask(column.model, asked.text))
+    size = len(batching.encode_text(panel.model.tokenizer, request.text, allow_mask=True))
+    errors.require(
+        size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens, not {size}, to show attention"
+    )
+    maps = attention_maps.compute_attention_maps(panel.model, request.text)
+    return attention.render_page(panel.name, request.text, *maps)
 
 
-WHAT: dict[str, Callable] = {"fill": fill, "predict": predict, "similar": similar, "word": word,
-                             "attend": attend}
+PANEL_TASKS: dict[str, Callable] = {
+    "fill_mask": fill_mask,
+    "predict": predict,
+    "similar": find_similar_lines,
+    "word": find_similar_words,
+    "attend": show_attention,
+}
 
 
-def filled(column: Column, text: str) -> str:
-    """A text with the likeliest filling for each [MASK], from left to right."""
+def fill_masks(panel: ModelPanel, text: str) -> str:
+    """The text with the likeliest token for each [MASK], filled in from left to right."""
     from mlm.inference import batching
 
-    for _ in range(text.count(batching.HIDDEN)):
-        text = answer(column, Question(0, "fill", text))[0][0]["text"]
+    for _ in range(text.count(batching.MASK_TOKEN)):
+        text = answer_request(panel, PanelRequest(0, "fill_mask", text))[0][0]["text"]
     return text
 
 
-def prepared(name: str, folder: str, lines: Mapping[int, str]) -> Column:
-    """A column of a run's or a Hugging Face folder, its programs compiled: it was asked all once, of two lengths."""
-    import mlm
+def prepare_panel(name: str, folder: str, lines: Mapping[int, str]) -> ModelPanel:
+    """The panel of a run's or a Hugging Face folder. Every task runs once, for two lengths, to compile its programs."""
     from mlm.base import errors
-    from mlm.evaluation import embeddings
-    from mlm.inference import batching, neighbors
+    from mlm.inference import batching, neighbors, pretrained_io
+    from mlm.inference.similarity import l2_normalize
 
-    model = mlm.open(folder)
-    column = Column(name, model, {}, lines)
+    model = pretrained_io.load_model(folder)
+    panel = ModelPanel(name, model, {}, lines)
     if texts := list(lines.values()):
-        column = column._replace(unit_OxD=embeddings.unit(model.embed(texts)), words=neighbors.gathered(model, texts))
+        panel = panel._replace(
+            unit_OxD=l2_normalize(model.encode(texts)), words=neighbors.compute_all_word_states(model, texts)
+        )
     else:
-        column.cannot.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
-    plain = next(filter(str.isalpha, map(batching.surface, model.tokenizer.pieces[5:])), "a")
-    for what, size in ((what, size) for what in WHAT for size in (3, 16)):
-        last = batching.HIDDEN if what == "fill" else plain
-        text = " ".join([plain] * size) + (APART if model.texts == (2,) else " ") + last
+        panel.unsupported.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
+    word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[5:])), "a")
+    for what, size in ((what, size) for what in PANEL_TASKS for size in (3, 16)):
+        last = batching.MASK_TOKEN if what == "fill_mask" else word
+        text = " ".join([word] * size) + (PAIR_SEPARATOR if model.text_counts == (2,) else " ") + last
         try:
-            answer(column, Question(0, what, text, plain))
+            answer_request(panel, PanelRequest(0, what, text, word))
         except errors.ConfigError as error:
-            said, _, expected = str(error).partition(": expected ")
-            if said.startswith(f"{what} = "):  # and not of this text alone
-                column.cannot[what] = f"asks for {expected}"
-    return column
+            subject, _, expected = str(error).partition(": expected ")
+            if subject.startswith(f"{what} = "):  # otherwise the error is about this text
+                panel.unsupported[what] = f"needs {expected}"
+    return panel
 
 
-def about(model: "Opened") -> str:
-    cfg = model.cfg
-    made, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
-    return (f"{made}, {cfg.model.num_layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
-            f"{model.tokenizer.vocab_size:,d}" + (f" ({kind})" if model.source is None else "")
-            + (f"; a pair of texts stands apart by {APART.strip()}" if model.texts == (2,) else ""))
+def describe_model(model: "LanguageModel") -> str:
+    cfg = model.config
+    name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
+    return (
+        f"{name}, {cfg.model.num_layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
+        f"{model.tokenizer.vocab_size:,d}"
+        + (f" ({kind})" if model.source is None else "")
+        + (f"; the texts of a pair are separated by {PAIR_SEPARATOR.strip()}" if model.text_counts == (2,) else "")
+    )
 
 
-def example(shown: Sequence[Column]) -> str:
-    """A text with [MASK] of words that the first model that fills in knows: a line of --file, or what it writes."""
+def choose_example(all_panels: Sequence[ModelPanel]) -> str:
+    """A text with [MASK], of words known to the first model that fills in masks: a line of --file, or one it writes."""
     from mlm.inference import batching, neighbors
 
-    column = next((one for one in shown if "fill" not in one.cannot), None)
-    if column is None:
-        return next(iter(shown[0].lines.values()), "")
-    for line in column.lines.values():
-        found = neighbors.words(column.model.tokenizer, line, column.model.length - 2)
-        if 4 <= len(found) <= 12 and len(line) <= 90 and batching.HIDDEN not in line:
-            hidden = max(found[1:], key=lambda one: one.end - one.first)
-            return line[:hidden.first] + batching.HIDDEN + line[hidden.end:]
-    return written(column)
+    panel = next((one for one in all_panels if "fill_mask" not in one.unsupported), None)
+    if panel is None:
+        return next(iter(all_panels[0].lines.values()), "")
+    for line in panel.lines.values():
+        found = neighbors.find_words(panel.model.tokenizer, line, panel.model.length - 2)
+        if 4 <= len(found) <= 12 and len(line) <= 90 and batching.MASK_TOKEN not in line:
+            longest = max(found[1:], key=lambda word: word.end - word.start)
+            return line[: longest.start] + batching.MASK_TOKEN + line[longest.end :]
+    return write_example(panel)
 
 
-def written(column: Column) -> str:
-    """A text that a model writes from nothing, each place with the likeliest word that does not stand there yet."""
+def write_example(panel: ModelPanel) -> str:
+    """A text that a model writes from masks alone: at each place the likeliest word that the text does not have yet."""
     from mlm.inference import batching
 
-    text = " ".join([batching.HIDDEN] * EXAMPLE)
-    for _ in range(EXAMPLE):
-        best = answer(column, Question(0, "fill", text))[0]
-        text = next((one["text"] for one in best if batching.surface(one["token"]) not in text.split()),
-                    best[0]["text"])
+    text = " ".join([batching.MASK_TOKEN] * EXAMPLE_WORDS)
+    for _ in range(EXAMPLE_WORDS):
+        best = answer_request(panel, PanelRequest(0, "fill_mask", text))[0]
+        text = next(
+            (one["text"] for one in best if batching.format_piece(one["token"]) not in text.split()), best[0]["text"]
+        )
     words = text.split()
-    return " ".join([*words[:2], batching.HIDDEN, *words[3:]])
+    return " ".join([*words[:2], batching.MASK_TOKEN, *words[3:]])

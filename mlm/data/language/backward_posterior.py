@@ -7,41 +7,50 @@ to the left; the beginning has the weight of the state `end`, from which a docum
 
 Letters in array names: N rows, L places, P places and one more, S states and the beginning, F counts of words read.
 """
+
 import numpy as np
 
-from mlm.data.language.causal_posterior import Reader, ended, read, read_window, with_end
-from mlm.data.language.hmm import HMM, fitting, places
+from mlm.data.language.causal_posterior import (
+    ForwardModel,
+    add_end_state,
+    append_end,
+    compute_next_word_posterior,
+    compute_next_word_window_posterior,
+)
+from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import Posterior
 
 
-def turned(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
+def reverse_words(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     """tokens_NxP: the rows from right to left, then the word that `ended` adds, which says that they begin there."""
-    return with_end(hmm, words_NxL[:, ::-1])
+    return append_end(hmm, words_NxL[:, ::-1])
 
 
-def reader(hmm: HMM, length: int) -> Reader:
+def make_backward_model(hmm: HMM, length: int) -> ForwardModel:
     """Who reads from right to left documents of at most `length` words."""
     trans_SxS = np.pad(hmm.trans_SxS.T, (0, 1))
-    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]     # what comes before the first word acts as `end` does
+    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
     last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
-    return Reader(ended(hmm)._replace(trans_SxS=trans_SxS), last_S, _weights(hmm, length))
+    return ForwardModel(add_end_state(hmm)._replace(trans_SxS=trans_SxS), last_S, _compute_start_weights(hmm, length))
 
 
-def _weights(hmm, length):
+def _compute_start_weights(hmm, length):
     """weight_FxS: P(state at the next word to the left, and that the document ends F words further), or for the
-    beginning that it ends there."""
-    before_LxS, _ = places(hmm, length)
-    _, unfit_F = fitting(hmm, length)
-    state_FxS = [unfit_F[read + 1:] @ before_LxS[:length - read] for read in range(length + 1)]
+    beginning that it ends there.
+    """
+    before_LxS, _ = compute_state_marginals(hmm, length)
+    _, unfit_F = compute_fit_probs(hmm, length)
+    state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
     return np.concatenate([state_FxS, unfit_F[:, None]], 1)
 
 
-def right_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
+def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
     """`read` from right to left: of each word given those to the right, and of the document's beginning. The rows and
-    columns of what is asked are those of `turned`."""
-    return read(reader(hmm, length), words_NxL[:, ::-1])
+    columns of what is asked are those of `turned`.
+    """
+    return compute_next_word_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1])
 
 
-def right_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
+def compute_backward_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
     """`read_window` from right to left, as `right_posterior`."""
-    return read_window(reader(hmm, length), words_NxL[:, ::-1], window)
+    return compute_next_word_window_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1], window)

@@ -10,6 +10,7 @@ Letters in array names: N rows, L places, P places and one more, K asked places 
 batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F counts of
 words already written, I places of a window, the asked one last.
 """
+
 import functools
 from typing import NamedTuple
 
@@ -17,21 +18,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.data.language.hmm import HMM, fitting
-from mlm.data.language.posterior import Posterior, batched, checked, class_evidence, class_shares, on_device, sweep
+from mlm.data.language.hmm import HMM, compute_fit_probs
+from mlm.data.language.posterior import (
+    Posterior,
+    compute_class_evidence,
+    compute_class_probs,
+    make_posterior,
+    map_batches,
+    put_on_device,
+    scan_messages,
+)
 
-ROWS, WINDOWS = 128, 1024   # batch sizes: bound memory, change no result
+EXAMPLE_BATCH, WINDOW_BATCH = 128, 1024  # batch sizes: bound memory, change no result
 
 
-class Reader(NamedTuple):
+class ForwardModel(NamedTuple):
     """A language as it is read word by word, to its end: forward recursion from `first_S`, and what counting adds."""
 
-    hmm: HMM                # with the end as its last state, class and word; trans_SxS leads to the next word's state
-    first_S: np.ndarray     # weight of each state at the first word that is read
+    hmm: HMM  # with the end as its last state, class and word; trans_SxS leads to the next word's state
+    first_S: np.ndarray  # weight of each state at the first word that is read
     weight_FxS: np.ndarray  # by what a state is weighted once F words were read, for how many may follow
 
 
-def ended(hmm: HMM) -> HMM:
+def add_end_state(hmm: HMM) -> HMM:
     """The language with the end of a document as one more state, class and word, the last of each.
 
     It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_weights` says when.
@@ -40,13 +49,20 @@ def ended(hmm: HMM) -> HMM:
     trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))
     trans_SxS[hmm.end, states] = 1
     class_SxC[states, classes] = 1
-    by_topic_TxW, by_name_MxW = (np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1)
-                                 for by_ZxW in (hmm.by_topic_TxW, hmm.by_name_MxW))
-    return hmm._replace(trans_SxS=trans_SxS, class_SxC=class_SxC, class_W=np.append(hmm.class_W, classes),
-                        by_topic_TxW=by_topic_TxW, by_name_MxW=by_name_MxW)
+    by_topic_TxW, by_name_MxW = (
+        np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1)
+        for by_ZxW in (hmm.topic_emission_TxW, hmm.name_emission_MxW)
+    )
+    return hmm._replace(
+        trans_SxS=trans_SxS,
+        class_SxC=class_SxC,
+        class_W=np.append(hmm.class_W, classes),
+        topic_emission_TxW=by_topic_TxW,
+        name_emission_MxW=by_name_MxW,
+    )
 
 
-def with_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
+def append_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     """tokens_NxP: the rows with the word that `ended` adds after each one's last word; they may have room for it."""
     tokens_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
     end_N = np.where(words_NxL >= 0, np.arange(1, tokens_NxP.shape[1]), 0).max(1)
@@ -54,77 +70,81 @@ def with_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     return tokens_NxP
 
 
-def _weights(hmm, length):
+def _compute_fit_weights(hmm, length):
     """weight_FxS: P(the sentence of the next word fits | its state), or for the end that the next sentence does not."""
-    fits_FxS, unfit_F = fitting(hmm, length)
-    unfit_F[0] = 0      # a first sentence that does not fit is drawn anew
+    fits_FxS, unfit_F = compute_fit_probs(hmm, length)
+    unfit_F[0] = 0  # a first sentence that does not fit is drawn anew
     return np.concatenate([fits_FxS, unfit_F[:, None]], 1)
 
 
-def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
+def _compute_latent_log_odds(by_ZxW, prior_Z, words_BxL, seen_BxL):
     """Log-odds of each latent value given the words before each place, up to a constant over values."""
     clue_WxZ = jnp.log(by_ZxW).T
-    clue_WxZ -= clue_WxZ.max(-1, keepdims=True)     # leaves the likely values near 0, where float32 is fine
+    clue_WxZ -= clue_WxZ.max(-1, keepdims=True)  # leaves the likely values near 0, where float32 is fine
     clue_BxLxZ = jnp.where(seen_BxL[:, :, None], clue_WxZ[words_BxL], 0)
     earlier_BxLxZ = jnp.pad(clue_BxLxZ[:, :-1], ((0, 0), (1, 0), (0, 0)))
     return jnp.log(prior_Z) + jnp.cumsum(earlier_BxLxZ, 1)
 
 
-def _before(hmm, words_BxL, first_BxS):
+def _infer_prefixes(hmm, words_BxL, first_BxS):
     """What the words before each place tell: a weight for each state there, whatever fits, and the latents' log-odds.
 
     first_BxS: the weights at the leftmost place that holds a word.
     """
     seen_BxL = words_BxL >= 0
-    evidence = class_evidence(hmm, words_BxL, seen_BxL)
-    ahead_LxBx1xS, _ = sweep(hmm.trans_SxS, evidence, seen_BxL.T, first_BxS[:, None])
+    evidence = compute_class_evidence(hmm, words_BxL, seen_BxL)
+    ahead_LxBx1xS, _ = scan_messages(hmm.trans_SxS, evidence, seen_BxL.T, first_BxS[:, None])
     state_BxLxS = ahead_LxBx1xS[:, :, 0].swapaxes(0, 1)
-    topic_BxLxT = _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, seen_BxL)
-    name_BxLxM = _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, seen_BxL)
+    topic_BxLxT = _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, seen_BxL)
+    name_BxLxM = _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, seen_BxL)
     return state_BxLxS, topic_BxLxT, name_BxLxM
 
 
 @jax.jit
-def _rows(hmm, first_S, weight_FxS, words_BxP, written_BxP):
+def _infer_examples(hmm, first_S, weight_FxS, words_BxP, written_BxP):
     first_BxS = jnp.broadcast_to(first_S, (len(words_BxP), len(first_S)))
-    state_BxPxS, topic_BxPxT, name_BxPxM = _before(hmm, words_BxP, first_BxS)
-    return class_shares(hmm, state_BxPxS * weight_FxS[written_BxP]), topic_BxPxT, name_BxPxM
+    state_BxPxS, topic_BxPxT, name_BxPxM = _infer_prefixes(hmm, words_BxP, first_BxS)
+    return compute_class_probs(hmm, state_BxPxS * weight_FxS[written_BxP]), topic_BxPxT, name_BxPxM
 
 
 @jax.jit
-def _windows(hmm, weight_FxS, words_BxI, written_B, first_BxS):
-    state_BxIxS, topic_BxIxT, name_BxIxM = _before(hmm, words_BxI, first_BxS)
-    return class_shares(hmm, state_BxIxS[:, -1] * weight_FxS[written_B]), topic_BxIxT[:, -1], name_BxIxM[:, -1]
+def _infer_windows(hmm, weight_FxS, words_BxI, written_B, first_BxS):
+    state_BxIxS, topic_BxIxT, name_BxIxM = _infer_prefixes(hmm, words_BxI, first_BxS)
+    return compute_class_probs(hmm, state_BxIxS[:, -1] * weight_FxS[written_B]), topic_BxIxT[:, -1], name_BxIxM[:, -1]
 
 
-def _written(reader, words_NxP):
+def _count_previous_words(reader, words_NxP):
     """Words before each place; no more than a document may hold, as in a longer row one of them has probability 0."""
     word_NxP = words_NxP >= 0
     return np.minimum(word_NxP.cumsum(1) - word_NxP, len(reader.weight_FxS) - 1)
 
 
-def read(reader: Reader, words_NxL: np.ndarray) -> Posterior:
+def compute_next_word_posterior(reader: ForwardModel, words_NxL: np.ndarray) -> Posterior:
     """The exact distribution of each word and of each row's end given the words before it, for `reader.hmm`.
 
     One pass of forward recursion (Rabiner 1989, section III.A). The asked places are those of `with_end`.
     Raises ValueError for a row that cannot begin as it does; where a true word is impossible its probability is 0.
     """
-    row_K, column_K = asked = np.nonzero(with_end(reader.hmm, words_NxL) >= 0)
+    row_K, column_K = asked = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    rows = functools.partial(_rows, on_device(reader.hmm), jnp.asarray(reader.first_S), jnp.asarray(reader.weight_FxS))
-    class_NxPxC, topic_NxPxT, name_NxPxM = batched(rows, ROWS, words_NxP, _written(reader, words_NxP))
-    return checked(row_K, column_K, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
+    rows = functools.partial(
+        _infer_examples, put_on_device(reader.hmm), jnp.asarray(reader.first_S), jnp.asarray(reader.weight_FxS)
+    )
+    class_NxPxC, topic_NxPxT, name_NxPxM = map_batches(
+        rows, EXAMPLE_BATCH, words_NxP, _count_previous_words(reader, words_NxP)
+    )
+    return make_posterior(row_K, column_K, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
 
 
-def read_window(reader: Reader, words_NxL: np.ndarray, window: int) -> Posterior:
+def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarray, window: int) -> Posterior:
     """As `read`, but given the last `window` words alone, and how many words were read already.
 
     A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
     these words alone can do better, told where it stands or not.
     """
-    row_K, column_K = np.nonzero(with_end(reader.hmm, words_NxL) >= 0)
+    row_K, column_K = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    written_K = _written(reader, words_NxP)[row_K, column_K]
+    written_K = _count_previous_words(reader, words_NxP)[row_K, column_K]
     column_KxI = column_K[:, None] + np.arange(-window, 1)
     near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
     words_KxI = np.where(column_KxI >= 0, near_KxI, -1)
@@ -132,21 +152,21 @@ def read_window(reader: Reader, words_NxL: np.ndarray, window: int) -> Posterior
     for _ in reader.weight_FxS[1:]:
         before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
-    windows = functools.partial(_windows, on_device(reader.hmm), jnp.asarray(reader.weight_FxS))
-    return checked(row_K, column_K, *batched(windows, WINDOWS, words_KxI, written_K, first_KxS))
+    windows = functools.partial(_infer_windows, put_on_device(reader.hmm), jnp.asarray(reader.weight_FxS))
+    return make_posterior(row_K, column_K, *map_batches(windows, WINDOW_BATCH, words_KxI, written_K, first_KxS))
 
 
-def reader(hmm: HMM, length: int) -> Reader:
+def make_causal_model(hmm: HMM, length: int) -> ForwardModel:
     """Who reads from left to right documents of at most `length` words."""
-    language = ended(hmm)
-    return Reader(language, language.trans_SxS[hmm.end], _weights(hmm, length))
+    language = add_end_state(hmm)
+    return ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
 
 
-def left_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
+def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
     """`read` from left to right: of each word given those to the left, and of the document's end."""
-    return read(reader(hmm, length), words_NxL)
+    return compute_next_word_posterior(make_causal_model(hmm, length), words_NxL)
 
 
-def left_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
+def compute_causal_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
     """`read_window` from left to right."""
-    return read_window(reader(hmm, length), words_NxL, window)
+    return compute_next_word_window_posterior(make_causal_model(hmm, length), words_NxL, window)

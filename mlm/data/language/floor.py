@@ -5,18 +5,33 @@ give it to `estimates.ratio`, since the two losses rise and fall together. Rows 
 
 Letters in array names: N rows, L places, P places and one more, K masked words, W words.
 """
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import ratio
-from mlm.data.language.backward_posterior import right_posterior, right_window_posterior, turned
-from mlm.data.language.causal_posterior import ended, left_posterior, left_window_posterior, with_end
-from mlm.data.language.corruption_channel import Channel, guess_corrupted
-from mlm.data.language.filled_posterior import filled_posterior
-from mlm.data.language.hmm import HMM, unigram
-from mlm.data.language.posterior import bag_posterior, guess, posterior, window_posterior
+from mlm.base.estimates import compute_ratio
+from mlm.data.language.backward_posterior import (
+    compute_backward_posterior,
+    compute_backward_window_posterior,
+    reverse_words,
+)
+from mlm.data.language.causal_posterior import (
+    add_end_state,
+    append_end,
+    compute_causal_posterior,
+    compute_causal_window_posterior,
+)
+from mlm.data.language.corruption_channel import Channel, predict_corrupted_words
+from mlm.data.language.hmm import HMM, compute_unigram
+from mlm.data.language.infilling_posterior import compute_infilling_posterior
+from mlm.data.language.posterior import (
+    compute_bag_posterior,
+    compute_posterior,
+    compute_window_posterior,
+    predict_words,
+)
 
 
 class Floor(NamedTuple):
@@ -27,11 +42,13 @@ class Floor(NamedTuple):
     accuracy: float
     accuracy_error: float
     nats_N: np.ndarray
-    right_N: np.ndarray
+    correct_N: np.ndarray
     count_N: np.ndarray
 
 
-def tally(words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray, best_K: np.ndarray) -> Floor:
+def score_predictions(
+    words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray, best_K: np.ndarray
+) -> Floor:
     """The loss and accuracy of predictions of the masked words, in the order of np.nonzero(masked_NxL).
 
     log_prob_K: of the true word, in nats; best_K: the word predicted. Raises ValueError where a probability is 0.
@@ -44,90 +61,107 @@ def tally(words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray,
         return np.bincount(np.nonzero(masked_NxL)[0], np.asarray(value_K, np.float64), len(words_NxL))
 
     nats_N, right_N, count_N = sums(-log_prob_K), sums(best_K == words_NxL[masked_NxL]), masked_NxL.sum(1)
-    return of_sums(nats_N, right_N, count_N)
+    return make_floor(nats_N, right_N, count_N)
 
 
-def of_sums(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
-    return Floor(*ratio(nats_N, count_N), *ratio(right_N, count_N), nats_N, right_N, count_N)
+def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
+    return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)
 
 
-def bayes_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
+def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
     """The floor of all models where the masked words are hidden by [MASK] alone: the posterior's loss.
 
     Exact however many are masked, and however places are chosen, as long as the choice does not look at the words.
     """
-    return tally(words_NxL, masked_NxL, *guess(hmm, posterior(hmm, words_NxL, masked_NxL), words_NxL))
+    return score_predictions(
+        words_NxL, masked_NxL, *predict_words(hmm, compute_posterior(hmm, words_NxL, masked_NxL), words_NxL)
+    )
 
 
-def corrupted_loss(hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
-                   ) -> Floor:
+def compute_corrupted_floor(
+    hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
+) -> Floor:
     """The floor of all models under mixed corruption such as 80/10/10: see `guess_corrupted` for where it is exact."""
-    return tally(words_NxL, chosen_NxL, *guess_corrupted(hmm, channel, words_NxL, seen_NxL, chosen_NxL))
+    return score_predictions(
+        words_NxL, chosen_NxL, *predict_corrupted_words(hmm, channel, words_NxL, seen_NxL, chosen_NxL)
+    )
 
 
-def window_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
+def compute_window_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
     """The floor of models that see `window` neighbours on each side: see `window_posterior` for what that means."""
-    return tally(words_NxL, masked_NxL, *guess(hmm, window_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
+    return score_predictions(
+        words_NxL,
+        masked_NxL,
+        *predict_words(hmm, compute_window_posterior(hmm, words_NxL, masked_NxL, window), words_NxL),
+    )
 
 
-def bag_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
+def compute_bag_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
     """The floor of models that see these neighbours without order; past a window of 5 a bound: see `bag_posterior`."""
-    return tally(words_NxL, masked_NxL, *guess(hmm, bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL))
+    return score_predictions(
+        words_NxL, masked_NxL, *predict_words(hmm, compute_bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL)
+    )
 
 
-def _read(hmm, tokens_NxP, known) -> Floor:
-    return tally(tokens_NxP, tokens_NxP >= 0, *guess(ended(hmm), known, tokens_NxP))
+def _score_with_end(hmm, tokens_NxP, known) -> Floor:
+    return score_predictions(tokens_NxP, tokens_NxP >= 0, *predict_words(add_end_state(hmm), known, tokens_NxP))
 
 
-def left_loss(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
+def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
     """The floor of causal models, which predict each word, and then that the document ends, from what is to the left.
 
     length: the most words that a document may hold, which a model can learn; how many this one holds it is not told.
     count_N is a row's words and 1; nats_N is minus the log-probability of the whole document.
     """
-    return _read(hmm, with_end(hmm, words_NxL), left_posterior(hmm, words_NxL, length))
+    return _score_with_end(hmm, append_end(hmm, words_NxL), compute_causal_posterior(hmm, words_NxL, length))
 
 
-def left_window_loss(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
+def compute_causal_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
     """The floor of causal models that see the last `window` words: see `left_window_posterior` for what that means."""
-    return _read(hmm, with_end(hmm, words_NxL), left_window_posterior(hmm, words_NxL, length, window))
+    return _score_with_end(
+        hmm, append_end(hmm, words_NxL), compute_causal_window_posterior(hmm, words_NxL, length, window)
+    )
 
 
-def right_loss(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
+def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
     """The floor of models that predict each word, and then that the document begins, from what is to the right.
 
     By the chain rule nats_N is that of `left_loss`: it is the same document's log-probability.
     """
-    return _read(hmm, turned(hmm, words_NxL), right_posterior(hmm, words_NxL, length))
+    return _score_with_end(hmm, reverse_words(hmm, words_NxL), compute_backward_posterior(hmm, words_NxL, length))
 
 
-def right_window_loss(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
+def compute_backward_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
     """As left_window_loss, from right to left."""
-    return _read(hmm, turned(hmm, words_NxL), right_window_posterior(hmm, words_NxL, length, window))
+    return _score_with_end(
+        hmm, reverse_words(hmm, words_NxL), compute_backward_window_posterior(hmm, words_NxL, length, window)
+    )
 
 
-def both(one: Floor, other: Floor) -> Floor:
+def add_floors(one: Floor, other: Floor) -> Floor:
     """The floor of models that are asked for what both are of: their sums over each row, added up."""
     nats_N, right_N, count_N = (a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True))
-    return of_sums(nats_N, right_N, count_N)
+    return make_floor(nats_N, right_N, count_N)
 
 
-def filled_loss(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Floor:
+def compute_infilling_floor(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Floor:
     """The floor of models that fill in the hidden words from left to right: nats_N is -log P(hidden | visible words).
 
     What is copied, and where the document ends, is certain, since the visible row says how many words it has.
     """
-    return tally(words_NxL, hidden_NxL, *guess(hmm, filled_posterior(hmm, words_NxL, hidden_NxL), words_NxL))
+    return score_predictions(
+        words_NxL, hidden_NxL, *predict_words(hmm, compute_infilling_posterior(hmm, words_NxL, hidden_NxL), words_NxL)
+    )
 
 
-def unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:
+def compute_unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:
     """The loss of always predicting the language's word frequencies in documents of at most `length` words."""
-    share_W = unigram(hmm, length)
+    share_W = compute_unigram(hmm, length)
     word_K = words_NxL[masked_NxL]
-    return tally(words_NxL, masked_NxL, np.log(share_W[word_K]), np.full(len(word_K), share_W.argmax()))
+    return score_predictions(words_NxL, masked_NxL, np.log(share_W[word_K]), np.full(len(word_K), share_W.argmax()))
 
 
-def select(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
+def sample_masks(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
     """masked_NxL: floor(rate * words + U(0, 1)) of each row's words, without replacement, as in training.
 
     The same seed masks at a higher rate what it masks at a lower one and more, so that curves over the rate are smooth.
@@ -139,6 +173,6 @@ def select(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
     return (order_NxL.argsort(1).argsort(1) < count_N[:, None]) & valid_NxL
 
 
-def by_rate(hmm: HMM, words_NxL: np.ndarray, rates: Sequence[float], seed: int) -> list[Floor]:
+def compute_floors_by_rate(hmm: HMM, words_NxL: np.ndarray, rates: Sequence[float], seed: int) -> list[Floor]:
     """The floor of all models at each masking rate, on the same rows: so losses at different rates do not compare."""
-    return [bayes_loss(hmm, words_NxL, select(words_NxL, rate, seed)) for rate in rates]
+    return [compute_masked_floor(hmm, words_NxL, sample_masks(words_NxL, rate, seed)) for rate in rates]

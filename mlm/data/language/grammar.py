@@ -6,8 +6,9 @@ class is used, and nothing else. `HMM` says what follows from that.
 
 Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
 """
+
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.hmm import HMM, draw
+from mlm.data.language.hmm import HMM, sample_documents
 
 # One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
 NOUNS = """
@@ -57,19 +58,19 @@ NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Loui
 Ulrich Vera Walter Yusuf Zoe"""
 TOPICS = NOUNS.strip().splitlines()
 
-ADJECTIVE = 0.3     # probability that a noun phrase takes a further adjective
-MARKED = 0.3        # share of determiners that show number
-INTRANSITIVELY = 0.4  # share of main verbs without an object
-BLOCK = 256         # documents drawn at a time: changes speed and memory, never the documents
+ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
+MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
+INTRANSITIVE_PROB = 0.4  # share of main verbs without an object
+DOCUMENT_BATCH = 256  # documents drawn at a time: changes speed and memory, never the documents
 
 
 class State(NamedTuple):
     """A place in the sentence: what is written there, in which part of it, and the numbers held there, its own last."""
 
-    kind: str               # determiner | adjective | noun | name | transitive | intransitive | preposition | that
-                            #     | adverb | stop
-    part: str               # subject | modifier | relative | inner | deep | main | object | "" (once a sentence)
-    numbers: str            # s or p each; "ps": in the modifier of a plural subject, a singular
+    kind: str  # determiner | adjective | noun | name | transitive | intransitive | preposition | that
+    #     | adverb | stop
+    part: str  # subject | modifier | relative | inner | deep | main | object | "" (once a sentence)
+    numbers: str  # s or p each; "ps": in the modifier of a plural subject, a singular
 
 
 class Grammar(NamedTuple):
@@ -78,9 +79,9 @@ class Grammar(NamedTuple):
     hmm: HMM
     words: tuple[str, ...]
     states: tuple[State, ...]
-    kind_W: np.ndarray      # of a word: as of a state, str
-    number_W: np.ndarray    # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
-    partner_W: np.ndarray   # the same lemma in the other number, of a noun or verb; -1 elsewhere
+    kind_W: np.ndarray  # of a word: as of a state, str
+    number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
+    partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
 
 
 def check(language: Language) -> None:
@@ -98,9 +99,10 @@ def check(language: Language) -> None:
         errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
 
 
-def arcs(language: Language) -> dict[State, dict[State, float]]:
-    """Transition probabilities of the grammar, by state. Sentences look like
+def build_transitions(language: Language) -> dict[State, dict[State, float]]:
+    """Transition probabilities of the grammar, by state.
 
+    Sentences look like
     determiner adjective* noun modifier* verb (object) (preposition object)* (adverb) stop, or a name for the subject,
     where a modifier is a preposition with a noun phrase, "that" with a verb and its object, or "that" with a subject,
     which may be modified itself, and its verb. The modified subject's number is held until its verb comes.
@@ -116,20 +118,25 @@ def arcs(language: Language) -> dict[State, dict[State, float]]:
     def phrase(part, held, after):
         for n in "sp":
             determiner, adjective, noun = (State(kind, part, held + n) for kind in ("determiner", "adjective", "noun"))
-            table[determiner] = table[adjective] = {adjective: ADJECTIVE, noun: 1 - ADJECTIVE}
+            table[determiner] = table[adjective] = {adjective: ADJECTIVE_PROB, noun: 1 - ADJECTIVE_PROB}
             table[noun] = after(n)
 
     def main(n, share=1.0):
-        return {State("intransitive", "main", n): share * INTRANSITIVELY,
-                State("transitive", "main", n): share * (1 - INTRANSITIVELY)}
+        return {
+            State("intransitive", "main", n): share * INTRANSITIVE_PROB,
+            State("transitive", "main", n): share * (1 - INTRANSITIVE_PROB),
+        }
 
     stop, adverb = State("stop", "", ""), State("adverb", "", "")
     subject, thing = State("name", "subject", "s"), State("name", "object", "s")
     near = State("preposition", "object", "")
     table[stop] = {subject: named} | into("subject", "", None, 1 - named)
     table[subject] = main("s")
-    phrase("subject", "", lambda n: {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2}
-           | main(n, 1 - go))
+    phrase(
+        "subject",
+        "",
+        lambda n: {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2} | main(n, 1 - go),
+    )
     for n in "sp":
         beside, that = State("preposition", "modifier", n), State("that", "modifier", n)
         seen_by, seeing = State("name", "inner", n + "s"), State("transitive", "relative", n)
@@ -138,8 +145,11 @@ def arcs(language: Language) -> dict[State, dict[State, float]]:
         table[that] = {seeing: 0.4, seen_by: 0.6 * named / 2} | into("inner", n, n, 0.6 * (1 - named / 2))
         table[seeing] = into("modifier", n, n, 1.0)
         table[seen_by] = {State("transitive", "inner", n + "s"): 1.0}
-        phrase("inner", n, lambda h, n=n: {State("preposition", "inner", n + h): more,
-                                           State("transitive", "inner", n + h): 1 - more})
+        phrase(
+            "inner",
+            n,
+            lambda h, n=n: {State("preposition", "inner", n + h): more, State("transitive", "inner", n + h): 1 - more},
+        )
         for h in "sp":
             deeper, verb = State("preposition", "inner", n + h), State("transitive", "inner", n + h)
             table[deeper] = into("deep", n + h, h, 1.0)
@@ -154,7 +164,7 @@ def arcs(language: Language) -> dict[State, dict[State, float]]:
     return table
 
 
-def with_s(lemma: str) -> str:
+def add_s(lemma: str) -> str:
     """The form in -s: plural of a noun, third person singular of a verb."""
     if lemma.endswith("y") and lemma[-2] not in "aeiou":
         return lemma[:-1] + "ies"
@@ -162,9 +172,9 @@ def with_s(lemma: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)  # a start asks twice for the same, which takes a tenth of a second
-def build(language: Language) -> Grammar:
+def build_grammar(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
-    table = arcs(language)
+    table = build_transitions(language)
     states = tuple(table)
     index = {state: i for i, state in enumerate(states)}
     trans_SxS = np.zeros((len(states), len(states)))
@@ -172,13 +182,18 @@ def build(language: Language) -> Grammar:
         for after, share in following.items():
             trans_SxS[index[state], index[after]] = share
 
-    lexicon: dict[str, list[str]] = {"stop": ["."], "that": ["that"], "adverb": ADVERBS.split(),
-                                     "preposition": PREPOSITIONS.split(), "adjective": ADJECTIVES.split(),
-                                     "name": NAMES.split()[:language.num_names]}
+    lexicon: dict[str, Sequence[str]] = {
+        "stop": ["."],
+        "that": ["that"],
+        "adverb": ADVERBS.split(),
+        "preposition": PREPOSITIONS.split(),
+        "adjective": ADJECTIVES.split(),
+        "name": NAMES.split()[: language.num_names],
+    }
     lexicon |= {"determiner" + n: text.split() for n, text in DETERMINERS.items()}
     for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE)):
         lemmas = [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
-        inflected = [with_s(lemma) for lemma in lemmas]
+        inflected = [add_s(lemma) for lemma in lemmas]
         lexicon[kind + "s"], lexicon[kind + "p"] = (lemmas, inflected) if kind == "noun" else (inflected, lemmas)
     classes = list(lexicon)
     words = tuple(word for members in lexicon.values() for word in members)
@@ -186,17 +201,25 @@ def build(language: Language) -> Grammar:
 
     class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W = [], [], [], [], [], []
     topic_T = np.full(language.num_topics, 1 / language.num_topics)
-    name_M = _share(np.zeros(language.num_names), language.zipf_exponent)
+    name_M = _compute_zipf_probs(np.zeros(language.num_names), language.zipf_exponent)
     for kind, members in lexicon.items():
         count, n = len(members), len(partner_W)
         class_W += [classes.index(kind)] * count
         topical = kind[:-1] in ("noun", "transitive", "intransitive")
-        own_TxW = ((np.arange(count) % language.num_topics == np.arange(language.num_topics)[:,
-                                                                                             None]) * language.topic_strength * topical)
+        own_TxW = (
+            (np.arange(count) % language.num_topics == np.arange(language.num_topics)[:, None])
+            * language.topic_strength
+            * topical
+        )
         named = kind == "name"
-        topic_TxW.append(np.ones((language.num_topics, count)) if named else _share(own_TxW, language.zipf_exponent))
-        name_MxW.append(language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M if named
-                        else np.ones((language.num_names, count)))
+        topic_TxW.append(
+            np.ones((language.num_topics, count)) if named else _compute_zipf_probs(own_TxW, language.zipf_exponent)
+        )
+        name_MxW.append(
+            language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
+            if named
+            else np.ones((language.num_names, count))
+        )
         number = kind[-1] if topical or kind[:-1] == "determiner" else ""
         kind_W += [kind.removesuffix(number)] * count
         number_W += [number] * count
@@ -205,9 +228,12 @@ def build(language: Language) -> Grammar:
 
     class_SxC = np.zeros((len(states), len(classes)))
     for i, (kind, _, numbers) in enumerate(states):
-        n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:])
+        n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
         if kind == "determiner":
-            class_SxC[i, classes.index(kind)], class_SxC[i, classes.index(kind + n)] = 1 - MARKED, MARKED
+            class_SxC[i, classes.index(kind)], class_SxC[i, classes.index(kind + n)] = (
+                1 - MARKED_DETERMINER_PROB,
+                MARKED_DETERMINER_PROB,
+            )
         elif kind in ("transitive", "intransitive"):
             class_SxC[i, classes.index(kind + n)] = language.agreement_prob
             class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement_prob
@@ -219,30 +245,38 @@ def build(language: Language) -> Grammar:
     often_S[end] = 0
     mixed_SxC = language.word_order * class_SxC + (1 - language.word_order) * (often_S @ class_SxC / often_S.sum())
     mixed_SxC[end] = class_SxC[end]
-    hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), topic_T, np.concatenate(topic_TxW, 1), name_M,
-              np.concatenate(name_MxW, 1))
+    hmm = HMM(
+        np.array(end),
+        trans_SxS,
+        mixed_SxC,
+        np.array(class_W),
+        topic_T,
+        np.concatenate(topic_TxW, 1),
+        name_M,
+        np.concatenate(name_MxW, 1),
+    )
     return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 
-def _share(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
+def _compute_zipf_probs(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
     """Zipf's law over the last axis, tilted by nats."""
     weight_xW = np.exp(nats_xW) * np.arange(1, nats_xW.shape[-1] + 1) ** -zipf
     return weight_xW / weight_xW.sum(-1, keepdims=True)
 
 
-def documents(language: Language, start: int = 0) -> Iterator[str]:
+def iterate_documents(language: Language, start: int = 0) -> Iterator[str]:
     """Documents start, start + 1, ... without end: words with spaces between; document i depends on i and config alone.
 
     language: resolved, and within its limits.
     """
-    grammar = build(language)
+    grammar = build_grammar(language)
     while True:
-        for words_L in draw(grammar.hmm, language.max_words, language.seed, start, BLOCK):
+        for words_L in sample_documents(grammar.hmm, language.max_words, language.seed, start, DOCUMENT_BATCH):
             yield " ".join([grammar.words[word] for word in words_L[words_L >= 0]])
-        start += BLOCK
+        start += DOCUMENT_BATCH
 
 
-def words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
-    """words_NxL, the rows as `posterior` takes them: indices into language.max_words, -1 where a special token stands."""
+def convert_ids_to_words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
+    """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
     number = {word: i for i, word in enumerate(language.words)}
     return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]

@@ -3,6 +3,7 @@
 Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document, P counts
 of words from 0 to the most that a document may hold.
 """
+
 from typing import NamedTuple
 
 import numpy as np
@@ -22,47 +23,51 @@ class HMM(NamedTuple):
     word, and the length tells nothing more.
     """
 
-    end: np.ndarray         # state (int) that ends a sentence
-    trans_SxS: np.ndarray   # P(next state | state)
-    class_SxC: np.ndarray   # P(class | state)
-    class_W: np.ndarray     # class of a word, int
-    topic_T: np.ndarray     # P(topic)
-    by_topic_TxW: np.ndarray  # P(word | its class, topic); 1 in classes that depend on the name
-    name_M: np.ndarray      # P(name)
-    by_name_MxW: np.ndarray   # P(word | its class, name); 1 in classes that do not depend on it
+    end: np.ndarray  # state (int) that ends a sentence
+    trans_SxS: np.ndarray  # P(next state | state)
+    class_SxC: np.ndarray  # P(class | state)
+    class_W: np.ndarray  # class of a word, int
+    topic_T: np.ndarray  # P(topic)
+    topic_emission_TxW: np.ndarray  # P(word | its class, topic); 1 in classes that depend on the name
+    name_M: np.ndarray  # P(name)
+    name_emission_MxW: np.ndarray  # P(word | its class, name); 1 in classes that do not depend on it
 
 
-def _cumulate(share_RxX: np.ndarray) -> np.ndarray:
+def _build_cdf(share_RxX: np.ndarray) -> np.ndarray:
     """Cumulative shares, row r raised by r, laid end to end: one sorted array that inverts each row's distribution."""
     total_RxX = np.cumsum(share_RxX, 1) / share_RxX.sum(1, keepdims=True)
     total_RxX[total_RxX >= total_RxX[:, -1:]] = 1  # rounding must leave no gap at the end, nor reach what has no share
     return (total_RxX + np.arange(len(share_RxX))[:, None]).ravel()
 
 
-def _pick(cumulated: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+def _invert_cdf(cumulated: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """The outcome of each distribution `row` at each uniform number."""
     # Adding the row's number can round a number just below 1 up to it, which would be the next row's first outcome.
     value = np.minimum(row + uniform, np.nextafter(row + 1.0, 0))
     return np.searchsorted(cumulated, value, side="right") - row * width
 
 
-def _streams(seed, start, count):
+def _make_streams(seed, start, count):
     return [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(start, start + count)]
 
 
-def _latents(hmm, streams):
+def _sample_latents(hmm, streams):
     latent_Dx2 = np.stack([stream.random(2) for stream in streams])
     none_D = np.zeros(len(streams), int)
-    return (_pick(_cumulate(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0]),
-            _pick(_cumulate(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]))
+    return (
+        _invert_cdf(_build_cdf(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0]),
+        _invert_cdf(_build_cdf(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]),
+    )
 
 
-def latents(hmm: HMM, seed: int, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_latents(hmm: HMM, seed: int, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """topic_D and name_D of documents start to start + count, as `draw` draws them."""
-    return _latents(hmm, _streams(seed, start, count))
+    return _sample_latents(hmm, _make_streams(seed, start, count))
 
 
-def draw(hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.ndarray | None = None) -> np.ndarray:
+def sample_documents(
+    hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.ndarray | None = None
+) -> np.ndarray:
     """Documents start to start + count, each as many whole sentences as fit in `length` words.
 
     topic_D: their topics, if not those of `latents`. Returns words_DxL, int32, -1 after a document's end. Document i
@@ -72,12 +77,18 @@ def draw(hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.n
     states, classes = hmm.class_SxC.shape
     vocabulary = len(hmm.class_W)
     member_CxW = np.arange(classes)[:, None] == hmm.class_W
-    by_name_C = np.array([(hmm.by_name_MxW[:, member_W] != 1).any() for member_W in member_CxW])
-    trans, kind = _cumulate(hmm.trans_SxS), _cumulate(hmm.class_SxC)
-    word = _cumulate(np.concatenate([(table_ZxW[:, None] * member_CxW).reshape(-1, vocabulary)
-                                     for table_ZxW in (hmm.by_topic_TxW, hmm.by_name_MxW)]))
-    streams = _streams(seed, start, count)
-    drawn_D, name_D = _latents(hmm, streams)
+    by_name_C = np.array([(hmm.name_emission_MxW[:, member_W] != 1).any() for member_W in member_CxW])
+    trans, kind = _build_cdf(hmm.trans_SxS), _build_cdf(hmm.class_SxC)
+    word = _build_cdf(
+        np.concatenate(
+            [
+                (table_ZxW[:, None] * member_CxW).reshape(-1, vocabulary)
+                for table_ZxW in (hmm.topic_emission_TxW, hmm.name_emission_MxW)
+            ]
+        )
+    )
+    streams = _make_streams(seed, start, count)
+    drawn_D, name_D = _sample_latents(hmm, streams)
     topic_D = drawn_D if topic_D is None else topic_D
     words_DxL = np.full((count, length), -1, np.int32)
     open_D = np.arange(count)
@@ -86,17 +97,17 @@ def draw(hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.n
         state_DxL = np.empty((len(open_D), length), int)
         state_D = np.full(len(open_D), int(hmm.end))
         for m in range(length):
-            state_DxL[:, m] = state_D = _pick(trans, states, state_D, uniform_DxLx3[:, m, 0])
-        class_DxL = _pick(kind, classes, state_DxL, uniform_DxLx3[..., 1])
+            state_DxL[:, m] = state_D = _invert_cdf(trans, states, state_D, uniform_DxLx3[:, m, 0])
+        class_DxL = _invert_cdf(kind, classes, state_DxL, uniform_DxLx3[..., 1])
         latent_DxL = np.where(by_name_C[class_DxL], len(hmm.topic_T) + name_D[open_D, None], topic_D[open_D, None])
-        drawn_DxL = _pick(word, vocabulary, latent_DxL * classes + class_DxL, uniform_DxLx3[..., 2])
+        drawn_DxL = _invert_cdf(word, vocabulary, latent_DxL * classes + class_DxL, uniform_DxLx3[..., 2])
         last_D = np.where(state_DxL == hmm.end, np.arange(length), -1).max(1)
         words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)
         open_D = open_D[last_D < 0]
     return words_DxL
 
 
-def places(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_state_marginals(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     """What the place in a document tells of the state when no word is seen.
 
     Returns before_LxS, P(state at word l, from 0), and after_LxS, P(the state after l further words is `end` | state).
@@ -108,7 +119,7 @@ def places(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(before_LxS), np.array(after_LxS)
 
 
-def fitting(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_fit_probs(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     """What the place in a document tells of whether a sentence fits in its `length` words.
 
     Returns fits_PxS, P(the sentence of word p, from 0, ends in time | state at that word), 0 where p is `length`, and
@@ -116,17 +127,18 @@ def fitting(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     """
     is_end_S = np.arange(len(hmm.trans_SxS)) == hmm.end
     fits_PxS = [np.zeros(len(is_end_S))]
-    open_PxS = [np.eye(len(is_end_S))[hmm.end]]     # P(state, no further end | p words after an end)
+    open_PxS = [np.eye(len(is_end_S))[hmm.end]]  # P(state, no further end | p words after an end)
     for _ in range(length):
         fits_PxS.append(np.where(is_end_S, 1, hmm.trans_SxS @ fits_PxS[-1]))
         open_PxS.append(open_PxS[-1] @ (hmm.trans_SxS * ~is_end_S))
     return np.array(fits_PxS[::-1]), np.sum(open_PxS, 1)[::-1]
 
 
-def unigram(hmm: HMM, length: int) -> np.ndarray:
+def compute_unigram(hmm: HMM, length: int) -> np.ndarray:
     """share_W: the expected share of each word in all documents, which hold at most `length` words each."""
-    before_LxS, after_LxS = places(hmm, length)
-    _, unfit_P = fitting(hmm, length)
-    state_S = sum(unfit_P[last + 1] * (before_LxS[:last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    before_LxS, after_LxS = compute_state_marginals(hmm, length)
+    _, unfit_P = compute_fit_probs(hmm, length)
+    by_last = (unfit_P[last + 1] * (before_LxS[: last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    state_S = sum(by_last, np.zeros(len(hmm.trans_SxS)))
     class_C = state_S / state_S.sum() @ hmm.class_SxC
-    return class_C[hmm.class_W] * (hmm.topic_T @ hmm.by_topic_TxW) * (hmm.name_M @ hmm.by_name_MxW)
+    return class_C[hmm.class_W] * (hmm.topic_T @ hmm.topic_emission_TxW) * (hmm.name_M @ hmm.name_emission_MxW)

@@ -4,61 +4,74 @@ In the default language the optimum is right on 0.91 of the pairs, the most freq
 
 Letters in array names: N examples, L places of a passage, T topics, D documents.
 """
+
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.data.language.grammar import BLOCK, build
-from mlm.data.language.hmm import HMM, draw, latents
-from mlm.data.language.labelled import COUNT, Best, Example, LanguageTask, chosen, numbers, own, read, written
-from mlm.data.language.topics import evidence, several
+from mlm.data.language.grammar import DOCUMENT_BATCH, build_grammar
+from mlm.data.language.hmm import HMM, sample_documents, sample_latents
+from mlm.data.language.language_task import (
+    SPLIT_SIZES,
+    LanguageExample,
+    LanguageTask,
+    OptimalScore,
+    encode_passages,
+    format_passage,
+    get_first_document,
+    make_stream,
+    score_labels,
+)
+from mlm.data.language.topics import compute_topic_log_likelihood, require_several_topics
 
-TASK = 1        # its place among the tasks' documents
-WORDS = 14      # of a passage at most: the two fit into a row of 32 tokens
+TASK_NUMBER = 1  # its place among the tasks' documents
+MAX_WORDS = 14  # of a passage at most: the two fit into a row of 32 tokens
 LABELS = ("different", "same")
 
 
-def names(language: Language) -> tuple[str, ...]:
+def list_labels(language: Language) -> tuple[str, ...]:
     return LABELS
 
 
-def examples(language: Language, split: str, count: int | None = None) -> Iterator[Example]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
     """Two passages, and whether their topics are the same; example n is documents 2n and 2n + 1 of the split.
 
     The two have their own protagonists, which say nothing. By a coin the second has the first one's topic, else another
     in proportion to its probability. Raises ConfigError for a split that is none, and a language of one topic.
     """
-    first, grammar = numbers(TASK, split), build(language)
-    several(language, "pair")
+    first, grammar = get_first_document(TASK_NUMBER, split), build_grammar(language)
+    require_several_topics(language, "pair")
     hmm, seed = grammar.hmm, language.seed
-    for begin in itertools.count(first, BLOCK):
-        topic_D, _ = latents(hmm, seed, begin, BLOCK)
-        same_N = np.zeros(BLOCK // 2, int)
-        for n in range(BLOCK // 2):
-            stream = own(seed, begin + 2 * n)
+    for begin in itertools.count(first, DOCUMENT_BATCH):
+        topic_D, _ = sample_latents(hmm, seed, begin, DOCUMENT_BATCH)
+        same_N = np.zeros(DOCUMENT_BATCH // 2, int)
+        for n in range(DOCUMENT_BATCH // 2):
+            stream = make_stream(seed, begin + 2 * n)
             same_N[n] = stream.random() < 0.5
             other_T = np.where(np.arange(len(hmm.topic_T)) == topic_D[2 * n], 0, hmm.topic_T)
             other = stream.choice(len(other_T), p=other_T / other_T.sum())
             topic_D[2 * n + 1] = topic_D[2 * n] if same_N[n] else other
-        words_DxL = draw(hmm, WORDS, seed, begin, BLOCK, topic_D)
+        words_DxL = sample_documents(hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH, topic_D)
         for n, same in enumerate(same_N):
             number = (begin - first) // 2 + n
-            if number == (COUNT[split] if count is None else count):
+            if number == (SPLIT_SIZES[split] if count is None else count):
                 return
-            one, two = (written(grammar, words_L) for words_L in words_DxL[2 * n:2 * n + 2])
-            yield Example(f"pair/{split}/{number}", (one, two), (), LABELS[same])
+            one, two = (format_passage(grammar, words_L) for words_L in words_DxL[2 * n : 2 * n + 2])
+            yield LanguageExample(f"pair/{split}/{number}", (one, two), (), LABELS[same])
 
 
-def pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -> np.ndarray:
+def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -> np.ndarray:
     """P(topics differ | words) and P(they are the same | words), Nx2, where half of the pairs share theirs.
 
     words: -1 where there is none.
     """
     # Each passage's evidence, scaled by its largest: the scales are common to both answers.
-    one_NxT, two_NxT = (np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
-                        for odds_NxT in (evidence(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL)))
+    one_NxT, two_NxT = (
+        np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
+        for odds_NxT in (compute_topic_log_likelihood(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL))
+    )
     same_TxT = np.diag(hmm.topic_T)
     other_TxT = hmm.topic_T * (1 - np.eye(len(hmm.topic_T)))
     differ_TxT = hmm.topic_T[:, None] * other_TxT / other_TxT.sum(1, keepdims=True)
@@ -66,16 +79,18 @@ def pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -> np.nda
     return weight_Nx2 / weight_Nx2.sum(1, keepdims=True)
 
 
-def posterior(language: Language, given: Sequence[Example]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
     """P(label | passages), Nx2, in the order of LABELS."""
-    grammar = build(language)
-    one_NxL, two_NxL = (read(grammar, [example.texts[i] for example in given], WORDS)[0] for i in range(2))
-    return pair_posterior(grammar.hmm, one_NxL, two_NxL)
+    grammar = build_grammar(language)
+    one_NxL, two_NxL = (
+        encode_passages(grammar, [example.texts[i] for example in given], MAX_WORDS)[0] for i in range(2)
+    )
+    return compute_pair_posterior(grammar.hmm, one_NxL, two_NxL)
 
 
-def best(language: Language, given: Sequence[Example]) -> Best:
+def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
     """The likelier answer to each pair."""
-    return chosen(np.array([LABELS.index(one.label) for one in given]), posterior(language, given))
+    return score_labels(np.array([LABELS.index(one.label) for one in given]), compute_posterior(language, given))
 
 
-PAIR = LanguageTask("classify", names, examples, posterior, best)
+PAIR = LanguageTask("classification", list_labels, generate_examples, compute_posterior, score_optimum)

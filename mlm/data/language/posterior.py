@@ -6,6 +6,7 @@ row are one contiguous run and one whole document (`draw`).
 Letters in array names: N rows, L places, K asked words of all rows, B rows or asked words of a batch, S states,
 C classes, W words, T topics, M names, Z latent values, I places of a window.
 """
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,46 +15,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.data.language.bag_floor import middle_state
-from mlm.data.language.hmm import HMM, places
+from mlm.data.language.bag_floor import compute_middle_state
+from mlm.data.language.hmm import HMM, compute_state_marginals
 
-INNER = 5       # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power
-ROWS, WINDOWS, BAGS, WORDS = 128, 1024, 64, 2048  # batch sizes: bound memory, change no result
-TINY = 1e-30
+BAG_SIZE = 5  # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power
+EXAMPLE_BATCH, WINDOW_BATCH, BAG_BATCH, WORD_BATCH = 128, 1024, 64, 2048  # batch sizes: bound memory, change no result
+MIN_PROB = 1e-30
 
 
 class Posterior(NamedTuple):
     """What is known of each asked word, as three distributions that are independent: see `log_probs`."""
 
-    row_K: np.ndarray
-    column_K: np.ndarray
+    example_K: np.ndarray
+    position_K: np.ndarray
     class_KxC: np.ndarray
     topic_KxT: np.ndarray
     name_KxM: np.ndarray
 
 
-def batched(function: Callable, size: int, *arrays: np.ndarray):
+def map_batches(function: Callable, size: int, *arrays: np.ndarray):
     """function over the leading axis of arrays, `size` at a time, the last filled up: one shape compiles."""
     parts = []
     for begin in range(0, len(arrays[0]), size):
-        batch = [array[begin:begin + size] for array in arrays]
+        batch = [array[begin : begin + size] for array in arrays]
         kept = len(batch[0])
         batch = [np.concatenate([part, np.repeat(part[:1], size - kept, 0)]) for part in batch]
         parts.append(jax.tree.map(lambda x, kept=kept: np.asarray(x)[:kept], function(*batch)))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def on_device(hmm: HMM) -> HMM:
+def put_on_device(hmm: HMM) -> HMM:
     return jax.tree.map(jnp.asarray, hmm)
 
 
-def sweep(trans_SxS, evidence, valid_LxB, first_BxZxS, *, reverse: bool = False):
+def scan_messages(trans_SxS, evidence, valid_LxB, first_BxZxS, *, reverse: bool = False):
     """One direction of forward-backward (Rabiner 1989, section III.A): the messages into each place from one side.
 
     evidence: (class_LxBxS, gain_LxBxZ, noise_LxB), of which gain * class + noise is the likelihood of what is seen.
     Messages are scaled to sum 1 at each step. Places that hold no word are passed over. Returns message_LxBxZxS and the
     logarithm of its scale_LxBxZ, up to a constant over z that leaves the likely z near 0, where float32 is fine.
     """
+
     def step(carry, inputs):
         message_BxZxS, scale_BxZ = carry
         (class_BxS, gain_BxZ, noise_B), valid_B = inputs
@@ -62,75 +64,84 @@ def sweep(trans_SxS, evidence, valid_LxB, first_BxZxS, *, reverse: bool = False)
         total_BxZ = onward_BxZxS.sum(-1)
         risen_BxZ = scale_BxZ + jnp.log(total_BxZ)
         risen_BxZ = risen_BxZ - risen_BxZ.max(-1, keepdims=True)
-        carried = (jnp.where(valid_B[:, None, None], onward_BxZxS / total_BxZ[:, :, None], message_BxZxS),
-                   jnp.where(valid_B[:, None], risen_BxZ, scale_BxZ))
+        carried = (
+            jnp.where(valid_B[:, None, None], onward_BxZxS / total_BxZ[:, :, None], message_BxZxS),
+            jnp.where(valid_B[:, None], risen_BxZ, scale_BxZ),
+        )
         return carried, carry
 
     start = first_BxZxS, jnp.zeros(first_BxZxS.shape[:2])
     return jax.lax.scan(step, start, (evidence, valid_LxB), reverse=reverse)[1]
 
 
-def class_evidence(hmm, words_BxL, visible_BxL):
+def compute_class_evidence(hmm, words_BxL, visible_BxL):
     """Evidence on the state of masked rows: the likelihood of a visible word's class, and 1 where nothing is seen."""
     class_LxBxS = hmm.class_SxC.T[hmm.class_W[words_BxL]].swapaxes(0, 1)
     return class_LxBxS, visible_BxL.T[:, :, None].astype(class_LxBxS.dtype), 1.0 - visible_BxL.T
 
 
-def _messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    evidence, valid_LxB = class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
-    ahead_LxBx1xS, _ = sweep(hmm.trans_SxS, evidence, valid_LxB, first_BxS[:, None])
-    back_LxBx1xS, _ = sweep(hmm.trans_SxS.T, evidence, valid_LxB, last_BxS[:, None], reverse=True)
+def _compute_messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
+    evidence, valid_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
+    ahead_LxBx1xS, _ = scan_messages(hmm.trans_SxS, evidence, valid_LxB, first_BxS[:, None])
+    back_LxBx1xS, _ = scan_messages(hmm.trans_SxS.T, evidence, valid_LxB, last_BxS[:, None], reverse=True)
     return ahead_LxBx1xS[:, :, 0], back_LxBx1xS[:, :, 0]
 
 
-def class_shares(hmm, state_xS):
+def compute_class_probs(hmm, state_xS):
     """P(class of the word) from the weight of each state; NaN where all weights are 0."""
     class_xC = jnp.matmul(state_xS, hmm.class_SxC, precision=jax.lax.Precision.HIGHEST)
     return class_xC / class_xC.sum(-1, keepdims=True)
 
 
-def _odds(by_ZxW, prior_Z):
+def _compute_log_weights(by_ZxW, prior_Z):
     """Log-odds of each latent value by a word, finite even where impossible, so that they can be taken back; and those
     that it has beforehand.
     """
-    return jnp.log(jnp.maximum(by_ZxW, TINY)).T, jnp.log(prior_Z)
+    return jnp.log(jnp.maximum(by_ZxW, MIN_PROB)).T, jnp.log(prior_Z)
 
 
-def _latents(by_ZxW, prior_Z, words_BxL, seen_BxL):
+def _compute_latent_log_odds(by_ZxW, prior_Z, words_BxL, seen_BxL):
     """Log-odds of each latent value given the seen words."""
-    odds_WxZ, odds_Z = _odds(by_ZxW, prior_Z)
+    odds_WxZ, odds_Z = _compute_log_weights(by_ZxW, prior_Z)
     return odds_Z + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
 
 
 @jax.jit
-def _tables(hmm):
-    return _odds(hmm.by_topic_TxW, hmm.topic_T), _odds(hmm.by_name_MxW, hmm.name_M)
+def _make_latent_tables(hmm):
+    return _compute_log_weights(hmm.topic_emission_TxW, hmm.topic_T), _compute_log_weights(
+        hmm.name_emission_MxW, hmm.name_M
+    )
 
 
 @jax.jit
-def _rows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    ahead_LxBxS, back_LxBxS = _messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
-    return (class_shares(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
-            _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
-            _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, visible_BxL))
+def _infer_examples(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
+    ahead_LxBxS, back_LxBxS = _compute_messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
+    return (
+        compute_class_probs(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
+        _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, visible_BxL),
+        _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, visible_BxL),
+    )
 
 
 @jax.jit
-def _windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    class_BxLxC, topic_BxT, name_BxM = _rows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
+def _infer_windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
+    class_BxLxC, topic_BxT, name_BxM = _infer_examples(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
     return class_BxLxC[:, words_BxL.shape[1] // 2], topic_BxT, name_BxM
 
 
 @jax.jit
-def _bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
+def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     """As _windows, with order summed out: of the innermost places together, of those further out in blocks."""
-    class_LxBxS, gain_LxBx1, noise_LxB = class_evidence(hmm, words_BxL, visible_BxL)
+    class_LxBxS, gain_LxBx1, noise_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL)
     likelihood_LxBxS = gain_LxBx1 * class_LxBxS + noise_LxB[:, :, None]
     held_BxL = words_BxL >= 0
     evidence_LxBxS = likelihood_LxBxS * held_BxL.T[:, :, None]
-    state_BxS = middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, INNER)
-    return (class_shares(hmm, state_BxS), _latents(hmm.by_topic_TxW, hmm.topic_T, words_BxL, visible_BxL),
-            _latents(hmm.by_name_MxW, hmm.name_M, words_BxL, visible_BxL))
+    state_BxS = compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, BAG_SIZE)
+    return (
+        compute_class_probs(hmm, state_BxS),
+        _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, visible_BxL),
+        _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, visible_BxL),
+    )
 
 
 def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
@@ -138,7 +149,7 @@ def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
     return weight_KxZ / weight_KxZ.sum(-1, keepdims=True)
 
 
-def checked(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
+def make_posterior(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
     """The Posterior of these log-odds of the latents; raises ValueError where nothing is possible."""
     bad_K = ~np.isfinite(class_KxC.sum(-1) + topic_KxT.max(-1) + name_KxM.max(-1))
     if bad_K.any():
@@ -146,21 +157,29 @@ def checked(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
     return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM))
 
 
-def _whole(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
+def _compute_posterior(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     row_K, column_K = np.nonzero(asked_NxL)
-    ends_NxS = np.broadcast_to(np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]])[:, None],
-                               (2, len(words_NxL), len(hmm.trans_SxS)))
-    class_NxLxC, topic_NxT, name_NxM = batched(functools.partial(_rows, on_device(hmm)), ROWS, words_NxL, visible_NxL,
-                                               *ends_NxS)
+    ends_NxS = np.broadcast_to(
+        np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]])[:, None],
+        (2, len(words_NxL), len(hmm.trans_SxS)),
+    )
+    class_NxLxC, topic_NxT, name_NxM = map_batches(
+        functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
+    )
     # The word asked for is no evidence on the latents, even where it is visible to the other words of its row.
     word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
-    own_KxT, own_KxM = (odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
-                        for odds_WxZ, odds_Z in jax.device_get(_tables(on_device(hmm))))
-    return checked(row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM)
+    own_KxT, own_KxM = (
+        odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
+        for odds_WxZ, odds_Z in jax.device_get(_make_latent_tables(put_on_device(hmm)))
+    )
+    return make_posterior(
+        row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
+    )
 
 
-def posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL: np.ndarray | None = None
-              ) -> Posterior:
+def compute_posterior(
+    hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL: np.ndarray | None = None
+) -> Posterior:
     """The exact distribution of each masked word given the visible words of its row and the row's length.
 
     asked_NxL: those of the masked words that are asked for, all where None.
@@ -168,18 +187,18 @@ def posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL
     Raises ValueError for a row that the language cannot write.
     """
     asked_NxL = masked_NxL if asked_NxL is None else asked_NxL
-    return _whole(hmm, words_NxL, ~masked_NxL & (words_NxL >= 0), asked_NxL)
+    return _compute_posterior(hmm, words_NxL, ~masked_NxL & (words_NxL >= 0), asked_NxL)
 
 
-def cloze(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
+def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
     """The exact distribution of each asked word given all other words of its row: one word masked at a time.
 
     Raises ValueError for a row that the language cannot write.
     """
-    return _whole(hmm, words_NxL, words_NxL >= 0, asked_NxL)
+    return _compute_posterior(hmm, words_NxL, words_NxL >= 0, asked_NxL)
 
 
-def _near(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
+def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
     row_K, column_K = np.nonzero(masked_NxL)
     place_KxI = column_K[:, None] + np.arange(-window, window + 1)
     inside_KxI = (place_KxI >= 0) & (place_KxI < words_NxL.shape[1])
@@ -187,15 +206,15 @@ def _near(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
     words_KxI = np.where(inside_KxI, words_NxL[row_K[:, None], place_KxI], -1)
     visible_KxI = (words_KxI >= 0) & ~masked_NxL[row_K[:, None], place_KxI]
     valid_NxL = words_NxL >= 0
-    before_LxS, after_LxS = places(hmm, words_NxL.shape[1])
+    before_LxS, after_LxS = compute_state_marginals(hmm, words_NxL.shape[1])
     place_K = column_K - valid_NxL.argmax(1)[row_K]
     first_KxS = before_LxS[np.maximum(place_K - window, 0)]
     last_KxS = after_LxS[np.maximum(valid_NxL.sum(1)[row_K] - 1 - place_K - window, 0)]
-    near = functools.partial(function, on_device(hmm))
-    return checked(row_K, column_K, *batched(near, size, words_KxI, visible_KxI, first_KxS, last_KxS))
+    near = functools.partial(function, put_on_device(hmm))
+    return make_posterior(row_K, column_K, *map_batches(near, size, words_KxI, visible_KxI, first_KxS, last_KxS))
 
 
-def window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
+def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """The exact distribution of each masked word given the visible words among its `window` neighbours on each side.
 
     Given, too, its place in the row and the row's length, which a model with a window knows only near the row's ends,
@@ -203,41 +222,41 @@ def window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, wi
     not; in the default language not being told costs less than 0.002 nats from a window of 5 on.
     Raises ValueError for a row that the language cannot write.
     """
-    return _near(_windows, WINDOWS, hmm, words_NxL, masked_NxL, window)
+    return _compute_local_posterior(_infer_windows, WINDOW_BATCH, hmm, words_NxL, masked_NxL, window)
 
 
-def bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
+def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """As window_posterior, but without the order of the neighbours: which words (or masks) they are and how often.
 
     Exact up to a window of INNER. In a larger one it is told which words are the INNER nearest on each side, which the
     next INNER to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound from
     below on every bag's.
     """
-    return _near(_bags, BAGS, hmm, words_NxL, masked_NxL, window)
+    return _compute_local_posterior(_infer_bags, BAG_BATCH, hmm, words_NxL, masked_NxL, window)
 
 
 @jax.jit
-def _log_probs(hmm, class_BxC, topic_BxT, name_BxM):
+def _compute_log_probs(hmm, class_BxC, topic_BxT, name_BxM):
     """log P(class of the word) + log P(word | class), where the latter's two tables are averaged over the latents."""
-    by_topic_BxW = jnp.matmul(topic_BxT, hmm.by_topic_TxW, precision=jax.lax.Precision.HIGHEST)
-    by_name_BxW = jnp.matmul(name_BxM, hmm.by_name_MxW, precision=jax.lax.Precision.HIGHEST)
+    by_topic_BxW = jnp.matmul(topic_BxT, hmm.topic_emission_TxW, precision=jax.lax.Precision.HIGHEST)
+    by_name_BxW = jnp.matmul(name_BxM, hmm.name_emission_MxW, precision=jax.lax.Precision.HIGHEST)
     log_class_BxW = jnp.log(class_BxC)[:, hmm.class_W]
     return log_class_BxW + jnp.log(by_topic_BxW) + jnp.log(by_name_BxW)
 
 
-def log_probs(hmm: HMM, known: Posterior) -> np.ndarray:
+def compute_log_probs(hmm: HMM, known: Posterior) -> np.ndarray:
     """log P(word | what is seen), KxW: P(its class) * P(word | class), the latter averaged over topics and names."""
-    return batched(functools.partial(_log_probs, on_device(hmm)), WORDS, *known[2:])
+    return map_batches(functools.partial(_compute_log_probs, put_on_device(hmm)), WORD_BATCH, *known[2:])
 
 
 @jax.jit
-def _guess(hmm, word_B, class_BxC, topic_BxT, name_BxM):
-    log_prob_BxW = _log_probs(hmm, class_BxC, topic_BxT, name_BxM)
+def _predict_words(hmm, word_B, class_BxC, topic_BxT, name_BxM):
+    log_prob_BxW = _compute_log_probs(hmm, class_BxC, topic_BxT, name_BxM)
     of_word_Bx1 = jnp.take_along_axis(log_prob_BxW, word_B[:, None], 1)
     return of_word_Bx1[:, 0], log_prob_BxW.argmax(1)
 
 
-def guess(hmm: HMM, known: Posterior, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def predict_words(hmm: HMM, known: Posterior, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log_prob_K of the true words, in nats, and best_K, the likeliest words; holds no KxW array."""
-    true_K = words_NxL[known.row_K, known.column_K]
-    return batched(functools.partial(_guess, on_device(hmm)), WORDS, true_K, *known[2:])
+    true_K = words_NxL[known.example_K, known.position_K]
+    return map_batches(functools.partial(_predict_words, put_on_device(hmm)), WORD_BATCH, true_K, *known[2:])

@@ -5,47 +5,54 @@ is resolved: its `words` say how many a document may hold.
 
 Letters in array names: N texts, L places, W words and, last, the document's end.
 """
+
 import difflib
 from collections.abc import Sequence
 
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.data.language import bound, causal_posterior
-from mlm.data.language.grammar import Grammar, build
-from mlm.data.language.posterior import log_probs
+from mlm.data.language import causal_posterior, diffusion_bound
+from mlm.data.language.grammar import Grammar, build_grammar
+from mlm.data.language.posterior import compute_log_probs
 
 
-def log_prob(language: config.Language, texts: Sequence[str]) -> np.ndarray:
+def compute_document_log_probs(language: config.Language, texts: Sequence[str]) -> np.ndarray:
     """log_N: the exact log-probability of each text as a whole document, in nats, float64; -inf of what is none.
 
     Summed over all of them it is 1. Raises ConfigError for a word that is not the language's.
     """
-    grammar = build(language)
-    words_NxL = rows(grammar, texts)
-    log_P = np.append(bound.log_length(grammar.hmm, language.max_words), -np.inf)   # the last: of any more words
+    grammar = build_grammar(language)
+    words_NxL = encode_texts(grammar, texts)
+    log_P = np.append(
+        diffusion_bound.compute_length_log_probs(grammar.hmm, language.max_words), -np.inf
+    )  # the last: of any more words
     length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.max_words + 1)]
-    return np.where(length_N > -np.inf, bound.log_prob(grammar.hmm, words_NxL, words_NxL >= 0) + length_N, -np.inf)
+    return np.where(
+        length_N > -np.inf,
+        diffusion_bound.compute_log_probs(grammar.hmm, words_NxL, words_NxL >= 0) + length_N,
+        -np.inf,
+    )
 
 
-def next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np.ndarray]:
+def predict_next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np.ndarray]:
     """The words of the language and, last, "" for the document's end; and log_W, the log-probability that each follows.
 
     Raises ConfigError for a word that is not the language's, and for a text that no document begins with.
     """
-    grammar = build(language)
-    words_1xL = rows(grammar, [text])
+    grammar = build_grammar(language)
+    words_1xL = encode_texts(grammar, [text])
     no_document = f"how a document of at most {language.max_words} words begins, after which more may come"
     errors.require(words_1xL.shape[1] <= language.max_words, "text", text, no_document)
     try:
-        known = causal_posterior.left_posterior(grammar.hmm, words_1xL, language.max_words)
+        known = causal_posterior.compute_causal_posterior(grammar.hmm, words_1xL, language.max_words)
     except ValueError:
         raise errors.ConfigError(f"text = {errors.format_value(text)}: expected {no_document}") from None
     last = type(known)(*(x_Kx[-1:] for x_Kx in known))
-    return (*grammar.words, ""), log_probs(causal_posterior.ended(grammar.hmm), last)[0]
+    return (*grammar.words, ""), compute_log_probs(causal_posterior.add_end_state(grammar.hmm), last)[0]
 
 
-def rows(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
+def encode_texts(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
     """words_NxL, the texts as `posterior` takes rows."""
     number, found = {word: i for i, word in enumerate(grammar.words)}, []
     for n, text in enumerate(texts, 1):
@@ -56,5 +63,5 @@ def rows(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
         found.append([number[word] for word in text.split()])
     words_NxL = np.full((len(found), max(map(len, found), default=1) or 1), -1)
     for words_L, each in zip(words_NxL, found, strict=True):
-        words_L[:len(each)] = each
+        words_L[: len(each)] = each
     return words_NxL

@@ -5,41 +5,42 @@ items is read beside the optimum's on the same ones.
 
 Letters in array names: N rows, L places, I items.
 """
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.data.language.grammar import Grammar
-from mlm.data.language.posterior import cloze, log_probs
+from mlm.data.language.posterior import compute_leave_one_out_posterior, compute_log_probs
 
-DISTANCES = ((0, 0), (1, 3), (4, 8), (9, 16), (17, None))  # words between subject and verb, from and to
-ATTRACTORS = ((0, 0), (1, 1), (2, 2), (3, None))           # nouns of the other number between them
-SENTENCES = ((0, 0), (1, 1), (2, 3), (4, None))            # sentence ends between two mentions of a name
+DISTANCE_BINS = ((0, 0), (1, 3), (4, 8), (9, 16), (17, None))  # words between subject and verb, from and to
+ATTRACTOR_BINS = ((0, 0), (1, 1), (2, 2), (3, None))  # nouns of the other number between them
+SENTENCE_BINS = ((0, 0), (1, 1), (2, 3), (4, None))  # sentence ends between two mentions of a name
 
 
-class Agreement(NamedTuple):
+class AgreementItems(NamedTuple):
     """Verbs that agree with a noun or name. Judged by which form of the verb is likelier: right_I or wrong_I."""
 
-    row_I: np.ndarray
-    column_I: np.ndarray
-    distance_I: np.ndarray      # words between the subject and the verb
-    attractors_I: np.ndarray    # nouns and names between them that are of the other number
-    right_I: np.ndarray         # word in the subject's number
-    wrong_I: np.ndarray         # the same lemma in the other number
+    example_I: np.ndarray
+    position_I: np.ndarray
+    distance_I: np.ndarray  # words between the subject and the verb
+    attractors_I: np.ndarray  # nouns and names between them that are of the other number
+    target_I: np.ndarray  # word in the subject's number
+    foil_I: np.ndarray  # the same lemma in the other number
 
 
-class Recall(NamedTuple):
+class RecallItems(NamedTuple):
     """Names that stand elsewhere in their row too. Judged by whether the likeliest of all words is the name."""
 
-    row_I: np.ndarray
-    column_I: np.ndarray
-    distance_I: np.ndarray      # sentence ends between the name and its nearest other mention, before or after
-    right_I: np.ndarray         # the name
+    example_I: np.ndarray
+    position_I: np.ndarray
+    distance_I: np.ndarray  # sentence ends between the name and its nearest other mention, before or after
+    target_I: np.ndarray  # the name
 
 
-def parse(grammar: Grammar, words_NxL: np.ndarray) -> np.ndarray:
+def parse_states(grammar: Grammar, words_NxL: np.ndarray) -> np.ndarray:
     """states_NxL of rows written in full, as indices into grammar.states; -1 where there is no word.
 
     Raises ValueError for a row without exactly one reading; what the language writes has one if its order is 1.
@@ -59,16 +60,18 @@ def parse(grammar: Grammar, words_NxL: np.ndarray) -> np.ndarray:
         readings_N = here_NxS.sum(1)
         if (readings_N[valid_N] != 1).any():
             row = np.nonzero(valid_N & (readings_N != 1))[0][0]
-            raise ValueError(f"row {row}, place {column}: {readings_N[row]} readings, expected 1: a row that the "
-                             "language wrote with language.word_order = 1")
+            raise ValueError(
+                f"row {row}, place {column}: {readings_N[row]} readings, expected 1: a row that the "
+                "language wrote with language.word_order = 1"
+            )
         states_NxL[valid_N, column] = here_NxS.argmax(1)[valid_N]
         allowed_NxS = np.where(valid_N[:, None], onward_SxS.T[here_NxS.argmax(1)], allowed_NxS)
     return states_NxL
 
 
-def agreement(grammar: Grammar, words_NxL: np.ndarray) -> Agreement:
+def find_agreement_items(grammar: Grammar, words_NxL: np.ndarray) -> AgreementItems:
     """Every verb of the rows, in the order of np.nonzero. Raises ValueError where `parse` does."""
-    states_NxL = parse(grammar, words_NxL)
+    states_NxL = parse_states(grammar, words_NxL)
 
     def holds(of_state):  # of the states at every place; -1 picks the last entry, False
         return np.array([of_state(state) for state in grammar.states] + [False])[states_NxL]
@@ -91,13 +94,19 @@ def agreement(grammar: Grammar, words_NxL: np.ndarray) -> Agreement:
     agrees_I = (grammar.number_W[word_I] == "p") == plural_I
     partner_I = grammar.partner_W[word_I]
     attractors_I = np.where(plural_I, between_Ix2[:, 1], between_Ix2[:, 0])
-    return Agreement(row_I, column_I, column_I - subject_I - 1, attractors_I, np.where(agrees_I, word_I, partner_I),
-                     np.where(agrees_I, partner_I, word_I))
+    return AgreementItems(
+        row_I,
+        column_I,
+        column_I - subject_I - 1,
+        attractors_I,
+        np.where(agrees_I, word_I, partner_I),
+        np.where(agrees_I, partner_I, word_I),
+    )
 
 
-def recall(grammar: Grammar, words_NxL: np.ndarray) -> Recall:
+def find_recall_items(grammar: Grammar, words_NxL: np.ndarray) -> RecallItems:
     """Every name that its row holds more than once, in the order of np.nonzero."""
-    name_W = np.isin(grammar.hmm.class_W, grammar.hmm.class_W[(grammar.hmm.by_name_MxW != 1).any(0)])
+    name_W = np.isin(grammar.hmm.class_W, grammar.hmm.class_W[(grammar.hmm.name_emission_MxW != 1).any(0)])
     stop = grammar.words.index(".")
     items = []
     for row, words_L in enumerate(words_NxL):
@@ -105,48 +114,56 @@ def recall(grammar: Grammar, words_NxL: np.ndarray) -> Recall:
         column_J = np.nonzero((words_L >= 0) & name_W[words_L])[0]
         apart_JxJ = np.abs(sentence_L[column_J, None] - sentence_L[column_J]).astype(float)
         apart_JxJ[(words_L[column_J, None] != words_L[column_J]) | np.eye(len(column_J), dtype=bool)] = np.inf
-        items += [(row, column, int(apart_J.min()), words_L[column])
-                  for column, apart_J in zip(column_J, apart_JxJ, strict=True) if apart_J.min() < np.inf]
-    return Recall(*np.array(items, int).reshape(-1, 4).T)
+        items += [
+            (row, column, int(apart_J.min()), words_L[column])
+            for column, apart_J in zip(column_J, apart_JxJ, strict=True)
+            if apart_J.min() < np.inf
+        ]
+    return RecallItems(*np.array(items, int).reshape(-1, 4).T)
 
 
-def correct(items: Agreement | Recall, log_prob_IxW: np.ndarray) -> np.ndarray:
+def is_correct(items: AgreementItems | RecallItems, log_prob_IxW: np.ndarray) -> np.ndarray:
     """Which items a model gets right, given its log-probability of every word of the language at each."""
-    at_I = np.arange(len(items.row_I))
-    if isinstance(items, Agreement):
-        return log_prob_IxW[at_I, items.right_I] > log_prob_IxW[at_I, items.wrong_I]
-    return log_prob_IxW.argmax(1) == items.right_I
+    at_I = np.arange(len(items.example_I))
+    if isinstance(items, AgreementItems):
+        return log_prob_IxW[at_I, items.target_I] > log_prob_IxW[at_I, items.foil_I]
+    return log_prob_IxW.argmax(1) == items.target_I
 
 
-def optimum(grammar: Grammar, words_NxL: np.ndarray, items: Agreement | Recall) -> np.ndarray:
+def score_optimum(grammar: Grammar, words_NxL: np.ndarray, items: AgreementItems | RecallItems) -> np.ndarray:
     """Which items, in the order of np.nonzero, the exact posterior gets right, given all other words of the row."""
     asked_NxL = np.zeros(words_NxL.shape, bool)
-    asked_NxL[items.row_I, items.column_I] = True
-    return correct(items, log_probs(grammar.hmm, cloze(grammar.hmm, words_NxL, asked_NxL)))
+    asked_NxL[items.example_I, items.position_I] = True
+    return is_correct(
+        items, compute_log_probs(grammar.hmm, compute_leave_one_out_posterior(grammar.hmm, words_NxL, asked_NxL))
+    )
 
 
-def sample(items: Agreement | Recall, bins: Sequence[tuple], most: int, seed: int
-           ) -> tuple[Agreement | Recall, np.ndarray]:
+def sample_items(
+    items: AgreementItems | RecallItems, bins: Sequence[tuple], most: int, seed: int
+) -> tuple[AgreementItems | RecallItems, np.ndarray]:
     """At most `most` items of each bin of distances, in their order, and weight_I: how many items each stands for."""
     stream = np.random.default_rng(seed)
     chosen, weights = [np.zeros(0, int)], [np.zeros(0)]
     for bin_ in bins:
-        (there_J,) = np.nonzero(within(items.distance_I, *bin_))
+        (there_J,) = np.nonzero(is_within(items.distance_I, *bin_))
         chosen.append(np.sort(stream.permutation(there_J)[:most]))
         weights.append(np.full(len(chosen[-1]), len(there_J) / max(len(chosen[-1]), 1)))
     order_I = np.concatenate(chosen).argsort()
     return type(items)(*(x_I[np.concatenate(chosen)[order_I]] for x_I in items)), np.concatenate(weights)[order_I]
 
 
-def accuracy(items: Agreement | Recall, correct_I: np.ndarray, weight_I: np.ndarray) -> tuple[float, float]:
+def compute_accuracy(
+    items: AgreementItems | RecallItems, correct_I: np.ndarray, weight_I: np.ndarray
+) -> tuple[float, float]:
     """Share of the items that are correct, and its standard error over rows.
 
     weight_I: how much each counts, such as a sample's weights, or 0 and 1 as from `within(items.distance_I, 4, 8)`.
     """
-    correct_N, weight_N = (np.bincount(items.row_I, x_I) for x_I in (correct_I * weight_I, weight_I))
-    return ratio(correct_N[weight_N > 0], weight_N[weight_N > 0])
+    correct_N, weight_N = (np.bincount(items.example_I, x_I) for x_I in (correct_I * weight_I, weight_I))
+    return compute_ratio(correct_N[weight_N > 0], weight_N[weight_N > 0])
 
 
-def within(value_I: np.ndarray, low: int, high: int | None) -> np.ndarray:
+def is_within(value_I: np.ndarray, low: int, high: int | None) -> np.ndarray:
     """low <= value <= high, where None is no bound."""
     return (value_I >= low) & (high is None or value_I <= high)

@@ -6,6 +6,7 @@ language the optimum is right on 0.965 of the questions, the noun or name just b
 
 Letters in array names: N examples, L places of a passage, S states, C classes, W words, D documents.
 """
+
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -14,52 +15,64 @@ import numpy as np
 
 from mlm.base.config import Language
 from mlm.base.errors import require
-from mlm.data.language.grammar import BLOCK, Grammar, build
-from mlm.data.language.hmm import HMM, draw
-from mlm.data.language.labelled import COUNT, Best, Example, LanguageTask, numbers, own, read, written
-from mlm.data.language.probes import parse
+from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
+from mlm.data.language.hmm import HMM, sample_documents
+from mlm.data.language.language_task import (
+    SPLIT_SIZES,
+    LanguageExample,
+    LanguageTask,
+    OptimalScore,
+    encode_passages,
+    format_passage,
+    get_first_document,
+    make_stream,
+)
+from mlm.data.language.probes import parse_states
 
-TASK = 3        # its place among the tasks' documents
-WORDS = 28      # of a passage at most: with the verb it fits into a row of 32 tokens
-RATE = 0.5      # probability that a word is hidden, each on its own, where it is no noun or name
-PATIENCE = 2 ** 14      # documents passed over in a row before a language is refused
+TASK_NUMBER = 3  # its place among the tasks' documents
+MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
+HIDE_PROB = 0.5  # probability that a word is hidden, each on its own, where it is no noun or name
+MAX_SKIPPED = 2**14  # documents passed over in a row before a language is refused
 NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
 
 
-class Link(NamedTuple):
+class SubjectRelation(NamedTuple):
     """States of which the last one before a verb's, in the same sentence, is that of its subject."""
 
     subject_S: np.ndarray
     verb_S: np.ndarray
 
 
-def links(language: Grammar) -> tuple[Link, ...]:
+def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
     """Of the sentence's subject with its verbs, and of the subject inside a relative clause."""
+
     def where(kinds, parts):
         return np.array([state.kind in kinds and state.part in parts for state in language.states])
 
-    return (Link(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
-            Link(where(NOUNS, ("inner",)), where(VERBS, ("inner",))))
+    return (
+        SubjectRelation(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
+        SubjectRelation(where(NOUNS, ("inner",)), where(VERBS, ("inner",))),
+    )
 
 
-def hiding(language: Grammar) -> np.ndarray:
+def compute_hide_probs(language: Grammar) -> np.ndarray:
     """hide_C: the probability that a word of a class is hidden."""
     _, first_C = np.unique(language.hmm.class_W, return_index=True)
-    return np.where(np.isin(language.kind_W[first_C], NOUNS), 0, RATE)
+    return np.where(np.isin(language.kind_W[first_C], NOUNS), 0, HIDE_PROB)
 
 
-def subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
+def find_subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
     """place_NxL of each verb's subject, -1 where there is no verb. Raises ValueError where `parse` does."""
-    states_NxL = parse(language, words_NxL)
+    states_NxL = parse_states(language, words_NxL)
     place_NxL, places_L = np.full(states_NxL.shape, -1), np.arange(states_NxL.shape[1])
-    for subject_S, verb_S in links(language):
+    for subject_S, verb_S in build_relations(language):
         subject_NxL, verb_NxL = (np.append(is_S, False)[states_NxL] for is_S in (subject_S, verb_S))
         last_NxL = np.maximum.accumulate(np.where(subject_NxL, places_L, -1), 1)
         place_NxL = np.where(verb_NxL, last_NxL, place_NxL)
     return place_NxL
 
 
-def examples(language: Language, split: str, count: int | None = None) -> Iterator[Example]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
     """A verb and a passage, and where its subject stands.
 
     The verb is seen once, and since the last stop seen before it there are two nouns or names or more; of such verbs
@@ -67,40 +80,58 @@ def examples(language: Language, split: str, count: int | None = None) -> Iterat
     says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and for a
     language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
     """
-    require(language.word_order == 1, "config.data.language.word_order", language.word_order,
-           "1, since config.data.task is language/subject")
-    first, grammar = numbers(TASK, split), build(language)
-    return itertools.islice(_all(grammar, language.seed, first, split), COUNT[split] if count is None else count)
+    require(
+        language.word_order == 1,
+        "config.data.language.word_order",
+        language.word_order,
+        "1, since config.data.task is language/subject",
+    )
+    first, grammar = get_first_document(TASK_NUMBER, split), build_grammar(language)
+    return itertools.islice(
+        _generate_examples(grammar, language.seed, first, split), SPLIT_SIZES[split] if count is None else count
+    )
 
 
-def _all(grammar, seed, first, split):
+def _generate_examples(grammar, seed, first, split):
     hmm, noun_W = grammar.hmm, np.isin(grammar.kind_W, NOUNS)
-    hide_W = hiding(grammar)[hmm.class_W]
+    hide_W = compute_hide_probs(grammar)[hmm.class_W]
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
     last = first
-    for begin in itertools.count(first, BLOCK):
-        require(begin - last <= PATIENCE, "config.data.task", "language/subject", "a config.data.language that leaves "
-               f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names")
-        words_DxL = draw(hmm, WORDS, seed, begin, BLOCK)
-        length_D = np.array([_apart(grammar, noun_W, words_L) for words_L in words_DxL])
-        words_DxL[np.arange(WORDS) >= length_D[:, None]] = -1
-        subject_DxL = subjects(grammar, words_DxL)
+    for begin in itertools.count(first, DOCUMENT_BATCH):
+        require(
+            begin - last <= MAX_SKIPPED,
+            "config.data.task",
+            "language/subject",
+            "a config.data.language that leaves "
+            f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names",
+        )
+        words_DxL = sample_documents(hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
+        length_D = np.array([_measure_prefix_without_repeats(grammar, noun_W, words_L) for words_L in words_DxL])
+        words_DxL[np.arange(MAX_WORDS) >= length_D[:, None]] = -1
+        subject_DxL = find_subjects(grammar, words_DxL)
         for number, (words_L, subject_L) in enumerate(zip(words_DxL, subject_DxL, strict=True), begin):
-            stream = own(seed, number)
-            passage = written(grammar, words_L, stream.random(WORDS) < hide_W[words_L])
+            stream = make_stream(seed, number)
+            passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])
             seen = passage.split()
-            open_L = _open(seen, nouns)
-            asked = [place for place, word in enumerate(seen)
-                     if word in verbs and seen.count(word) == 1 and open_L[place] > 1]
+            open_L = _count_open_nouns(seen, nouns)
+            asked = [
+                place
+                for place, word in enumerate(seen)
+                if word in verbs and seen.count(word) == 1 and open_L[place] > 1
+            ]
             if asked:
                 last = number
                 place = asked[stream.integers(len(asked))]
                 answer = subject_L[place]
-                yield Example(f"subject/{split}/{number - first}", (seen[place], passage), (),
-                              ((seen[answer], starts(seen)[answer]),))
+                yield LanguageExample(
+                    f"subject/{split}/{number - first}",
+                    (seen[place], passage),
+                    (),
+                    ((seen[answer], compute_word_offsets(seen)[answer]),),
+                )
 
 
-def _apart(grammar, noun_W, words_L) -> int:
+def _measure_prefix_without_repeats(grammar, noun_W, words_L) -> int:
     """The words of the longest beginning of a document, in whole sentences, in which no noun or name stands twice."""
     length, found = 0, set()
     for place, word in enumerate(words_L[words_L >= 0].tolist(), 1):
@@ -113,18 +144,24 @@ def _apart(grammar, noun_W, words_L) -> int:
     return length
 
 
-def _open(seen, nouns) -> list[int]:
+def _count_open_nouns(seen, nouns) -> list[int]:
     """Nouns and names between each word and the last stop that is seen before it."""
     return list(itertools.accumulate(seen, lambda count, word: (count + (word in nouns)) * (word != "."), initial=0))
 
 
-def starts(words: Sequence[str]) -> list[int]:
+def compute_word_offsets(words: Sequence[str]) -> list[int]:
     """The first character of each word of a passage."""
     return [0, *itertools.accumulate(len(word) + 1 for word in words[:-1])]
 
 
-def subject_posterior(hmm: HMM, between: Sequence[Link], hide_C: np.ndarray, words_NxL: np.ndarray,
-                      hidden_NxL: np.ndarray, verb_N: np.ndarray) -> np.ndarray:
+def compute_subject_posterior(
+    hmm: HMM,
+    between: Sequence[SubjectRelation],
+    hide_C: np.ndarray,
+    words_NxL: np.ndarray,
+    hidden_NxL: np.ndarray,
+    verb_N: np.ndarray,
+) -> np.ndarray:
     """P(the subject of the word in place verb_N stands here | what is seen), NxL; what lacks to 1 is that it has none.
 
     Forward-backward (Rabiner 1989, section III.A), where the messages from the verb back to its subject stop at what
@@ -156,24 +193,28 @@ def subject_posterior(hmm: HMM, between: Sequence[Link], hide_C: np.ndarray, wor
     return share_NxL / every_N[:, None]
 
 
-def posterior(language: Language, given: Sequence[Example]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
     """P(the answer is this word | verb and passage), NxL.
 
     A verb is chosen by what is seen and by chance; a passage's end by its nouns, which are seen, and by the sentence
     after it, which tells of topic and name alone. So these choices tell nothing of the grammar.
     """
-    grammar = build(language)
-    words_NxL, hidden_NxL = read(grammar, [one.texts[1] for one in given], WORDS)
+    grammar = build_grammar(language)
+    words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[1] for one in given], MAX_WORDS)
     verb_N = np.array([one.texts[1].split().index(one.texts[0]) for one in given])
-    return subject_posterior(grammar.hmm, links(grammar), hiding(grammar), words_NxL, hidden_NxL, verb_N)
+    return compute_subject_posterior(
+        grammar.hmm, build_relations(grammar), compute_hide_probs(grammar), words_NxL, hidden_NxL, verb_N
+    )
 
 
-def best(language: Language, given: Sequence[Example]) -> Best:
+def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
-    share_NxL = posterior(language, given)
-    right_N = [starts(one.texts[1].split())[place] == one.label[0][1]
-               for one, place in zip(given, share_NxL.argmax(1), strict=True)]
-    return Best(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
+    share_NxL = compute_posterior(language, given)
+    right_N = [
+        compute_word_offsets(one.texts[1].split())[place] == one.label[0][1]
+        for one, place in zip(given, share_NxL.argmax(1), strict=True)
+    ]
+    return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 
-SUBJECT = LanguageTask("span", lambda language: (), examples, posterior, best)
+SUBJECT = LanguageTask("extractive_qa", lambda language: (), generate_examples, compute_posterior, score_optimum)

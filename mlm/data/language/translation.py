@@ -9,6 +9,7 @@ and the source follows from any of its translations.
 
 Letters in array names: L tokens of a target, G dialects, A alternatives of a token.
 """
+
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,74 +19,93 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.base.estimates import ratio
+from mlm.base.estimates import compute_ratio
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor
-from mlm.data.language.grammar import BLOCK, Grammar
-from mlm.data.language.hmm import draw, latents
-from mlm.data.language.labelled import own
-from mlm.data.language.topics import topic_posterior
+from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
+from mlm.data.language.hmm import sample_documents, sample_latents
+from mlm.data.language.language_task import make_stream
+from mlm.data.language.topics import compute_topic_posterior
 
-WORDS = 20      # of a source at most, where config says nothing
-HELD_OUT = 2 ** 32  # number of the first held-out pair
-DIALECTS = 2    # a topic's is its number modulo this
-OWN = 0.9       # probability that a preposition has its topic's form
-SYNONYM = 0.3   # of an adjective's and an adverb's second form
-AGREEMENT = 0.85    # probability that a determiner has its noun's number
-SUBJECT = "wa"
-ENDINGS = {"noun": {"s": ("o",), "p": ("oj",)}, "transitive": {"s": ("as",), "p": ("an",)}, "name": {"": ("u",)},
-           "adjective": {"s": ("a", "e"), "p": ("aj", "ej")}, "adverb": {"": ("il", "ul")}, "that": {"": ("i",)},
-           "determiner": {"s": ("la",), "p": ("laj",)}, "preposition": {"": ("im", "ur")}, "stop": {"": ("",)}}
+MAX_WORDS = 20  # of a source at most, where config says nothing
+HELD_OUT = 2**32  # number of the first held-out pair
+DIALECTS = 2  # a topic's is its number modulo this
+DIALECT_PROB = 0.9  # probability that a preposition has its topic's form
+SYNONYM_PROB = 0.3  # of an adjective's and an adverb's second form
+AGREEMENT_PROB = 0.85  # probability that a determiner has its noun's number
+SUBJECT_MARKER = "wa"
+ENDINGS = {
+    "noun": {"s": ("o",), "p": ("oj",)},
+    "transitive": {"s": ("as",), "p": ("an",)},
+    "name": {"": ("u",)},
+    "adjective": {"s": ("a", "e"), "p": ("aj", "ej")},
+    "adverb": {"": ("il", "ul")},
+    "that": {"": ("i",)},
+    "determiner": {"s": ("la",), "p": ("laj",)},
+    "preposition": {"": ("im", "ur")},
+    "stop": {"": ("",)},
+}
 ENDINGS["intransitive"] = ENDINGS["transitive"]
 VERBS = ("transitive", "intransitive")
 HEADS = ("noun", "name")
 
 
-class Token(NamedTuple):
+class TargetToken(NamedTuple):
     """A place of a target: its alternatives, one or two, and the probability of each in each dialect."""
 
     forms: tuple[str, ...]
     share_GxA: np.ndarray
 
 
-AFTER_SUBJECT = Token((SUBJECT,), np.ones((DIALECTS, 1)))
+SUBJECT_TOKEN = TargetToken((SUBJECT_MARKER,), np.ones((DIALECTS, 1)))
 
 
-class Both(NamedTuple):
+class TranslationGrammar(NamedTuple):
     """The language of the targets beside that of the sources."""
 
     grammar: Grammar
-    number: dict[str, int]      # of a source's word
-    tokens: dict[tuple[int, str], Token]    # of a source's word beside a noun of a number, "s" or "p"
-    back: dict[str, int]        # the source's word of a form
-    group_T: np.ndarray         # dialect of a topic
+    word_index: dict[str, int]  # of a source's word
+    tokens: dict[tuple[int, str], TargetToken]  # of a source's word beside a noun of a number, "s" or "p"
+    source_word: dict[str, int]  # the source's word of a form
+    dialect_T: np.ndarray  # dialect of a topic
 
 
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name = "config.data.language"
-    errors.require(language.word_order == 1, f"{name}.word_order", language.word_order,
-                  "1, since config.data.corpus is aligned: sentences are turned round by their grammar")
+    errors.require(
+        language.word_order == 1,
+        f"{name}.word_order",
+        language.word_order,
+        "1, since config.data.corpus is parallel: sentences are turned round by their grammar",
+    )
     errors.require_number(
         f"{name}.max_words", language.max_words, 8, (length - 2) * 3 // 4
     )  # three words or more have a "wa" more
 
 
 @functools.lru_cache(maxsize=2)
-def build(language: Language) -> Both:
+def build_translation(language: Language) -> TranslationGrammar:
     """The two languages; language: resolved and within its limits."""
-    grammar = grammars.build(language)
-    table = {(word, number): _token(grammar, word, number) for word in range(len(grammar.words)) for number in "sp"}
+    grammar = grammars.build_grammar(language)
+    table = {
+        (word, number): _make_token(grammar, word, number) for word in range(len(grammar.words)) for number in "sp"
+    }
     back: dict[str, int] = {}
     for (word, _), token in table.items():
         for form in token.forms:
             assert back.setdefault(form, word) == word, f"two words have the form {form}"
-    return Both(grammar, {word: i for i, word in enumerate(grammar.words)}, table, back,
-                np.arange(len(grammar.hmm.topic_T)) % DIALECTS)
+    return TranslationGrammar(
+        grammar,
+        {word: i for i, word in enumerate(grammar.words)},
+        table,
+        back,
+        np.arange(len(grammar.hmm.topic_T)) % DIALECTS,
+    )
 
 
-def _forms(grammar, word):
+def _list_forms(grammar, word):
     """The forms of a source's word by the number that they show: its own where it shows one."""
     kind, shown = grammar.kind_W[word], grammar.number_W[word]
     stem, endings = grammar.words[word], ENDINGS[kind]
@@ -95,50 +115,61 @@ def _forms(grammar, word):
     return {number: tuple(stem + ending for ending in each) for number, each in endings.items()}
 
 
-def _token(grammar, word, number):
-    kind, by_number = grammar.kind_W[word], _forms(grammar, word)
+def _make_token(grammar, word, number):
+    kind, by_number = grammar.kind_W[word], _list_forms(grammar, word)
     if kind == "determiner":
         other = "p" if number == "s" else "s"
-        return Token(by_number[number] + by_number[other], np.tile([AGREEMENT, 1 - AGREEMENT], (DIALECTS, 1)))
+        return TargetToken(
+            by_number[number] + by_number[other], np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1))
+        )
     forms = by_number[number] if kind == "adjective" else next(iter(by_number.values()))
     if kind == "preposition":
-        return Token(forms, OWN * np.eye(DIALECTS) + (1 - OWN) * (1 - np.eye(DIALECTS)))
-    return Token(forms, np.tile([1 - SYNONYM, SYNONYM][:len(forms)] if len(forms) > 1 else [1.0], (DIALECTS, 1)))
+        return TargetToken(forms, DIALECT_PROB * np.eye(DIALECTS) + (1 - DIALECT_PROB) * (1 - np.eye(DIALECTS)))
+    return TargetToken(
+        forms, np.tile([1 - SYNONYM_PROB, SYNONYM_PROB][: len(forms)] if len(forms) > 1 else [1.0], (DIALECTS, 1))
+    )
 
 
-def lexicon(language: Language) -> tuple[str, ...]:
+def list_words(language: Language) -> tuple[str, ...]:
     """Every word of sources and targets."""
-    two = build(language)
-    return tuple(dict.fromkeys((*two.grammar.words, *two.back, SUBJECT)))
+    two = build_translation(language)
+    return tuple(dict.fromkeys((*two.grammar.words, *two.source_word, SUBJECT_MARKER)))
 
 
-def tokens(language: Language, source: str) -> list[Token]:
+def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
     """What can stand at each place of a source's translations; how many places there are is certain.
 
     Raises ValueError for what is no document of the language: a word that it lacks, or a sentence that it cannot build.
     """
-    two = build(language)
-    unknown = [word for word in source.split() if word not in two.number]
+    two = build_translation(language)
+    unknown = [word for word in source.split() if word not in two.word_index]
     if unknown or not source.split() or source.split()[-1] != ".":
-        raise ValueError(f"{source!r}: expected whole sentences of the built-in language"
-                         + (f", which has no word {unknown[0]!r}" if unknown else ""))
+        raise ValueError(
+            f"{source!r}: expected whole sentences of the built-in language"
+            + (f", which has no word {unknown[0]!r}" if unknown else "")
+        )
     found = []
-    for sentence in _sentences([two.number[word] for word in source.split()], two.number["."]):
+    for sentence in _split_sentences([two.word_index[word] for word in source.split()], two.word_index["."]):
         kind_L = [str(two.grammar.kind_W[word]) for word in sentence]
         if not set(VERBS) & set(kind_L):
             raise ValueError(f"{source!r}: expected a verb in each sentence")
         verb = max(place for place, kind in enumerate(kind_L) if kind in VERBS)
-        found += [*_part(two, sentence[:verb]), AFTER_SUBJECT, *_part(two, sentence[verb + 1:-1]),
-                  *_part(two, [sentence[verb]]), *_part(two, sentence[-1:])]
+        found += [
+            *_translate_part(two, sentence[:verb]),
+            SUBJECT_TOKEN,
+            *_translate_part(two, sentence[verb + 1 : -1]),
+            *_translate_part(two, [sentence[verb]]),
+            *_translate_part(two, sentence[-1:]),
+        ]
     return found
 
 
-def _sentences(words, stop):
+def _split_sentences(words, stop):
     ends = [place + 1 for place, word in enumerate(words) if word == stop]
     return [words[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _part(two, words):
+def _translate_part(two, words):
     """The tokens of a part of a sentence: what stands up to a noun or name is turned round with it."""
     found, phrase = [], []
     for word in words:
@@ -151,46 +182,49 @@ def _part(two, words):
     return found + [two.tokens[each, "s"] for each in phrase]
 
 
-def dialects(language: Language, sources: Sequence[str]) -> np.ndarray:
+def compute_dialect_posterior(language: Language, sources: Sequence[str]) -> np.ndarray:
     """P(dialect | source), NxG."""
-    two = build(language)
+    two = build_translation(language)
     words_NxL = np.full((len(sources), max(len(source.split()) for source in sources)), -1)
     for n, source in enumerate(sources):
-        words_NxL[n, :len(source.split())] = [two.number[word] for word in source.split()]
-    share_NxT = topic_posterior(two.grammar.hmm, words_NxL)
-    return share_NxT @ (two.group_T[:, None] == np.arange(DIALECTS))
+        words_NxL[n, : len(source.split())] = [two.word_index[word] for word in source.split()]
+    share_NxT = compute_topic_posterior(two.grammar.hmm, words_NxL)
+    return share_NxT @ (two.dialect_T[:, None] == np.arange(DIALECTS))
 
 
-def pairs(language: Language, start: int = 0) -> Iterator[tuple[str, str]]:
+def generate_pairs(language: Language, start: int = 0) -> Iterator[tuple[str, str]]:
     """Pairs start, start + 1, ... without end, a source and one of its translations, drawn by its probability.
 
     Words have spaces between. Pair i depends on i and config alone; its source is the language's document i.
     """
-    two = build(language)
-    for begin in itertools.count(start, BLOCK):
-        words_DxL = draw(two.grammar.hmm, language.max_words, language.seed, begin, BLOCK)
-        topic_D, _ = latents(two.grammar.hmm, language.seed, begin, BLOCK)
+    two = build_translation(language)
+    for begin in itertools.count(start, DOCUMENT_BATCH):
+        words_DxL = sample_documents(two.grammar.hmm, language.max_words, language.seed, begin, DOCUMENT_BATCH)
+        topic_D, _ = sample_latents(two.grammar.hmm, language.seed, begin, DOCUMENT_BATCH)
         for d, words_L in enumerate(words_DxL):
             source = " ".join(two.grammar.words[word] for word in words_L[words_L >= 0])
-            places, group = tokens(language, source), two.group_T[topic_D[d]]
-            other_L = own(language.seed, begin + d).random(len(places)) >= [
-                token.share_GxA[group, 0] for token in places]
+            places, group = list_target_tokens(language, source), two.dialect_T[topic_D[d]]
+            other_L = make_stream(language.seed, begin + d).random(len(places)) >= [
+                token.share_GxA[group, 0] for token in places
+            ]
             yield source, " ".join(token.forms[int(other)] for token, other in zip(places, other_L, strict=True))
 
 
-class Judged(NamedTuple):
+class TranslationScore(NamedTuple):
     """Of each token of a target, given the source and the tokens before it."""
 
-    log_prob_L: np.ndarray      # in nats; -inf from the first token on that no translation has there
-    right_L: np.ndarray         # whether none is likelier
+    log_prob_L: np.ndarray  # in nats; -inf from the first token on that no translation has there
+    is_best_L: np.ndarray  # whether none is likelier
 
 
-def judge(language: Language, source: str, target: str, dialect_G: np.ndarray | None = None) -> Judged:
+def score_translation(
+    language: Language, source: str, target: str, dialect_G: np.ndarray | None = None
+) -> TranslationScore:
     """How likely a translation is; dialect_G: P(dialect | source), where it is known already. That the target then ends
     is certain.
     """
-    places, words = tokens(language, source), target.split()
-    weight_G = dialects(language, [source])[0] if dialect_G is None else dialect_G
+    places, words = list_target_tokens(language, source), target.split()
+    weight_G = compute_dialect_posterior(language, [source])[0] if dialect_G is None else dialect_G
     log_prob_L, right_L = np.full(max(len(words), len(places)), -np.inf), np.zeros(max(len(words), len(places)), bool)
     for at, (token, word) in enumerate(zip(places, words, strict=False)):
         if word not in token.forms:
@@ -198,35 +232,35 @@ def judge(language: Language, source: str, target: str, dialect_G: np.ndarray | 
         taken, share_A = token.forms.index(word), weight_G @ token.share_GxA
         log_prob_L[at], right_L[at] = np.log(share_A[taken]), share_A[taken] >= share_A.max()
         weight_G = weight_G * token.share_GxA[:, taken] / share_A[taken]
-    return Judged(log_prob_L, right_L)
+    return TranslationScore(log_prob_L, right_L)
 
 
-def best(language: Language, source: str) -> str:
+def translate(language: Language, source: str) -> str:
     """The likeliest translation.
 
     It is the likeliest of some dialect: as the prepositions' forms have the same odds in each, P is convex in how many
     of them are of one dialect, and largest where all are.
     """
-    places = tokens(language, source)
+    places = list_target_tokens(language, source)
     each = {" ".join(token.forms[token.share_GxA[group].argmax()] for token in places) for group in range(DIALECTS)}
-    return max(sorted(each), key=lambda target: judge(language, source, target).log_prob_L.sum())
+    return max(sorted(each), key=lambda target: score_translation(language, source, target).log_prob_L.sum())
 
 
-def back(language: Language, target: str) -> str:
+def recover_source(language: Language, target: str) -> str:
     """The source of a translation. Raises ValueError for what is none."""
-    two, found = build(language), []
+    two, found = build_translation(language), []
     try:
-        for sentence in _sentences(target.split(), "."):
-            at = sentence.index(SUBJECT)
-            *rest, verb, stop = sentence[at + 1:]
+        for sentence in _split_sentences(target.split(), "."):
+            at = sentence.index(SUBJECT_MARKER)
+            *rest, verb, stop = sentence[at + 1 :]
             for part in (sentence[:at], [verb], rest, [stop]):
-                found += _unturned(two, [two.back[word] for word in part])
+                found += _restore_part(two, [two.source_word[word] for word in part])
     except (KeyError, ValueError) as error:
         raise ValueError(f"{target!r}: expected a translation of a document of the built-in language") from error
     return " ".join(two.grammar.words[word] for word in found)
 
 
-def _unturned(two, words):
+def _restore_part(two, words):
     found, phrase = [], []
     for word in words:
         if two.grammar.kind_W[word] not in ("adjective", "determiner", "preposition"):
@@ -235,28 +269,39 @@ def _unturned(two, words):
     return found + phrase[::-1]
 
 
-def read(pieces: Sequence[str], ids_NxL: np.ndarray, segments_NxL: np.ndarray, source_ids_NxS: np.ndarray,
-         source_segments_NxS: np.ndarray) -> list[list[tuple[str, str]]]:
+def decode_pairs(
+    pieces: Sequence[str],
+    ids_NxL: np.ndarray,
+    segments_NxL: np.ndarray,
+    source_ids_NxS: np.ndarray,
+    source_segments_NxS: np.ndarray,
+) -> list[list[tuple[str, str]]]:
     """The pairs of each row, from its columns and its source's; pieces: of the tokenizer, a word each."""
-    def text(ids_L):
-        return " ".join(pieces[number] for number in ids_L if number >= NUM_SPECIAL)
+
+    def text(ids_L) -> str:
+        return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
 
     rows = zip(ids_NxL, segments_NxL, source_ids_NxS, source_segments_NxS, strict=True)
-    return [[(text(source_S[beside_S == number]), text(target_L[segment_L == number]))
-             for number in range(1, segment_L.max() + 1)] for target_L, segment_L, source_S, beside_S in rows]
+    return [
+        [
+            (text(source_S[beside_S == number]), text(target_L[segment_L == number]))
+            for number in range(1, segment_L.max() + 1)
+        ]
+        for target_L, segment_L, source_S, beside_S in rows
+    ]
 
 
-def loss(language: Language, rows: Iterable[Sequence[tuple[str, str]]]) -> Floor:
+def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]]) -> Floor:
     """The least loss of any model on rows of pairs; what is asked of each are its target's words and that it ends."""
     rows = list(rows)
-    dialect_NxG = dialects(language, [source for row in rows for source, _ in row])
+    dialect_NxG = compute_dialect_posterior(language, [source for row in rows for source, _ in row])
     each, nats_N, right_N, count_N = iter(dialect_NxG), [], [], []
     for row in rows:
-        judged = [judge(language, source, target, next(each)) for source, target in row]
+        judged = [score_translation(language, source, target, next(each)) for source, target in row]
         nats_N.append(sum(-one.log_prob_L.sum() for one in judged))
-        right_N.append(sum(one.right_L.sum() + 1 for one in judged))
-        count_N.append(sum(len(one.right_L) + 1 for one in judged))
+        right_N.append(sum(one.is_best_L.sum() + 1 for one in judged))
+        count_N.append(sum(len(one.is_best_L) + 1 for one in judged))
     nats_N, right_N, count_N = (np.array(sums, float) for sums in (nats_N, right_N, count_N))
     if not np.isfinite(nats_N).all():
         raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected whole pairs of the two languages")
-    return Floor(*ratio(nats_N, count_N), *ratio(right_N, count_N), nats_N, right_N, count_N)
+    return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)

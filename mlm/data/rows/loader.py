@@ -3,6 +3,7 @@
 Rows that bring USED are cut to the longest of their batch, of the global one, and may be grouped by length, so that
 little of it is padding.
 """
+
 import functools
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,29 +13,38 @@ import numpy as np
 
 from mlm.base import errors, types
 
-Rows = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
-TEXT = ("ids", "segments", "positions", "types")
-SOURCE = "source_"  # before these, in the names of columns that hold the source beside a row
-USED = "used"         # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
-GROUP = 8             # batches whose rows are sorted by length among them, where they are
-NOTHING = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
+Columns = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
+TOKEN_COLUMNS = ("ids", "segments", "positions", "types")
+SOURCE_PREFIX = "source_"  # before these, in the names of columns that hold the source beside a row
+NUM_TOKENS = "used"  # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
+GROUP_BATCHES = 8  # batches whose rows are sorted by length among them, where they are
+IGNORED_LABELS = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
 
 
-def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, process: int = 0, processes: int = 1,
-                  grouped: bool = False, cut: bool = True) -> Iterator[types.Batch]:
+def iterate_train_batches(
+    rows: Columns,
+    *,
+    seed: int,
+    batch_size: int,
+    start_step: int,
+    process: int = 0,
+    processes: int = 1,
+    grouped: bool = False,
+    cut: bool = True,
+) -> Iterator[types.Batch]:
     """This process's share of the batches of step start_step, start_step + 1, ... without end.
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
-    takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. row_B is its
-    number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP batches,
-    and of one epoch, are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch is as
-    long as its longest row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
+    takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
+    is its number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP
+    batches, and of one epoch, are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch
+    is as long as its longest row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
     """
-    share, count = _share(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
+    share, count = _compute_process_batch_size(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
     numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
     own, slots_B = numbers.batch(share), np.arange(process * share, (process + 1) * share, dtype=np.int32)
-    group = GROUP if grouped else 1
+    group = GROUP_BATCHES if grouped else 1
     windows = numbers.batch(group * batch_size)
 
     @functools.lru_cache(maxsize=4)  # of the threads below
@@ -43,96 +53,122 @@ def train_batches(rows: Rows, *, seed: int, batch_size: int, start_step: int, pr
         place_W = number * len(rows_W) + np.arange(len(rows_W))
         if not grouped:
             return rows_W, place_W
-        order_W = np.lexsort((rows[USED][rows_W].max(1), place_W // count))  # in each epoch: no row meets its copies
+        order_W = np.lexsort(
+            (rows[NUM_TOKENS][rows_W].max(1), place_W // count)
+        )  # in each epoch: no row meets its copies
         order_W = np.random.default_rng([seed, number]).permutation(order_W.reshape(group, -1)).reshape(-1)
         return rows_W[order_W], place_W[order_W]
 
     def batch(step):
-        if USED not in rows:
+        if NUM_TOKENS not in rows:
             return made(own[step * processes + process], step * batch_size + slots_B.astype(np.int64), None)
         place = step % group * batch_size
-        rows_B, place_B = (of_W[place:place + batch_size] for of_W in window(step // group))
-        return made(rows_B[slots_B], place_B[slots_B], longest(rows, rows_B) if cut else None)
+        rows_B, place_B = (of_W[place : place + batch_size] for of_W in window(step // group))
+        return made(rows_B[slots_B], place_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
 
     def made(rows_B, place_B, length):
-        return read(rows, rows_B, slots_B, length)._replace(
-            row_B=rows_B.astype(np.int32), epoch_B=(place_B // count).astype(np.int32))
+        return read_batch(rows, rows_B, slots_B, length)._replace(
+            split_index_B=rows_B.astype(np.int32), epoch_B=(place_B // count).astype(np.int32)
+        )
 
     steps = grain.MapDataset.range(start_step, sys.maxsize).map(batch)
     return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 
-def eval_batches(rows: Rows, *, batch_size: int, max_rows: int = 0, order_N: np.ndarray | None = None,
-                 process: int = 0, processes: int = 1) -> Iterator[types.Batch]:
+def iterate_eval_batches(
+    rows: Columns,
+    *,
+    batch_size: int,
+    max_rows: int = 0,
+    order_N: np.ndarray | None = None,
+    process: int = 0,
+    processes: int = 1,
+) -> Iterator[types.Batch]:
     """This process's share of every row once, in order; index_B is the row's number in the split.
 
     max_rows: the first so many rows; 0 for all. order_N: the numbers of those rows in the order in which they are read,
     as `by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows that
     hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
     """
-    share, count = _share(batch_size, processes, "config.eval.batch_size"), judged_rows(rows, max_rows)
+    share, count = (
+        _compute_process_batch_size(batch_size, processes, "config.eval.batch_size"),
+        count_eval_examples(rows, max_rows),
+    )
     for start in range(0, count, batch_size):
         first = start + process * share
         places_B = np.arange(first, first + share, dtype=np.int32)
         rows_B, length = np.minimum(places_B, count - 1), None
         if order_N is not None:
-            length = longest(rows, order_N[start:start + batch_size])
+            length = find_bucket_length(rows, order_N[start : start + batch_size])
             rows_B = order_N[rows_B]
             places_B = np.where(places_B < count, rows_B, places_B).astype(np.int32)
-        batch = read(rows, rows_B, places_B, length)
+        batch = read_batch(rows, rows_B, places_B, length)
         source = batch.source._asdict() if batch.source else {}
         for name, column in (*batch.text._asdict().items(), *source.items(), *batch.labels.items()):
-            column[max(0, count - first):] = NOTHING.get(name, 0)
+            column[max(0, count - first) :] = IGNORED_LABELS.get(name, 0)
         yield batch
 
 
-def lengths(longest: int) -> list[int]:
+def list_bucket_lengths(longest: int) -> list[int]:
     """What rows are padded to: 16, 24, 32, 48, 64, 96, ... and `longest`; from 24 on less than a third is padding."""
     steps = [step << doubled for doubled in range(longest.bit_length()) for step in (16, 24)]
     return [*(length for length in steps if length < longest), longest]
 
 
-def longest(rows: Rows, rows_B: np.ndarray) -> int | None:
+def find_bucket_length(rows: Columns, rows_B: np.ndarray) -> int | None:
     """Tokens that each stretch of these rows is cut to: one of `lengths`, as each is compiled; None: the whole row."""
-    if USED not in rows:
+    if NUM_TOKENS not in rows:
         return None
-    used = rows[USED][rows_B].max()
-    return next(length for length in lengths(rows["ids"].shape[1] // rows[USED].shape[1]) if used <= length)
+    used = rows[NUM_TOKENS][rows_B].max()
+    return next(
+        length for length in list_bucket_lengths(rows["ids"].shape[1] // rows[NUM_TOKENS].shape[1]) if used <= length
+    )
 
 
-def by_length(rows: Rows, max_rows: int = 0) -> np.ndarray:
+def sort_by_length(rows: Columns, max_rows: int = 0) -> np.ndarray:
     """order_N of the rows that an evaluation reads: the longest first, where they bring how long they are."""
-    count = judged_rows(rows, max_rows)
-    return np.argsort(-rows[USED][:count].max(1).astype(np.int64), kind="stable") if USED in rows else np.arange(count)
+    count = count_eval_examples(rows, max_rows)
+    return (
+        np.argsort(-rows[NUM_TOKENS][:count].max(1).astype(np.int64), kind="stable")
+        if NUM_TOKENS in rows
+        else np.arange(count)
+    )
 
 
-def judged_rows(rows: Rows, max_rows: int) -> int:
+def count_eval_examples(rows: Columns, max_rows: int) -> int:
     """How many rows an evaluation reads."""
     return min(len(rows["ids"]), max_rows or len(rows["ids"]))
 
 
-def _share(batch_size, processes, field):
+def _compute_process_batch_size(batch_size, processes, field):
     errors.require(batch_size % processes == 0, field, batch_size, f"a multiple of the {processes} processes")
     return batch_size // processes
 
 
-def read(rows: Rows, rows_B: np.ndarray, index_B: np.ndarray, length: int | None = None) -> types.Batch:
+def read_batch(rows: Columns, rows_B: np.ndarray, index_B: np.ndarray, length: int | None = None) -> types.Batch:
     """Rows rows_B of a split as a batch of arrays of its own. What is no part of text and source is a label.
 
     Numbers with a fraction are float32, all others int32. length: tokens that each stretch of a row is cut to.
     """
+
     def cut(column):
         if length is None or column.ndim == 1:
             return column
-        return column.reshape(len(column), rows[USED].shape[1], -1)[:, :, :length].reshape(len(column), -1)
+        return column.reshape(len(column), rows[NUM_TOKENS].shape[1], -1)[:, :, :length].reshape(len(column), -1)
 
-    there = {name: cut(column[rows_B]).astype(np.float32 if column.dtype.kind == "f" else np.int32)
-             for name, column in rows.items() if name != USED}
+    there = {
+        name: cut(column[rows_B]).astype(np.float32 if column.dtype.kind == "f" else np.int32)
+        for name, column in rows.items()
+        if name != NUM_TOKENS
+    }
 
     def text(prefix):
         missing = {f"{prefix}types": np.zeros_like(there[f"{prefix}ids"])}
-        return types.Tokens(*((missing | there)[f"{prefix}{name}"] for name in TEXT))
+        return types.Tokens(*((missing | there)[f"{prefix}{name}"] for name in TOKEN_COLUMNS))
 
-    labels = {f"{name}_{'x'.join('BL'[:column.ndim])}": column for name, column in there.items()
-              if name.removeprefix(SOURCE) not in TEXT}
-    return types.Batch(text(""), labels, index_B, text(SOURCE) if f"{SOURCE}ids" in there else None)
+    labels = {
+        f"{name}_{'x'.join('BL'[: column.ndim])}": column
+        for name, column in there.items()
+        if name.removeprefix(SOURCE_PREFIX) not in TOKEN_COLUMNS
+    }
+    return types.Batch(text(""), labels, index_B, text(SOURCE_PREFIX) if f"{SOURCE_PREFIX}ids" in there else None)

@@ -2,46 +2,47 @@
 
 Letters in array names: T tokens, S sentences, R rows, P pieces of rows.
 """
+
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import pairs
+from mlm.data.rows import segment_pairs
 
 
-class Sentences(NamedTuple):
+class SentenceBatch(NamedTuple):
     """Sentences that follow each other; those of one document may go on in the next of these."""
 
     ids_T: np.ndarray
-    size_S: np.ndarray       # tokens of each
-    last_S: np.ndarray       # bool: its document ends with it
+    size_S: np.ndarray  # tokens of each
+    last_S: np.ndarray  # bool: its document ends with it
 
 
-class Filled(NamedTuple):
+class PackedSequences(NamedTuple):
     """Rows one after another."""
 
-    ids_T: np.ndarray        # without padding
-    size_P: np.ndarray       # tokens of their pieces, one a document
-    pieces_R: np.ndarray     # how many each has
+    ids_T: np.ndarray  # without padding
+    size_P: np.ndarray  # tokens of their pieces, one a document
+    pieces_R: np.ndarray  # how many each has
     second_R: np.ndarray | None = None  # where the second segment of a pair starts
     label_R: np.ndarray | None = None
 
 
-def full_sentences(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
+def pack_full_sentences(text: Iterable[SentenceBatch], length: int) -> Iterator[PackedSequences]:
     """Rows filled with whole sentences across documents, [SEP] after each document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _fill(text, length, across=True)
+    return _pack_sentences(text, length, across=True)
 
 
-def doc_sentences(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
+def pack_doc_sentences(text: Iterable[SentenceBatch], length: int) -> Iterator[PackedSequences]:
     """Rows filled with whole sentences of one document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _fill(text, length, across=False)
+    return _pack_sentences(text, length, across=False)
 
 
-def _fill(text, length, across):
+def _pack_sentences(text, length, across):
     """No token is lost: a sentence too long for any row is cut where rows end, the others at no place."""
-    row = _Row()
+    row = _SequenceBuilder()
     left_T = np.empty(0, np.int32)  # ids of the row that is not full yet
     for ids_T, size_S, last_S in text:
         for size, last in zip(size_S.tolist(), last_S.tolist(), strict=True):
@@ -69,12 +70,12 @@ def _fill(text, length, across):
         yield row.take(left_T)[0]
 
 
-class _Row:
+class _SequenceBuilder:
     """The row that is being filled, by numbers of tokens alone, and those that are full."""
 
     def __init__(self):
-        self.filled = 1                # tokens in it, [CLS] among them
-        self.piece = 0                 # tokens of its last document
+        self.filled = 1  # tokens in it, [CLS] among them
+        self.piece = 0  # tokens of its last document
         self.text_P, self.pieces_R, self._closed = [], [], 0
 
     def close(self):
@@ -91,11 +92,11 @@ class _Row:
             self.pieces_R.append(self._closed)
         self.filled, self._closed = 1, 0
 
-    def take(self, ids_T) -> tuple[Filled, int]:
+    def take(self, ids_T) -> tuple[PackedSequences, int]:
         """The full rows, which begin with the first of these ids, and how many of the ids are in them."""
         pieces_R = np.array(self.pieces_R)
-        text_P = np.array(self.text_P[:pieces_R.sum()])
-        del self.text_P[:len(text_P)], self.pieces_R[:]
+        text_P = np.array(self.text_P[: pieces_R.sum()])
+        del self.text_P[: len(text_P)], self.pieces_R[:]
         first_P = np.zeros(len(text_P), bool)
         first_P[np.cumsum(pieces_R) - pieces_R] = True
         size_P = text_P + first_P + 1
@@ -105,39 +106,42 @@ class _Row:
         of_text_T[end_P - 1] = of_text_T[(end_P - size_P)[first_P]] = False
         there_T[of_text_T] = ids_T[:used]
         there_T[end_P - 1] = SEP
-        return Filled(there_T, size_P, pieces_R), used
+        return PackedSequences(there_T, size_P, pieces_R), used
 
 
-def stream(text: Iterable[Sentences], length: int) -> Iterator[Filled]:
+def pack_stream(text: Iterable[SentenceBatch], length: int) -> Iterator[PackedSequences]:
     """Rows cut from the running text, however it goes on, with nothing between: each is of `length` tokens but the
-    last (GPT-2's, Radford et al. 2019, and its followers')."""
+    last (GPT-2's, Radford et al. 2019, and its followers').
+    """
     left_T = np.empty(0, np.int32)
     for ids_T, _, _ in text:
         left_T = np.concatenate([left_T, ids_T])
         if count := len(left_T) // length:
-            yield Filled(left_T[:count * length], np.full(count, length), np.ones(count, np.int64))
-            left_T = left_T[count * length:]
+            yield PackedSequences(left_T[: count * length], np.full(count, length), np.ones(count, np.int64))
+            left_T = left_T[count * length :]
     if len(left_T):
-        yield Filled(left_T, np.array([len(left_T)]), np.ones(1, np.int64))
+        yield PackedSequences(left_T, np.array([len(left_T)]), np.ones(1, np.int64))
 
 
-def segment_pair(text: Iterable[Sentences], length: int, short_share: float = 0.0) -> Iterator[Filled]:
+def pack_segment_pairs(
+    text: Iterable[SentenceBatch], length: int, short_share: float = 0.0
+) -> Iterator[PackedSequences]:
     """`pairs.rows` of the documents."""
-    rows: list[pairs.Row] = []
-    for row in pairs.rows(_documents(text), length, short_share):
+    rows: list[segment_pairs.SegmentPair] = []
+    for row in segment_pairs.sample_segment_pairs(_iterate_documents(text), length, short_share):
         rows.append(row)
-        if len(rows) == GATHERED:
-            yield _gathered(rows)
+        if len(rows) == GATHERED_PAIRS:
+            yield _gather_pairs(rows)
             rows = []
     if rows:
-        yield _gathered(rows)
+        yield _gather_pairs(rows)
 
 
-GATHERED = 4096       # pairs that are written at once
+GATHERED_PAIRS = 4096  # pairs that are written at once
 
 
-def _documents(text) -> Iterator[pairs.Document]:
-    document: pairs.Document = []
+def _iterate_documents(text) -> Iterator[segment_pairs.Document]:
+    document: segment_pairs.Document = []
     for ids_T, size_S, last_S in text:
         ids, end = ids_T.tolist(), 0
         for size, last in zip(size_S.tolist(), last_S.tolist(), strict=True):
@@ -149,14 +153,19 @@ def _documents(text) -> Iterator[pairs.Document]:
                 document = []
 
 
-def _gathered(rows):
+def _gather_pairs(rows):
     size_P = np.array([len(row.ids) for row in rows])
     ids_T = np.fromiter((i for row in rows for i in row.ids), np.int32, size_P.sum())
-    return Filled(ids_T, size_P, np.ones(len(rows), np.int64), np.array([row.second for row in rows]),
-                  np.array([row.label for row in rows]))
+    return PackedSequences(
+        ids_T,
+        size_P,
+        np.ones(len(rows), np.int64),
+        np.array([row.second for row in rows]),
+        np.array([row.label for row in rows]),
+    )
 
 
-def laid_out(filled: Filled, length: int, isolate: bool) -> dict[str, np.ndarray]:
+def build_columns(filled: PackedSequences, length: int, isolate: bool) -> dict[str, np.ndarray]:
     """The rows by column, as columns.Packed has them. isolate: pieces see nothing of each other."""
     size_P, pieces_R = filled.size_P, filled.pieces_R
     size_R = np.add.reduceat(size_P, np.cumsum(pieces_R) - pieces_R)
@@ -166,7 +175,7 @@ def laid_out(filled: Filled, length: int, isolate: bool) -> dict[str, np.ndarray
     start_P = np.cumsum(size_P) - size_P
     place_L = np.arange(length)
     used_RxL = place_L < size_R[:, None]
-    found = {name: np.zeros(used_RxL.shape, np.int32) for name in ("ids", "segments", "positions")}
+    found: dict[str, Any] = {name: np.zeros(used_RxL.shape, np.int32) for name in ("ids", "segments", "positions")}
     found["ids"][used_RxL] = filled.ids_T
     found["segments"][used_RxL] = np.repeat(number_P + 1, size_P)
     found["positions"][used_RxL] = np.arange(len(filled.ids_T)) - np.repeat(start_P, size_P)
@@ -175,5 +184,9 @@ def laid_out(filled: Filled, length: int, isolate: bool) -> dict[str, np.ndarray
     return found
 
 
-MODES = {"full_sentences": full_sentences, "doc_sentences": doc_sentences, "segment_pair": segment_pair,
-         "stream": stream}
+MODES = {
+    "full_sentences": pack_full_sentences,
+    "doc_sentences": pack_doc_sentences,
+    "segment_pair": pack_segment_pairs,
+    "stream": pack_stream,
+}

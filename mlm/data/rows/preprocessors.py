@@ -1,4 +1,5 @@
 """Examples with labels as rows of tokens, by objective."""
+
 import bisect
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -9,45 +10,53 @@ import numpy as np
 
 from mlm.base import config
 from mlm.base.special import CLS, SEP, UNK
-from mlm.data.rows.columns import Column
+from mlm.data.rows.columns import ColumnSpec
 from mlm.data.tasks.examples import Example
 from mlm.data.tasks.tasks import QUESTION
 from mlm.data.tokenizers import hub
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
-EDGE = {"edge": Column(np.int32, "NxL", -1)} | {name: Column(np.int32, "NxL") for name in (
-    "from", "to", "other_from", "other_to")}
+EDGE_COLUMNS = {"edge": ColumnSpec(np.int32, "NxL", -1)} | {
+    name: ColumnSpec(np.int32, "NxL") for name in ("from", "to", "other_from", "other_to")
+}
 
 
-class Row(NamedTuple):
-    ids: list[int]        # without padding
-    second: int           # where the second text begins, or the end of the row
+class EncodedExample(NamedTuple):
+    """A labelled example as token ids."""
+
+    ids: list[int]  # without padding
+    second: int  # where the second text begins, or the end of the row
     labels: dict[str, Any]
-    cut: int = 0          # tokens, or words of tags, that did not fit
+    cut: int = 0  # tokens, or words of tags, that did not fit
     kept: Mapping[str, Any] = MappingProxyType({})  # beside the example
-    further: tuple["Row", ...] = ()                 # stretches that see nothing of each other, side by side with this
+    further: tuple["EncodedExample", ...] = ()  # stretches that see nothing of each other, side by side with this
 
 
-class Maker(NamedTuple):
+class Preprocessor(NamedTuple):
     """How the examples of an objective become rows."""
 
-    columns: dict[str, Column]                       # beside those of text
-    rows: Callable[..., Iterator[list[Row]]]         # (examples, tokenizer, cfg, classes) -> the rows of each
+    columns: dict[str, ColumnSpec]  # beside those of text
+    rows: Callable[..., Iterator[list[EncodedExample]]]  # (examples, tokenizer, cfg, classes) -> the rows of each
     cut: str = "are longer than config.pack.seq_len = {length} tokens and were cut, {lost} tokens in all"
 
 
-def whole(examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, label: Callable) -> Iterator[list[Row]]:
+def encode_texts(
+    examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, label: Callable
+) -> Iterator[list[EncodedExample]]:
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP]: a row an example, of a pair the longer text is cut first.
 
     Between the texts of a pair stand as many [SEP] as the tokenizer's own pairs have (RoBERTa's: two).
     """
     texts = iter(tokenizer.encode_batch([text for one in examples for text in one.texts]))
     for one in examples:
-        yield [_joined([next(texts) for _ in one.texts], cfg.pack.seq_len, hub.between(tokenizer))._replace(
-            labels=label(one))]
+        yield [
+            _join_texts([next(texts) for _ in one.texts], cfg.pack.seq_len, hub.between(tokenizer))._replace(
+                labels=label(one)
+            )
+        ]
 
 
-def _joined(texts, length, between):
+def _join_texts(texts, length, between):
     """A row without labels, of one text, or of two with so many [SEP] between them."""
     a, *second = texts
     b, inner = (second[0], [SEP] * between) if second else ([], [])
@@ -55,39 +64,40 @@ def _joined(texts, length, between):
     keep_b = min(len(b), max(room - len(a), room // 2))
     keep_a = min(len(a), room - keep_b)
     ids = [CLS, *a[:keep_a], *inner, *b[:keep_b], SEP]
-    return Row(ids, 1 + keep_a + max(1, len(inner)), {}, len(a) + len(b) - keep_a - keep_b)
+    return EncodedExample(ids, 1 + keep_a + max(1, len(inner)), {}, len(a) + len(b) - keep_a - keep_b)
 
 
-def classify(examples, tokenizer, cfg, classes):
+def encode_classification(examples, tokenizer, cfg, classes):
     number = {name: at for at, name in enumerate(classes)}
-    return whole(examples, tokenizer, cfg, lambda one: {"label": number[one.label]})
+    return encode_texts(examples, tokenizer, cfg, lambda one: {"label": number[one.label]})
 
 
-def regress(examples, tokenizer, cfg, classes):
-    return whole(examples, tokenizer, cfg, lambda one: {"value": one.label})
+def encode_regression(examples, tokenizer, cfg, classes):
+    return encode_texts(examples, tokenizer, cfg, lambda one: {"value": one.label})
 
 
-def choice(examples, tokenizer, cfg, classes):
+def encode_multiple_choice(examples, tokenizer, cfg, classes):
     """[CLS] context [SEP] ending [SEP] for each ending, a stretch of config.pack.seq_len tokens, in their order."""
     number = {name: at for at, name in enumerate(classes)}
     texts = iter(tokenizer.encode_batch([text for one in examples for text in one.texts]))
     for one in examples:
         context = next(texts)
-        first, *further = (_joined((context, next(texts)), cfg.pack.seq_len, hub.between(tokenizer))
-                           for _ in one.texts[1:])
+        first, *further = (
+            _join_texts((context, next(texts)), cfg.pack.seq_len, hub.between(tokenizer)) for _ in one.texts[1:]
+        )
         cut = sum(each.cut for each in (first, *further))
         yield [first._replace(labels={"label": number[one.label]}, cut=cut, further=tuple(further))]
 
 
-def _of_words(tokenizer, examples):
+def _encode_words(tokenizer, examples):
     """The ids of each word, as it stands behind a space: bytes' pieces are others at the beginning of a text."""
     return tokenizer.encode_batch([f" {word}" for one in examples for word in one.words])
 
 
-def tag(examples, tokenizer, cfg, classes):
+def encode_tagging(examples, tokenizer, cfg, classes):
     """[CLS] words [SEP]: the first piece of each word has its tag, what is not asked has -1."""
     number = {name: at for at, name in enumerate(classes)}
-    pieces = iter(_of_words(tokenizer, examples))
+    pieces = iter(_encode_words(tokenizer, examples))
     room = cfg.pack.seq_len - 2
     for one in examples:
         ids, tags, cut = [], [], 0
@@ -100,15 +110,15 @@ def tag(examples, tokenizer, cfg, classes):
                 cut += 1
         del ids[room:], tags[room:]
         row = [CLS, *ids, SEP]
-        yield [Row(row, len(row), {"tag": [-1, *tags] + [-1] * (cfg.pack.seq_len - 1 - len(tags))}, cut)]
+        yield [EncodedExample(row, len(row), {"tag": [-1, *tags] + [-1] * (cfg.pack.seq_len - 1 - len(tags))}, cut)]
 
 
-def edge(examples, tokenizer, cfg, classes):
+def encode_edges(examples, tokenizer, cfg, classes):
     """[CLS] words [SEP]: for each word, by its number, its class, and the first and last token of it and of the word
     that its label relates it to, which is itself where that is of none. A word is asked where the row holds both.
     """
     number = {name: at for at, name in enumerate(classes)}
-    pieces = iter(_of_words(tokenizer, examples))
+    pieces = iter(_encode_words(tokenizer, examples))
     room = cfg.pack.seq_len - 2
     for one in examples:
         ids, spans = [], []
@@ -116,7 +126,7 @@ def edge(examples, tokenizer, cfg, classes):
             word = next(pieces) or [UNK]  # of what the tokenizer has nothing for
             spans.append((len(ids) + 1, len(ids) + len(word)))
             ids += word
-        edge_5xL = np.zeros((len(EDGE), cfg.pack.seq_len), np.int32)
+        edge_5xL = np.zeros((len(EDGE_COLUMNS), cfg.pack.seq_len), np.int32)
         edge_5xL[0], cut = -1, 0
         heads = getattr(one, "heads", ()) or range(1, len(spans) + 1)
         for at, (name, head) in enumerate(zip(one.label, heads, strict=True)):
@@ -125,10 +135,10 @@ def edge(examples, tokenizer, cfg, classes):
             else:
                 cut += bool(name)
         row = [CLS, *ids[:room], SEP]
-        yield [Row(row, len(row), dict(zip(EDGE, edge_5xL, strict=True)), cut)]
+        yield [EncodedExample(row, len(row), dict(zip(EDGE_COLUMNS, edge_5xL, strict=True)), cut)]
 
 
-def span(examples, tokenizer, cfg, classes):
+def encode_question(examples, tokenizer, cfg, classes):
     """[CLS] question [SEP] window [SEP] for windows of the passage that overlap (Devlin et al. 2019, section 4.2).
 
     start and end: places in the row of the first answer's tokens, 0 where the window does not hold all of them.
@@ -141,35 +151,56 @@ def span(examples, tokenizer, cfg, classes):
         kept = QUESTION + 1 - len(inner)  # what stands before a window is never longer
         cut, asked = len(asked[kept:]), asked[:kept]
         ids, spans = located(passage)
-        at, to = _tokens(spans, *one.label[0]) if one.label else (0, -1)
+        at, to = _find_answer_tokens(spans, *one.label[0]) if one.label else (0, -1)
         place = 1 + len(asked) + len(inner)  # of the passage in the row
         room, found, rows = cfg.pack.seq_len - place - 1, False, []
         for first in range(0, max(1, len(ids) - room + cfg.data.labelled.stride), cfg.data.labelled.stride):
-            window = ids[first:first + room]
+            window = ids[first : first + room]
             holds = first <= at <= to < first + len(window)
             found |= holds
             start, end = (place + at - first, place + to - first) if holds else (0, 0)
-            rows.append(Row([CLS, *asked, *inner, *window, SEP], place, {
-                "start": start, "end": end, "passage": place, "first": first}, cut))
+            rows.append(
+                EncodedExample(
+                    [CLS, *asked, *inner, *window, SEP],
+                    place,
+                    {"start": start, "end": end, "passage": place, "first": first},
+                    cut,
+                )
+            )
         lost = 0 if found or not one.label else max(1, to - at + 1)
         rows[0] = rows[0]._replace(cut=cut + lost, kept={"spans": spans})
         yield rows
 
 
-def _tokens(spans, text, start):
+def _find_answer_tokens(spans, text, start):
     """The first and the last token of an answer, the last before the first where there is none."""
     first = bisect.bisect_right(spans, start, key=lambda span: span[1])
     return first, bisect.bisect_left(spans, start + len(text), key=lambda span: span[0]) - 1
 
 
-MAKERS = {"classify": Maker({"label": Column(np.int32, "N")}, classify),
-          "regress": Maker({"value": Column(np.float32, "N")}, regress),
-          "choice": Maker({"label": Column(np.int32, "N")}, choice, "have an ending that is, with its context, longer "
-                          "than config.pack.seq_len = {length} tokens and was cut, {lost} tokens in all"),
-          "tag": Maker({"tag": Column(np.int32, "NxL", -1)}, tag,
-                       "are longer than config.pack.seq_len = {length} tokens and were cut, {lost} words in all"),
-          "edge": Maker(EDGE, edge, "are longer than config.pack.seq_len = {length} tokens and were cut, {lost} labels "
-                        "in all"),
-          "span": Maker({name: Column(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
-                        span, f"have a question of more than {QUESTION} tokens, which was cut, or an answer that no "
-                        "window of config.pack.seq_len = {length} holds, {lost} tokens in all")}
+PREPROCESSORS = {
+    "classification": Preprocessor({"label": ColumnSpec(np.int32, "N")}, encode_classification),
+    "regression": Preprocessor({"value": ColumnSpec(np.float32, "N")}, encode_regression),
+    "multiple_choice": Preprocessor(
+        {"label": ColumnSpec(np.int32, "N")},
+        encode_multiple_choice,
+        "have an ending that is, with its context, longer "
+        "than config.pack.seq_len = {length} tokens and was cut, {lost} tokens in all",
+    ),
+    "tagging": Preprocessor(
+        {"tag": ColumnSpec(np.int32, "NxL", -1)},
+        encode_tagging,
+        "are longer than config.pack.seq_len = {length} tokens and were cut, {lost} words in all",
+    ),
+    "edge_probing": Preprocessor(
+        EDGE_COLUMNS,
+        encode_edges,
+        "are longer than config.pack.seq_len = {length} tokens and were cut, {lost} labels in all",
+    ),
+    "extractive_qa": Preprocessor(
+        {name: ColumnSpec(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
+        encode_question,
+        f"have a question of more than {QUESTION} tokens, which was cut, or an answer that no "
+        "window of config.pack.seq_len = {length} holds, {lost} tokens in all",
+    ),
+}

@@ -1,4 +1,5 @@
 """Folders of derived files that are made once, whole or not at all, and checked on every use."""
+
 import contextlib
 import errno
 import fcntl
@@ -13,13 +14,19 @@ from typing import Any
 from absl import logging
 
 from mlm.base import buckets, errors, files
-from mlm.data.rows import fetch
+from mlm.data.rows import bucket_cache
 
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]], *,
-         parts: tuple[str, ...] = ("",)) -> tuple[Path, dict[str, Any]]:
+def get_or_make_folder(
+    cache: Path | str,
+    prefix: str,
+    inputs: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+    *,
+    verified_prefixes: tuple[str, ...] = ("",),
+) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
     Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there (fetch.py).
@@ -29,52 +36,56 @@ def made(cache: Path | str, noun: str, inputs: dict[str, Any], make: Callable[[P
     says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
-    name = f"{noun}-{files.sha256(inputs)[:16]}"
-    files.check_folder("config.data.cache", str(cache), writing=False, schemes=tuple(buckets.LIBRARIES))
-    folder = files.here(files.path(cache)) / name
-    if buckets.is_one(cache):
-        make = fetch.maker(files.path(cache, name), inputs, make)
+    name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
+    files.check_folder("config.data.cache", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
+    folder = files.local_folder(files.make_path(cache)) / name
+    if buckets.is_bucket_path(cache):
+        make = bucket_cache.make_through_bucket(files.make_path(cache, name), inputs, make)
     with contextlib.ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            alone = stack.enter_context(_alone(folder.with_name(f".{name}.lock")))
+            is_locked = stack.enter_context(_hold_lock(folder.with_name(f".{name}.lock")))
         except OSError as error:
-            if error.errno not in READ_ONLY:
+            if error.errno not in READ_ONLY_ERRORS:
                 raise
-            manifest, fault = _check(folder, inputs, parts)  # a cache that others fill serves what it has
+            manifest, fault = _verify_folder(
+                folder, inputs, verified_prefixes
+            )  # a cache that others fill serves what it has
             if fault:
-                raise errors.ConfigError(f"config.data.cache = {str(cache)!r}: expected a folder to write in "
-                                         f"({error.strerror}), or one that has {name} ({fault})") from None
+                raise errors.ConfigError(
+                    f"config.data.cache = {str(cache)!r}: expected a folder to write in "
+                    f"({error.strerror}), or one that has {name} ({fault})"
+                ) from None
             return folder, manifest
         if folder.exists():
-            manifest, fault = _check(folder, inputs, parts)
+            manifest, fault = _verify_folder(folder, inputs, verified_prefixes)
             if not fault:
                 return folder, manifest
             logging.warning("%s: %s; making it again", folder, fault)
-            _remove(folder)
-        if alone:  # what a killed process left; without the lock it might be a live one's
-            for left in folder.parent.glob(f".{name}.part-*"):
-                shutil.rmtree(left, ignore_errors=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
+            _remove_folder(folder)
+        if is_locked:  # what a killed process left; without the lock it might be a live one's
+            for leftover in folder.parent.glob(f".{name}.part-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
         try:
-            manifest = {"inputs": inputs, **make(aside)}
-            manifest["sha256"] = {path.name: fetch.sha256(path) for path in sorted(aside.iterdir())}
-            files.write_sealed(aside / fetch.MANIFEST, manifest)
-            aside.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
-            _sync(aside)
+            manifest = {"inputs": inputs, **make(temporary)}
+            manifest["sha256"] = {path.name: bucket_cache.file_sha256(path) for path in sorted(temporary.iterdir())}
+            files.write_json_with_digest(temporary / bucket_cache.MANIFEST, manifest)
+            temporary.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
+            _sync_to_disk(temporary)
             try:
-                aside.rename(folder)
+                temporary.rename(folder)
             except OSError:  # another process came first, where locks do not work
-                manifest, fault = _check(folder, inputs, parts)
+                manifest, fault = _verify_folder(folder, inputs, verified_prefixes)
                 if fault:
                     raise OSError(f"{folder}: {fault}") from None
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return folder, manifest
 
 
 @contextlib.contextmanager
-def _alone(path) -> Iterator[bool]:
+def _hold_lock(path) -> Iterator[bool]:
     """Holds a lock that ends with the process; yields False on file systems that have none."""
     with open(path, "a") as file:
         try:
@@ -88,30 +99,30 @@ def _alone(path) -> Iterator[bool]:
         yield True
 
 
-def _check(folder, inputs, parts) -> tuple[dict, str]:
+def _verify_folder(folder, inputs, prefixes) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
-        manifest = files.unseal(json.loads((folder / fetch.MANIFEST).read_text()), fetch.MANIFEST)
+        manifest = files.verify_digest(json.loads((folder / bucket_cache.MANIFEST).read_text()), bucket_cache.MANIFEST)
         if manifest["inputs"] != inputs:
-            return {}, f"{fetch.MANIFEST} was changed"
+            return {}, f"{bucket_cache.MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
-            if name.startswith(parts) and fetch.sha256(folder / name) != digest:
-                return {}, f"{name} differs from its SHA-256 in {fetch.MANIFEST}"
-    except files.Damaged as damaged:
+            if name.startswith(prefixes) and bucket_cache.file_sha256(folder / name) != digest:
+                return {}, f"{name} differs from its SHA-256 in {bucket_cache.MANIFEST}"
+    except files.DamagedFile as damaged:
         return {}, str(damaged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"not whole ({error})"
     return manifest, ""
 
 
-def _sync(folder):
+def _sync_to_disk(folder):
     """Brings the files to the disk before the rename does: a power cut must not leave a name without its bytes."""
     for path in folder.iterdir():
         with open(path, "rb") as file:
             os.fsync(file.fileno())
 
 
-def _remove(folder):
+def _remove_folder(folder):
     """Takes the name away at once, then the files; those who have them mapped keep them."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder.rename(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=folder.parent)))

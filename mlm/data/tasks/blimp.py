@@ -1,5 +1,7 @@
 """BLiMP: minimal pairs of an acceptable and an unacceptable English sentence (Warstadt et al. 2020), and other suites
-of its form."""
+of its form.
+"""
+
 import difflib
 import hashlib
 import json
@@ -20,9 +22,11 @@ PHENOMENA = {"s-selection": "argument_structure"}
 
 
 class Paradigm(NamedTuple):
+    """A paradigm of minimal pairs."""
+
     name: str
     phenomenon: str
-    sentences: list[str]    # good, bad, good, bad, ...
+    sentences: list[str]  # good, bad, good, bad, ...
 
 
 class Suite(NamedTuple):
@@ -52,10 +56,15 @@ def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, call
     every = [_paradigm(folder / f"{name}.jsonl", terms) for name in there]
     whole = set(there) >= SOME and [len(one.sentences) for one in every] == PARADIGMS * [2 * PAIRS]
     content = json.dumps([(one.name, one.sentences) for one in every])
-    return Suite(called or (NAME if whole else _fit(folder.resolve().name) or "pairs"),
-                 hashlib.sha256(content.encode()).hexdigest(),
-                 [one._replace(sentences=one.sentences[:2 * max_pairs or None]) for one in every
-                  if not names or one.name in names])
+    return Suite(
+        called or (NAME if whole else _fit(folder.resolve().name) or "pairs"),
+        hashlib.sha256(content.encode()).hexdigest(),
+        [
+            one._replace(sentences=one.sentences[: 2 * max_pairs or None])
+            for one in every
+            if not names or one.name in names
+        ],
+    )
 
 
 def _fit(name: str) -> str:
@@ -85,6 +94,7 @@ def _paradigm(path, terms):
         except json.JSONDecodeError:
             pair = None
         require(isinstance(pair, dict), where, line[:60], "a JSON object")
+        assert pair is not None
         sentences += [_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
         if number == 1:
             term = terms.get(path.stem) or _text(pair, "linguistics_term", where)

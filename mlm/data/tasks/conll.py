@@ -1,4 +1,5 @@
 """A token a line, columns by number, a blank line after each sentence: the files of the CoNLL shared tasks."""
+
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -6,7 +7,7 @@ from mlm.base import config, errors
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, Label
 
-WORDS = 10_000          # of a sentence, at most
+WORDS = 10_000  # of a sentence, at most
 DOCUMENT = "-DOCSTART-"  # begins a line of its own where a document begins
 
 
@@ -23,8 +24,12 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
             if line.startswith(DOCUMENT):
                 continue
             cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
-            errors.require(len(cells) > max(place.values()), f"{where}: columns", len(cells),
-                          f"at least {max(place.values()) + 1}, separated by tabs or spaces")
+            errors.require(
+                len(cells) > max(place.values()),
+                f"{where}: columns",
+                len(cells),
+                f"at least {max(place.values()) + 1}, separated by tabs or spaces",
+            )
             words.append(examples.text(cells[place["text"]], f"{where}: token"))
             tags.append((cells[place["label"]], f"{where}: tag"))
         if words:
@@ -40,8 +45,12 @@ def sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     for number, line in examples.lines(path):
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
-            errors.require(len(sentence) <= WORDS, f"{path}, line {number}", line[:40],
-                          f"a blank line after at most {WORDS} lines, since one ends a sentence")
+            errors.require(
+                len(sentence) <= WORDS,
+                f"{path}, line {number}",
+                line[:40],
+                f"a blank line after at most {WORDS} lines, since one ends a sentence",
+            )
         elif sentence:
             yield sentence
             sentence = []
@@ -62,8 +71,13 @@ def labels(tags: Sequence[tuple[str, str]], scheme: str, label: Label) -> tuple[
             right = tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
             errors.require(right, where, tag, f"O, B-KIND or I-KIND, since config.data.labelled.scheme is {scheme}")
             if tag[:2] == "I-" and last != tag[2:]:
-                errors.require(scheme == "iob1", where, tag, f"B-{tag[2:]}, since it continues no {tag[2:]} "
-                              "(config.data.labelled.scheme = iob1 lets I- begin one)")
+                errors.require(
+                    scheme == "iob1",
+                    where,
+                    tag,
+                    f"B-{tag[2:]}, since it continues no {tag[2:]} "
+                    "(config.data.labelled.scheme = iob1 lets I- begin one)",
+                )
                 tag = f"B-{tag[2:]}"
             last = tag[2:]
         found.append(label(tag, where))

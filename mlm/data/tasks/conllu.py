@@ -1,4 +1,5 @@
 """CoNLL-U, the files of Universal Dependencies: ten columns by name, comments, and words of several tokens."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,19 +26,27 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                     name = line.removeprefix(SENTENCE).strip() or name
                 continue
             cells = line.split("\t")
-            errors.require(len(cells) == len(COLUMNS), f"{where}: columns", len(cells),
-                          f"{len(COLUMNS)}, separated by tabs")
+            errors.require(
+                len(cells) == len(COLUMNS), f"{where}: columns", len(cells), f"{len(COLUMNS)}, separated by tabs"
+            )
             number = cells[0].replace("-", "", 1).replace(".", "", 1)
             errors.require(number.isdecimal(), f"{where}: id", cells[0], "a word's number, or 1-2, or 8.1")
             if cells[0].isdecimal():
-                errors.require(int(cells[0][:9]) == len(words) + 1, f"{where}: id", cells[0],
-                              f"{len(words) + 1}, the next word's number")
+                errors.require(
+                    int(cells[0][:9]) == len(words) + 1,
+                    f"{where}: id",
+                    cells[0],
+                    f"{len(words) + 1}, the next word's number",
+                )
                 words.append(examples.text(cells[place[asks.text_column]], f"{where}: {asks.text_column}"))
                 tags.append((cells[place[asks.label_column]], f"{where}: {asks.label_column}"))
-                heads.append((cells[place[asks.head_column]],
-                              f"{where}: {asks.head_column}") if asks.head_column else ("1", where))
+                heads.append(
+                    (cells[place[asks.head_column]], f"{where}: {asks.head_column}")
+                    if asks.head_column
+                    else ("1", where)
+                )
         errors.require(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
-        head_of = tuple(_head(*head, len(words)) for head in heads)
+        head_of = tuple(_head(head, place, len(words)) for head, place in heads)
         asked = iter(conll.labels([tag for tag, head in zip(tags, head_of, strict=True) if head], asks.scheme, label))
         labels = tuple(next(asked) if head else "" for head in head_of)
         yield Example(name, (), tuple(words), labels, head_of if asks.head_column else ())

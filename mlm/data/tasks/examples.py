@@ -1,4 +1,5 @@
 """Examples with labels, and the lines of the files that they stand in: whatever is wrong is told by file and line."""
+
 import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ import numpy as np
 
 from mlm.base import config, errors
 
-LINE = 2 ** 20          # bytes of a line, at most
+LINE = 2**20  # bytes of a line, at most
 LARGEST = float(np.finfo(np.float32).max)
 Label = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
@@ -24,10 +25,10 @@ class Example(NamedTuple):
     """
 
     id: str
-    texts: tuple[str, ...] = ()   # one, or a pair; a question and its passage; a context and its endings
-    words: tuple[str, ...] = ()   # where the file has a token a line
+    texts: tuple[str, ...] = ()  # one, or a pair; a question and its passage; a context and its endings
+    words: tuple[str, ...] = ()  # where the file has a token a line
     label: Any = None
-    heads: tuple[int, ...] = ()   # of each word the number, from 1, of that which its label relates it to; 0: of none
+    heads: tuple[int, ...] = ()  # of each word the number, from 1, of that which its label relates it to; 0: of none
 
 
 def endings(asks: config.Labelled) -> tuple[str, ...]:
@@ -37,14 +38,18 @@ def endings(asks: config.Labelled) -> tuple[str, ...]:
 
 def columns(asks: config.Labelled) -> list[str]:
     """All columns of a table that are asked for."""
-    return [one for one in (asks.text_column, asks.text_pair_column, *endings(asks), asks.label_column,
-                            asks.id_column) if one]
+    return [
+        one
+        for one in (asks.text_column, asks.text_pair_column, *endings(asks), asks.label_column, asks.id_column)
+        if one
+    ]
 
 
 def of_row(asks: config.Labelled, found: Mapping[str, Any], label: Label, where: str, count: int) -> Example:
     """The example that a table's row is; found: what stands in the columns asked for; count: its number, from 0."""
-    texts = [text(found[one], f"{where}: {one}") for one in (asks.text_column, asks.text_pair_column,
-                                                             *endings(asks)) if one]
+    texts = [
+        text(found[one], f"{where}: {one}") for one in (asks.text_column, asks.text_pair_column, *endings(asks)) if one
+    ]
     if asks.choice_columns:
         begin = [texts.pop(1)] if asks.text_pair_column else []
         texts[1:] = (" ".join((*begin, one)) for one in texts[1:])
@@ -75,8 +80,9 @@ def decoded(raw: bytes, where: str) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise errors.ConfigError(f"{where}: byte {error.start + 1} = {raw[error.start:error.start + 1]!r}: expected "
-                                 "UTF-8") from None
+        raise errors.ConfigError(
+            f"{where}: byte {error.start + 1} = {raw[error.start : error.start + 1]!r}: expected UTF-8"
+        ) from None
     errors.require("\0" not in text, where, text[:40], "text without NUL")
     return text
 
@@ -105,8 +111,10 @@ def column(name: str, names: Sequence[str], where: str, noun: str = "column") ->
     """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
     if name not in names:
         near = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
-        raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {listed(names)}"
-                                 + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise errors.ConfigError(
+            f"{where}: no {noun} {errors.format_value(name)}, expected one of {listed(names)}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
     errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
 
 
@@ -117,5 +125,9 @@ def listed(names: Sequence[str]) -> str:
 
 def no_heading(value: str, where: str) -> None:
     """Raises ConfigError where the label of the first line is what headers call its column."""
-    errors.require(value.strip().lower() not in HEADINGS, where, value,
-                  "a label; where the first line is a header, columns are named as it names them, not by numbers")
+    errors.require(
+        value.strip().lower() not in HEADINGS,
+        where,
+        value,
+        "a label; where the first line is a header, columns are named as it names them, not by numbers",
+    )

@@ -1,4 +1,5 @@
 """JSON lines: an object with texts and a label in each."""
+
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +31,13 @@ def loads(text: str, path: Path, line: int = 1):
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise errors.ConfigError(f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected "
-                                 "JSON") from None
+        raise errors.ConfigError(
+            f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected JSON"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or " "long") from None
+        raise errors.ConfigError(
+            f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or long"
+        ) from None
 
 
 def _written(value, where):

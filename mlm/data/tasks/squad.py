@@ -1,4 +1,5 @@
 """SQuAD's JSON, 1.1 and 2.0: questions about passages, and where in them their answers stand."""
+
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from mlm.base import config, errors
 from mlm.data.tasks import examples, jsonl
 from mlm.data.tasks.examples import Example, Label
 
-SIZE = 2 ** 29          # bytes of a file, which is read at once, at most
+SIZE = 2**29  # bytes of a file, which is read at once, at most
 
 
 def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
@@ -21,7 +22,7 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
         raw = path.read_bytes()
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    number = 1 + raw[:_undecodable(raw)].count(b"\n")
+    number = 1 + raw[: _undecodable(raw)].count(b"\n")
     found = jsonl.loads(examples.decoded(raw.removeprefix(b"\xef\xbb\xbf"), f"{path}, line {number}"), path)
     seen: set[str] = set()
     for i, article in enumerate(_part(found, "data", list, f"{path}, line 1")):
@@ -47,12 +48,18 @@ def _undecodable(raw):
 def _question(asked, passage, where) -> Example:
     name = examples.text(_part(asked, "id", str, where), f"{where}.id")
     question = examples.text(_part(asked, "question", str, where), f"{where}.question")
-    answers = tuple(_answer(answer, passage, f"{where}.answers[{n}]")
-                    for n, answer in enumerate(_part(asked, "answers", list, where)))
+    answers = tuple(
+        _answer(answer, passage, f"{where}.answers[{n}]")
+        for n, answer in enumerate(_part(asked, "answers", list, where))
+    )
     impossible = asked.get("is_impossible", False)
     errors.require(isinstance(impossible, bool), f"{where}.is_impossible", impossible, "true or false")
-    errors.require(bool(answers) != impossible, f"{where}.answers", list(answers),
-                  "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true")
+    errors.require(
+        bool(answers) != impossible,
+        f"{where}.answers",
+        list(answers),
+        "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true",
+    )
     return Example(name, (question, passage), label=answers)
 
 
@@ -61,9 +68,14 @@ def _answer(answer, passage, where) -> tuple[str, int]:
     examples.text(text, f"{where}.text")
     at = passage.find(text)
     there = start >= 0 and passage.startswith(text, start)
-    errors.require(there, f"{where}.answer_start", start, f"where the passage has {errors.format_value(text[:60])}" +
-                   (f", such as {at}" if at >= 0 else "; it does not have it") +
-                   (f"; there it has {errors.format_value(passage[start:start + len(text)][:60])}" if start >= 0 else ""))
+    errors.require(
+        there,
+        f"{where}.answer_start",
+        start,
+        f"where the passage has {errors.format_value(text[:60])}"
+        + (f", such as {at}" if at >= 0 else "; it does not have it")
+        + (f"; there it has {errors.format_value(passage[start : start + len(text)][:60])}" if start >= 0 else ""),
+    )
     return text, start
 
 

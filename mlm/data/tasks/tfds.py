@@ -1,4 +1,5 @@
 """Labelled data of TensorFlow Datasets, without TensorFlow: columns are features, a label of a class is its name."""
+
 import functools
 import hashlib
 import json
@@ -21,8 +22,10 @@ def reads(data: config.Data, fields: Mapping[str, str]) -> dict[str, tuple[str, 
     Raises ConfigError for an unknown data set, feature or split, with the nearest right name, and as `tfds.opened`.
     """
     builder = _opened(data)
-    return {split: (f"{builder.info.full_name}, split {said}", functools.partial(_read, builder, said, data.labelled))
-            for split, said in _splits(builder, data, fields).items()}
+    return {
+        split: (f"{builder.info.full_name}, split {said}", functools.partial(_read, builder, said, data.labelled))
+        for split, said in _splits(builder, data, fields).items()
+    }
 
 
 def classes(data: config.Data) -> tuple[str, ...]:
@@ -35,7 +38,7 @@ def content(data: config.Data, fields: Mapping[str, str]) -> bytes:
     builder = _opened(data)
     splits = _splits(builder, data, fields)
     named = json.dumps([builder.info.full_name, classes(data), splits]).encode()
-    return hashlib.sha256(named + b"".join(tfds.sha256(builder, said) for said in splits.values())).digest()
+    return hashlib.sha256(named + b"".join(tfds.split_digest(builder, said) for said in splits.values())).digest()
 
 
 def _splits(builder, data, fields):
@@ -46,13 +49,15 @@ def _splits(builder, data, fields):
         try:
             builder.info.splits[said]
         except Exception as error:  # whatever TFDS raises for a slice that is none
-            raise errors.ConfigError(f"{field} = {said!r}: expected one of {', '.join(known)}, or a slice of it such "
-                                     f"as {known[0]}[:90%] ({errors.first_line(error)})") from None
+            raise errors.ConfigError(
+                f"{field} = {said!r}: expected one of {', '.join(known)}, or a slice of it such "
+                f"as {known[0]}[:90%] ({errors.first_line(error)})"
+            ) from None
     return found
 
 
 def _opened(data):
-    builder = tfds.opened("config.data.task_path", data.task_path, data.tfds_dir)
+    builder = tfds.open_builder("config.data.task_path", data.task_path, data.tfds_dir)
     said = data.labelled
     for name in ("text_column", "text_pair_column", "label_column", "id_column"):
         if getattr(said, name):
@@ -74,10 +79,18 @@ def _read(builder, split: str, asks: config.Labelled, label: Label) -> Iterator[
 
 def _written(feature, value: Any, where: str) -> Any:
     """What stands in a record, as it would in a table."""
-    errors.require(isinstance(value, bytes | str | int | float | np.generic), where, type(value).__name__,
-                  "a text, a class or a number")
+    errors.require(
+        isinstance(value, bytes | str | int | float | np.generic),
+        where,
+        type(value).__name__,
+        "a text, a class or a number",
+    )
     if names := getattr(feature, "names", None):
-        errors.require(value >= 0, where, int(value), "a label; where it is hidden, another split, or none, in "
-                      "config.data.labelled")
+        errors.require(
+            value >= 0,
+            where,
+            int(value),
+            "a label; where it is hidden, another split, or none, in config.data.labelled",
+        )
         return names[value]
     return examples.decoded(value, where) if isinstance(value, bytes) else value

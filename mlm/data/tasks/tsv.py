@@ -1,4 +1,5 @@
 """Tables of texts with a label: columns separated by tabs or commas, with a header or without."""
+
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,11 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
     With a header, every row has as many columns as it; without, as many as are asked for, or more.
     """
     delimiter = DELIMITERS[asks.format]
-    rows = _quoted(path, delimiter) if asks.quoting == "on" else (
-        (line, text.split(delimiter)) for line, text in examples.lines(path) if text.strip(" "))
+    rows = (
+        _quoted(path, delimiter)
+        if asks.quoting == "on"
+        else ((line, text.split(delimiter)) for line, text in examples.lines(path) if text.strip(" "))
+    )
     wanted, header = examples.columns(asks), None
     if not asks.text_column.isdecimal():
         line, header = next(rows, (1, []))
@@ -30,9 +34,12 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
         where = f"{path}, line {line}"
         if header:
             errors.require(len(row) == len(header), f"{where}: columns", len(row), f"{len(header)}, as the header has")
-        errors.require(len(row) > max(place.values()), f"{where}: columns", len(row),
-                      f"at least {max(place.values()) + 1}, separated by "
-                      f"{'tabs' if delimiter == chr(9) else 'commas'}")
+        errors.require(
+            len(row) > max(place.values()),
+            f"{where}: columns",
+            len(row),
+            f"at least {max(place.values()) + 1}, separated by {'tabs' if delimiter == chr(9) else 'commas'}",
+        )
         found = {name: row[at] for name, at in place.items()}
         if not header and not count:
             examples.no_heading(found[asks.label_column], f"{where}: label")
@@ -49,5 +56,7 @@ def _quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        raise errors.ConfigError(f"{path}, line {first}: {error}; expected fields quoted as \"...\", a quote in them "
-                                 "doubled (or config.data.labelled.quoting = off)") from None
+        raise errors.ConfigError(
+            f'{path}, line {first}: {error}; expected fields quoted as "...", a quote in them '
+            "doubled (or config.data.labelled.quoting = off)"
+        ) from None

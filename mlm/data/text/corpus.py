@@ -3,6 +3,7 @@
 The split goes by document, by a hash of its text: it depends on no order and no seed, and equal documents stay
 together.
 """
+
 import ast
 import functools
 import hashlib
@@ -19,34 +20,34 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import grammar as drawn
 from mlm.data.language import translation
 from mlm.data.tasks import splits, tasks
-from mlm.data.text import aligned as two_sided
 from mlm.data.text import files, warnings_
+from mlm.data.text import parallel_text as two_sided
 
 SPLITS = ("train", "validation")
-READ = (*tasks.READ, *two_sided.READ, FieldCondition(("data.path", "data.validation_path", "data.document_boundary"),
-                                                     "data.corpus", ("text",)), FieldCondition(("data.tfds_name",
-                                                                                                "data.tfds_field"),
-                                                                                               "data.corpus",
-                                                                                               ("tfds",)),
-        FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
-        FieldCondition(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
-        FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)), FieldCondition(("data.language",),
-                                                                                                     "data.corpus",
-                                                                                                     ("language",
-                                                                                                      "task",
-                                                                                                      "aligned")),
-        FieldCondition(("data.language.modifier_continue_prob", "data.language.attractor_prob"),
-                       "data.language.modifier_prob", unless=(0.0,)), FieldCondition(("data.language.recall_prob",),
-                                                                                     "data.language.protagonist_prob",
-                                                                                     unless=(0.0,)))
-MAX_SENTENCE = 10_000   # characters: what is tokenized at once stays bounded
-HELD_OUT = 2 ** 32      # number of the language's first held-out document
+FIELD_CONDITIONS = (
+    *tasks.READ,
+    *two_sided.FIELD_CONDITIONS,
+    FieldCondition(("data.path", "data.validation_path", "data.document_boundary"), "data.corpus", ("text",)),
+    FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
+    FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
+    FieldCondition(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
+    FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)),
+    FieldCondition(("data.language",), "data.corpus", ("language", "task", "parallel")),
+    FieldCondition(
+        ("data.language.modifier_continue_prob", "data.language.attractor_prob"),
+        "data.language.modifier_prob",
+        excluded_values=(0.0,),
+    ),
+    FieldCondition(("data.language.recall_prob",), "data.language.protagonist_prob", excluded_values=(0.0,)),
+)
+MAX_SENTENCE = 10_000  # characters: what is tokenized at once stays bounded
+FIRST_HELD_OUT = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 # Where none of these is, the same is had faster.
-UNUSUAL_SPACE, EAST_ASIAN = re.compile(r"[.!?][^\S \n]"), re.compile("[\u3002\uff01\uff1f]")
+UNUSUAL_SPACE, EAST_ASIAN_STOP = re.compile(r"[.!?][^\S \n]"), re.compile("[\u3002\uff01\uff1f]")
 # Not documentation, or not part of the library itself.
-NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
 
 
 class Corpus(NamedTuple):
@@ -54,7 +55,7 @@ class Corpus(NamedTuple):
 
     train: Callable[[], Iterator[str]]
     validation: Callable[[], Iterator[str]] | None  # None: a share of train's documents is held out
-    content: Callable[[], bytes]                    # digest of all that the documents follow from
+    compute_digest: Callable[[], bytes]  # digest of all that the documents follow from
     lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
 
 
@@ -63,45 +64,46 @@ def check(data: config.Data) -> None:
     errors.require_one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
-        files.boundary("config.data.document_boundary", data.document_boundary)
-    if data.corpus == "aligned":
+        files.make_boundary("config.data.document_boundary", data.document_boundary)
+    if data.corpus == "parallel":
         two_sided.check(data)
     if data.corpus == "tfds":
         errors.require(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
-    errors.require_number("config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True,
-                          high_open=True)
+    errors.require_number(
+        "config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True
+    )
 
 
-def documents(data: config.Data, split: str) -> Iterator[str]:
+def read_documents(data: config.Data, split: str) -> Iterator[str]:
     """The documents of one split ("train" or "validation"), stripped, never empty, streamed in a fixed order.
 
     Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
     errors.require_one_of("split", split, SPLITS)
-    corpus = _open(data)
-    return _some(_divide(corpus, data.validation_fraction, split), data, split)
+    corpus = _open_corpus(data)
+    return _require_documents(_select_split(corpus, data.validation_fraction, split), data, split)
 
 
-def sentences(text: str, long: warnings_.Trouble | None = None) -> Iterable[str]:
+def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
     One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them, else it is told.
     """
-    if not UNUSUAL_SPACE.search(text) and (text.isascii() or not EAST_ASIAN.search(text)):
+    if not UNUSUAL_SPACE.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
         parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
         if max(map(len, parts)) <= MAX_SENTENCE:
             return filter(None, map(str.strip, parts))
-    return _sentences(text, long)
+    return _split_sentences_exactly(text, long)
 
 
-def _sentences(text, long):
+def _split_sentences_exactly(text, long):
     start = 0
     for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
         last, after = end.span() if end else (len(text), len(text))
         if last - start > MAX_SENTENCE and text[start:last].strip():
-            said = long or too_long()
-            said.add(f"that which begins {text[start:start + 40]!r}")
+            said = long or make_long_sentence_counter()
+            said.add(f"that which begins {text[start : start + 40]!r}")
             if not long:
                 said.report()
         while last - start > MAX_SENTENCE:
@@ -115,66 +117,68 @@ def _sentences(text, long):
         start = after
 
 
-def to_learn(data: config.Data) -> Iterator[str]:
+def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
     """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
 
     Raises errors.ConfigError as `documents` does, for either split, before the first sentence.
     """
-    corpus = _open(data)
+    corpus = _open_corpus(data)
     if corpus.lexicon is not None:
         yield from corpus.lexicon()
         return
-    next(documents(data, "validation"))  # an empty split is told before the long work
-    long = too_long()
-    for text in documents(data, "train"):
-        yield from sentences(text, long)
+    next(read_documents(data, "validation"))  # an empty split is told before the long work
+    long = make_long_sentence_counter()
+    for text in read_documents(data, "train"):
+        yield from split_sentences(text, long)
     long.report()
 
 
-def too_long() -> warnings_.Trouble:
+def make_long_sentence_counter() -> warnings_.WarningCounter:
     """Counts the sentences that are cut."""
-    return warnings_.Trouble(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
+    return warnings_.WarningCounter(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
 
 
-def fingerprint(data: config.Data) -> str:
+def compute_fingerprint(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the corpus's content and of how it is divided; where it lies does not enter."""
     if data.corpus == "task":
         return splits.content(data)
-    corpus = _open(data)
+    corpus = _open_corpus(data)
     share = data.validation_fraction if corpus.validation is None else None
-    return hashlib.sha256(corpus.content() + repr((data.corpus, share)).encode()).hexdigest()
+    return hashlib.sha256(corpus.compute_digest() + repr((data.corpus, share)).encode()).hexdigest()
 
 
-def _open(data):
+def _open_corpus(data):
     errors.require_one_of("config.data.corpus", data.corpus, list(CORPORA))
     return CORPORA[data.corpus](data)
 
 
-def _digest(text):
+def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _divide(corpus, fraction, split):
+def _select_split(corpus, fraction, split):
     if corpus.validation is None:
-        bound = fraction * 2.0 ** 64
+        bound = fraction * 2.0**64
         for text in corpus.train():
-            held_out = int.from_bytes(_digest(text)[:8], "big") < bound
+            held_out = int.from_bytes(_hash_text(text)[:8], "big") < bound
             if held_out == (split == "validation"):
                 yield text
     elif split == "validation":
         yield from corpus.validation()
     else:
-        held_out, dropped = {_digest(text) for text in corpus.validation()}, 0  # grows with the held-out split only
+        held_out, dropped = {_hash_text(text) for text in corpus.validation()}, 0  # grows with the held-out split only
         for text in corpus.train():
-            if _digest(text) in held_out:
+            if _hash_text(text) in held_out:
                 dropped += 1
             else:
                 yield text
         if dropped:
-            warnings_.warn(f"{dropped} training documents also stand in the validation split: left out of training")
+            warnings_.warn_once(
+                f"{dropped} training documents also stand in the validation split: left out of training"
+            )
 
 
-def _some(texts, data, split):
+def _require_documents(texts, data, split):
     count = 0
     for text in texts:
         count += 1
@@ -182,73 +186,88 @@ def _some(texts, data, split):
     if not count:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
-        raise errors.ConfigError(f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
-                                 f"expected enough documents for both splits{_ways(data)}")
+        raise errors.ConfigError(
+            f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
+            f"expected enough documents for both splits{_suggest_remedy(data)}"
+        )
 
 
-def _ways(data):
+def _suggest_remedy(data):
     """What gives both splits documents, said to whom one of them has none."""
     if data.corpus not in ("text", "docstrings") or data.validation_path:
         return ""
     share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
     if data.corpus != "text":
         return f",{share}: raise it"
-    more = {"file": "; config.data.document_boundary=blank_line or line makes more of a file", "blank_line":
-            "; config.data.document_boundary=line makes more of a file"}.get(data.document_boundary, "")
+    more = {
+        "file": "; config.data.document_boundary=blank_line or line makes more of a file",
+        "blank_line": "; config.data.document_boundary=line makes more of a file",
+    }.get(data.document_boundary, "")
     return f",{share}{more}; or name a config.data.validation_path"
 
 
-def text(data: config.Data) -> Corpus:
+def open_text(data: config.Data) -> Corpus:
     """Documents in .gz and plain UTF-8 files; data.document_boundary says where one ends."""
-    boundary = files.boundary("config.data.document_boundary", data.document_boundary)
-    train = files.find("config.data.path", data.path)
-    validation = files.find("config.data.validation_path", data.validation_path) if data.validation_path else []
+    boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
+    train = files.find_files("config.data.path", data.path)
+    validation = files.find_files("config.data.validation_path", data.validation_path) if data.validation_path else []
 
     def content():
         parts = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
-        return b"".join([*parts, *map(files.sha256, [*train, *validation])])
+        return b"".join([*parts, *map(files.file_digest, [*train, *validation])])
 
     def read(paths):
-        if not (yield from files.read(paths, boundary)) and data.document_boundary != "file":
-            warnings_.warn(f"config.data.document_boundary = {data.document_boundary!r}: no line of {len(paths)} files matches it; " "each file is one document")
+        if not (yield from files.read_documents(paths, boundary)) and data.document_boundary != "file":
+            warnings_.warn_once(
+                f"config.data.document_boundary = {data.document_boundary!r}: no line of {len(paths)} files matches; "
+                "each file is one document"
+            )
 
-    return Corpus(train=lambda: read(train), validation=(lambda: read(validation)) if validation else None,
-                  content=content)
+    return Corpus(
+        train=lambda: read(train), validation=(lambda: read(validation)) if validation else None, compute_digest=content
+    )
 
 
-def tfds(data: config.Data) -> Corpus:
+def open_tfds(data: config.Data) -> Corpus:
     """A data set of TensorFlow Datasets, without TensorFlow where it is prepared as array_record.
 
     Its split "validation" is held out, or a share of "train" where it has none; its other splits are not read.
     """
     from mlm.data.text import tfds  # an extra
-    builder = tfds.prepared(data)
+
+    builder = tfds.open_corpus_builder(data)
     held_out = "validation" if "validation" in builder.info.splits else None
     splits = ["train", held_out] if held_out else ["train"]
 
     def content():
-        return b"".join([data.tfds_field.encode(), *(tfds.sha256(builder, split) for split in splits)])
+        return b"".join([data.tfds_field.encode(), *(tfds.split_digest(builder, split) for split in splits)])
 
-    return Corpus(train=lambda: tfds.read(builder, "train", data.tfds_field),
-                  validation=held_out and (lambda: tfds.read(builder, held_out, data.tfds_field)), content=content)
+    return Corpus(
+        train=lambda: tfds.read_documents(builder, "train", data.tfds_field),
+        validation=held_out and (lambda: tfds.read_documents(builder, held_out, data.tfds_field)),
+        compute_digest=content,
+    )
 
 
-def docstrings(data: config.Data) -> Corpus:
+def open_docstrings(data: config.Data) -> Corpus:
     """The English documentation in this Python's standard library: a document holds all docstrings of a module.
 
     About 1.7 MB that every machine has. What it holds follows the Python version.
     """
-    texts = _library()
-    return Corpus(train=lambda: iter(texts), validation=None,
-                  content=lambda: hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest())
+    texts = _read_library_docstrings()
+    return Corpus(
+        train=lambda: iter(texts),
+        validation=None,
+        compute_digest=lambda: hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest(),
+    )
 
 
 @functools.cache  # parsing the library takes seconds, and its size does not grow with anything
-def _library() -> tuple[str, ...]:
+def _read_library_docstrings() -> tuple[str, ...]:
     root = Path(sysconfig.get_path("stdlib"))
     texts = []
     for path in sorted(root.rglob("*.py")):
-        if NOT_LIBRARY.intersection(path.relative_to(root).parts):
+        if SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
             continue
         try:
             with warnings.catch_warnings():  # old escapes in the library's strings are not our concern
@@ -260,41 +279,60 @@ def _library() -> tuple[str, ...]:
         found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
         if module := "\n\n".join(filter(None, found)).strip():
             texts.append(module)
-    errors.require(bool(texts), "config.data.corpus", "docstrings",
-                   "a Python whose standard library has its .py files; " "set config.data.path to text of your own")
+    errors.require(
+        bool(texts),
+        "config.data.corpus",
+        "docstrings",
+        "a Python whose standard library has its .py files; set config.data.path to text of your own",
+    )
     return tuple(texts)
 
 
-def language(data: config.Data) -> Corpus:
+def open_language(data: config.Data) -> Corpus:
     """Documents of the built-in language, drawn anew on every pass: their least loss is known (language/floor.py).
 
     The held-out ones have numbers of their own: they are the same however many are drawn for training.
     """
+
     def drawn_from(start, count):
-        return lambda: itertools.islice(drawn.documents(data.language, start), count)
+        return lambda: itertools.islice(drawn.iterate_documents(data.language, start), count)
 
     def content():  # the knobs, and documents: they show a change of the grammar or of how it is drawn
-        first = list(itertools.islice(drawn.documents(data.language), drawn.BLOCK))
+        first = list(itertools.islice(drawn.iterate_documents(data.language), drawn.DOCUMENT_BATCH))
         return hashlib.sha256(repr((data.language, lexicon(), first)).encode()).digest()
 
     def lexicon():
-        return drawn.build(data.language).words
+        return drawn.build_grammar(data.language).words
 
-    return Corpus(drawn_from(0, data.language.train_documents),
-                  drawn_from(HELD_OUT, data.language.validation_documents), content, lexicon)
+    return Corpus(
+        drawn_from(0, data.language.train_documents),
+        drawn_from(FIRST_HELD_OUT, data.language.validation_documents),
+        content,
+        lexicon,
+    )
 
 
-def aligned(data: config.Data) -> Corpus:
+def open_parallel(data: config.Data) -> Corpus:
     """The lines of both sides of aligned text, of which rows/aligned.py makes rows of its own."""
+
     def lines(split):
-        return lambda: two_sided.lines(data, split)
+        return lambda: two_sided.read_both_sides(data, split)
 
     def lexicon():
-        return translation.lexicon(data.language)
+        return translation.list_words(data.language)
 
-    return Corpus(lines("train"), lines("validation"), two_sided.pairs(data).content,
-                  lexicon=lexicon if two_sided.drawn(data) else lines("train"))
+    return Corpus(
+        lines("train"),
+        lines("validation"),
+        two_sided.open_pairs(data).compute_digest,
+        lexicon=lexicon if two_sided.is_generated(data) else lines("train"),
+    )
 
 
-CORPORA = {"text": text, "tfds": tfds, "docstrings": docstrings, "language": language,
-           "aligned": aligned}
+CORPORA = {
+    "text": open_text,
+    "tfds": open_tfds,
+    "docstrings": open_docstrings,
+    "language": open_language,
+    "parallel": open_parallel,
+}

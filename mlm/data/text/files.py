@@ -1,4 +1,5 @@
 """Text files as streams of documents: .gz and plain UTF-8, read a line at a time."""
+
 import codecs
 import difflib
 import glob
@@ -16,49 +17,66 @@ from typing import NamedTuple
 import regex
 
 from mlm.base import errors
-from mlm.data.text.warnings_ import Trouble
+from mlm.data.text.warnings_ import WarningCounter
 
-MAX_DOCUMENT = 2 ** 22  # characters; a longer document is cut, so that memory stays bounded whatever the file
-PIECE = 2 ** 20         # bytes of a line that are read at a time
-BLOCK = 2 ** 16         # bytes of whole lines
-MAX_HEADING = 10_000    # characters; no longer line starts a document
-SECONDS = 1             # that a regular expression may take for a line
-RATIO, FREE = 100, 2 ** 24  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
+MAX_DOCUMENT = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
+LINE_PIECE = 2**20  # bytes of a line that are read at a time
+BLOCK_BYTES = 2**16  # bytes of whole lines
+MAX_HEADING = 10_000  # characters; no longer line starts a document
+REGEX_TIMEOUT = 1  # that a regular expression may take for a line
+MAX_RATIO, FREE_BYTES = (
+    100,
+    2**24,
+)  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
 
-BLANK = re.compile(r"\n(?:\s*\n|\s+\Z)")
+BLANK_LINES = re.compile(r"\n(?:\s*\n|\s+\Z)")
 
 
 class Boundary(NamedTuple):
-    starts: Callable[[str], bool]        # line -> whether it starts a document
-    divide: Callable[[str], list[str]]   # whole lines -> their text up to the first that starts a document, then a part
-                                         # for each document; white space around the parts may be gone
+    """What ends a document in a text file."""
+
+    starts_document: Callable[[str], bool]  # line -> whether it starts a document
+    split_lines: Callable[
+        [str], list[str]
+    ]  # whole lines -> their text up to the first that starts a document, then a part
+    # for each document; white space around the parts may be gone
 
 
-def boundary(field: str, name: str) -> Boundary:
+def make_boundary(field: str, name: str) -> Boundary:
     """What `name` says of where documents end: "file", "line", "blank_line", or a regular expression of first lines.
 
     Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
     """
-    named = {"file": Boundary(lambda line: False, lambda lines: [lines]),
-             "line": Boundary(lambda line: True, lambda lines: ["", *_cut(lines)]),
-             "blank_line": Boundary(lambda line: not line.strip(), _between_blank)}
+    named = {
+        "file": Boundary(lambda line: False, lambda lines: [lines]),
+        "line": Boundary(lambda line: True, lambda lines: ["", *_iterate_lines(lines)]),
+        "blank_line": Boundary(lambda line: not line.strip(), _split_at_blank_lines),
+    }
     if name in named:
         return named[name]
     try:
         heading = regex.compile(name)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected file, line, blank_line or a regular "
-                                 f"expression ({errors.first_line(error)})") from None
+        raise errors.ConfigError(
+            f"{field} = {errors.format_value(name)}: expected file, line, blank_line or a regular "
+            f"expression ({errors.first_line(error)})"
+        ) from None
 
     def starts(line):
         try:
-            return len(line) <= MAX_HEADING and heading.fullmatch(line.removesuffix("\n"), timeout=SECONDS) is not None
+            return (
+                len(line) <= MAX_HEADING
+                and heading.fullmatch(line.removesuffix("\n"), timeout=REGEX_TIMEOUT) is not None
+            )
         except TimeoutError:
-            raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected a regular expression that takes less " f"than {SECONDS} s a line; it takes more for {errors.format_value(line[:60])}") from None
+            raise errors.ConfigError(
+                f"{field} = {errors.format_value(name)}: expected a regular expression that takes less "
+                f"than {REGEX_TIMEOUT} s a line; it takes more for {errors.format_value(line[:60])}"
+            ) from None
 
     def divide(lines):
         parts, first, at = [], 0, 0
-        for line in _cut(lines):
+        for line in _iterate_lines(lines):
             if starts(line):
                 parts.append(lines[first:at])
                 first = at
@@ -68,7 +86,7 @@ def boundary(field: str, name: str) -> Boundary:
     return Boundary(starts, divide)
 
 
-def find(field: str, patterns: str) -> list[str]:
+def find_files(field: str, patterns: str) -> list[str]:
     """The files that globs, separated by commas, name: each once, sorted.
 
     Raises errors.ConfigError for a glob that matches no file, with the nearest name there is.
@@ -77,13 +95,13 @@ def find(field: str, patterns: str) -> list[str]:
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         found = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
         if not found:
-            raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_nearest(pattern)}")
+            raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_suggest_path(pattern)}")
         paths.update(found)
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     return sorted(paths)
 
 
-def _nearest(pattern):
+def _suggest_path(pattern):
     path = Path(os.path.expanduser(pattern))
     if path.is_dir():
         return f"; did you mean {str(path / '*.txt')!r}?"
@@ -93,24 +111,24 @@ def _nearest(pattern):
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
-def sha256(path: str) -> bytes:
+def file_digest(path: str) -> bytes:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def read(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
+def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one document of at most MAX_DOCUMENT characters.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
     and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
     read to its end.
     """
-    faults, started = _faults(), [False]
-    empty = Trouble("empty files")
-    long = Trouble(f"documents longer than {MAX_DOCUMENT} characters, cut")
+    faults, started = _make_counters(), [False]
+    empty = WarningCounter("empty files")
+    long = WarningCounter(f"documents longer than {MAX_DOCUMENT} characters, cut")
     for path in paths:
         found = False
-        for document in _documents(_blocks(path, *faults), boundary, path, long, started):
+        for document in _split_documents(_read_blocks(path, *faults), boundary, path, long, started):
             if document := document.strip():
                 found = True
                 yield document
@@ -121,27 +139,29 @@ def read(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
     return started[0]
 
 
-def lines(paths: list[str]) -> Iterator[str]:
+def read_lines(paths: list[str]) -> Iterator[str]:
     """All lines of the files as they stand, a long one in pieces. Warns and raises as `read` does."""
-    faults = _faults()
+    faults = _make_counters()
     for path in paths:
-        for _, text in _blocks(path, *faults):
-            yield from _cut(text)
+        for _, text in _read_blocks(path, *faults):
+            yield from _iterate_lines(text)
     for kind in faults:
         kind.report()
 
 
-def _faults():
-    return (Trouble("lines with bytes that are not UTF-8, replaced by U+FFFD"),
-            Trouble("lines, or parts of long ones, with NUL characters, which were left out"),
-            Trouble(f"compressed files that unpack to more than {RATIO} times their size, cut"))
+def _make_counters():
+    return (
+        WarningCounter("lines with bytes that are not UTF-8, replaced by U+FFFD"),
+        WarningCounter("lines, or parts of long ones, with NUL characters, which were left out"),
+        WarningCounter(f"compressed files that unpack to more than {MAX_RATIO} times their size, cut"),
+    )
 
 
-def _documents(blocks, boundary, path, long, started):
+def _split_documents(blocks, boundary, path, long, started):
     parts, size, begins = [], 0, True
     for offset, text in blocks:
         if begins and size + len(text) <= MAX_DOCUMENT:
-            first, *others = boundary.divide(text)
+            first, *others = boundary.split_lines(text)
             if others:
                 started[0] = True
                 yield "".join([*parts, first])
@@ -150,8 +170,8 @@ def _documents(blocks, boundary, path, long, started):
             parts.append(others[-1] if others else text)
             size += len(parts[-1])
         else:
-            for line in _cut(text):
-                start = begins and boundary.starts(line)
+            for line in _iterate_lines(text):
+                start = begins and boundary.starts_document(line)
                 started[0] |= start
                 begins = line.endswith("\n")
                 if size and size + len(line) > MAX_DOCUMENT and not start:
@@ -167,19 +187,20 @@ def _documents(blocks, boundary, path, long, started):
     yield "".join(parts)
 
 
-def _blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     """Pairs (byte offset, text) of whole lines; of one, or of a piece of one longer than PIECE, where the bytes about
-    there are not all that they should be."""
-    offset, rest, limit = 0, b"", min(PIECE, MAX_DOCUMENT)
+    there are not all that they should be.
+    """
+    offset, rest, limit = 0, b"", min(LINE_PIECE, MAX_DOCUMENT)
     try:
         packed = path.endswith(".gz")
-        most = max(FREE, RATIO * os.path.getsize(path)) if packed else math.inf
+        most = max(FREE_BYTES, MAX_RATIO * os.path.getsize(path)) if packed else math.inf
         with gzip.open(path) if packed else open(path, "rb") as file:
-            while block := file.read(min(BLOCK, limit)):
+            while block := file.read(min(BLOCK_BYTES, limit)):
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
                 short = len(block) - 1 - block.rfind(b"\n", 0, len(block) - 1) <= limit and len(end) < limit
-                text = _plain(block) if short and not rest and offset + len(block) <= most else None
+                text = _decode_clean(block) if short and not rest and offset + len(block) <= most else None
                 if text is not None:
                     yield offset, text.removeprefix("\ufeff") if offset == 0 else text
                     offset += len(block)
@@ -206,11 +227,13 @@ def _blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
             undecodable.add(f"{path} at byte {offset}")
             yield offset, rest.decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error) as error:
-        raise errors.ConfigError(f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
-                                 "expected a whole, readable file") from None
+        raise errors.ConfigError(
+            f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
+            "expected a whole, readable file"
+        ) from None
 
 
-def _plain(block) -> str | None:
+def _decode_clean(block) -> str | None:
     """Bytes as text, None where they are not UTF-8 or have a NUL among them."""
     try:
         return None if b"\0" in block else block.decode().replace("\r\n", "\n")
@@ -218,14 +241,14 @@ def _plain(block) -> str | None:
         return None
 
 
-def _cut(text) -> Iterator[str]:
-    """Its lines, which \\n alone ends."""
+def _iterate_lines(text) -> Iterator[str]:
+    """Its lines, which a line feed alone ends."""
     return io.StringIO(text, newline="\n")
 
 
-def _between_blank(lines):
-    first, *others = BLANK.split("\n" + lines)
+def _split_at_blank_lines(lines):
+    first, *others = BLANK_LINES.split("\n" + lines)
     if others:  # the last goes on: it begins with its blank line
         blank = len(lines) - len(others[-1])
-        others[-1] = lines[lines.rfind("\n", 0, blank - 1) + 1:]
+        others[-1] = lines[lines.rfind("\n", 0, blank - 1) + 1 :]
     return [first[1:], *others]

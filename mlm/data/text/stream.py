@@ -1,4 +1,5 @@
 """A corpus as one running text, white space and all: its files one after another, its end held out."""
+
 from collections.abc import Iterator
 
 from mlm.base import config, errors
@@ -6,7 +7,7 @@ from mlm.data.text import files
 from mlm.data.text.corpus import SPLITS
 
 
-def stretches(data: config.Data, split: str) -> Iterator[str]:
+def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     """The text of one split in parts of at most a line, of which no character is lost.
 
     Held out are the files of config.data.validation_path, or the last config.data.validation_fraction of the
@@ -14,19 +15,19 @@ def stretches(data: config.Data, split: str) -> Iterator[str]:
     """
     errors.require_one_of("split", split, SPLITS)
     field = "validation_path" if split == "validation" and data.validation_path else "path"
-    paths, found = files.find(f"config.data.{field}", getattr(data, field)), False
-    for part in files.lines(paths) if data.validation_path else _part(paths, data.validation_fraction, split):
+    paths, found = files.find_files(f"config.data.{field}", getattr(data, field)), False
+    for part in files.read_lines(paths) if data.validation_path else _read_part(paths, data.validation_fraction, split):
         found = True
         yield part
     errors.require(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
 
 
-def _part(paths, fraction, split):
-    size = sum(map(len, files.lines(paths)))
+def _read_part(paths, fraction, split):
+    size = sum(map(len, files.read_lines(paths)))
     bound = int(size * (1 - fraction))
     first, end = (bound, size) if split == "validation" else (0, bound)
     at = 0
-    for line in files.lines(paths):
-        if part := line[max(0, first - at):max(0, end - at)]:
+    for line in files.read_lines(paths):
+        if part := line[max(0, first - at) : max(0, end - at)]:
             yield part
         at += len(line)

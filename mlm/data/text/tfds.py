@@ -4,38 +4,37 @@
 
 prepares text files as array_record; config.data.tfds_name=my_text and config.data.tfds_dir=prepared then read them.
 """
+
 import difflib
 import hashlib
 import re
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from absl import app, flags
 
-from mlm.base import config, errors
+from mlm.base import config, errors, extras
 from mlm.data.text import files
-from mlm.data.text.warnings_ import Trouble
+from mlm.data.text.warnings_ import WarningCounter
 
-try:
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.text  # which registers glue, wiki40b and others
-except ImportError as problem:
-    raise errors.ConfigError("config.data.corpus, or config.data.labelled.format, = 'tfds': expected an installed "
-                             f"tensorflow-datasets ({problem}); it comes with pip install '.[tfds]'") from None
+extras.import_extra("tensorflow_datasets", "tfds", "config.data.corpus, or config.data.labelled.format, = 'tfds'")
+import tensorflow_datasets as tfds  # noqa: E402
+import tensorflow_datasets.text  # noqa: E402  which registers glue, wiki40b and others
 
-RANDOM_ACCESS = ("array_record", "parquet")  # file formats that are read without TensorFlow
+RANDOM_ACCESS_FORMATS = ("array_record", "parquet")  # file formats that are read without TensorFlow
 
 
-def prepared(data: config.Data) -> tfds.core.DatasetBuilder:
-    """The builder of data.tfds_name, as `opened`. Raises errors.ConfigError for an unknown feature, too."""
+def open_corpus_builder(data: config.Data) -> Any:
+    """The tfds.core.DatasetBuilder of data.tfds_name. Raises errors.ConfigError for an unknown feature, too."""
     field, name = "config.data.tfds_name", data.tfds_name
-    builder = opened(field, name, data.tfds_dir)
+    builder = open_builder(field, name, data.tfds_dir)
     errors.require("train" in builder.info.splits, field, name, f"a split train, not only {list(builder.info.splits)}")
     errors.require_one_of("config.data.tfds_field", data.tfds_field, list(builder.info.features))
     return builder
 
 
-def opened(field: str, name: str, folder: str) -> tfds.core.DatasetBuilder:
+def open_builder(field: str, name: str, folder: str) -> Any:
     """The builder of a data set, its files prepared: downloaded and written as array_record where they are not.
 
     field: of the config, which has its name; folder: of the prepared data sets, empty for the library's default. Raises
@@ -43,35 +42,44 @@ def opened(field: str, name: str, folder: str) -> tfds.core.DatasetBuilder:
     data sets need TensorFlow or Apache Beam for it).
     """
     try:
-        builder = tfds.builder(name, **({"data_dir": folder} if folder else {}))
+        builder: Any = tfds.builder(name, data_dir=folder or None)
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
         near = difflib.get_close_matches(name.partition("/")[0], known, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise errors.ConfigError(f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
-                                 f"config.data.tfds_dir = {folder!r}{hint}") from None
+        raise errors.ConfigError(
+            f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
+            f"config.data.tfds_dir = {folder!r}{hint}"
+        ) from None
     except Exception as error:  # a wrong configuration or version of the data set: TFDS has no one type for these
-        raise errors.ConfigError(f"{field} = {name!r}: {_line(error)}") from None
+        raise errors.ConfigError(f"{field} = {name!r}: {_format_error(error)}") from None
     if not builder.is_prepared():
         try:
             builder.download_and_prepare(file_format="array_record")
         except Exception as error:  # whatever the data set's own code raises
-            raise errors.ConfigError(f"{field} = {name!r}: could not be prepared in {builder.data_dir} "
-                                     f"({_line(error)}); expected what preparing it needs, or a config.data.tfds_dir "
-                                     "that holds it prepared as array_record") from None
+            raise errors.ConfigError(
+                f"{field} = {name!r}: could not be prepared in {builder.data_dir} "
+                f"({_format_error(error)}); expected what preparing it needs, or a config.data.tfds_dir "
+                "that holds it prepared as array_record"
+            ) from None
     form = builder.info.file_format.value
-    errors.require(form in RANDOM_ACCESS, field, name, f"one prepared as {' or '.join(RANDOM_ACCESS)}, not as {form}")
+    errors.require(
+        form in RANDOM_ACCESS_FORMATS,
+        field,
+        name,
+        f"one prepared as {' or '.join(RANDOM_ACCESS_FORMATS)}, not as {form}",
+    )
     return builder
 
 
-def _line(error):
+def _format_error(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def read(builder: tfds.core.DatasetBuilder, split: str, feature: str) -> Iterator[str]:
+def read_documents(builder, split: str, feature: str) -> Iterator[str]:
     """The documents of a split, stripped; empty ones and bytes that are not UTF-8 are counted in a warning."""
-    empty = Trouble("empty documents")
-    undecodable = Trouble("documents with bytes that are not UTF-8, replaced by U+FFFD")
+    empty = WarningCounter("empty documents")
+    undecodable = WarningCounter("documents with bytes that are not UTF-8, replaced by U+FFFD")
     for number, record in enumerate(builder.as_data_source(split=split)):
         raw, place = record[feature], f"{builder.info.full_name}, split {split}, record {number}"
         errors.require(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
@@ -89,18 +97,19 @@ def read(builder: tfds.core.DatasetBuilder, split: str, feature: str) -> Iterato
         kind.report()
 
 
-def sha256(builder: tfds.core.DatasetBuilder, split: str) -> bytes:
+def split_digest(builder, split: str) -> bytes:
     """Digest of the split's files."""
-    return hashlib.sha256(b"".join(files.sha256(path) for path in builder.info.splits[split].filepaths)).digest()
+    return hashlib.sha256(b"".join(files.file_digest(path) for path in builder.info.splits[split].filepaths)).digest()
 
 
-class Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class TextDataset(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """One's own text files as a data set with the feature "text" and a split for each list of paths."""
 
     VERSION = tfds.core.Version("1.0.0")
 
     def __init__(self, name: str, paths: dict[str, list[str]], boundary: files.Boundary, data_dir: str):
-        self.name, self._paths, self._boundary = name, paths, boundary
+        self.name = name  # pyright: ignore[reportAttributeAccessIssue]  # of a class that has it as its own
+        self._paths, self._boundary = paths, boundary
         super().__init__(data_dir=data_dir)
 
     def _info(self):
@@ -111,27 +120,27 @@ class Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return {split: self._generate_examples(paths) for split, paths in self._paths.items()}
 
     def _generate_examples(self, paths):
-        for number, text in enumerate(files.read(paths, self._boundary)):
+        for number, text in enumerate(files.read_documents(paths, self._boundary)):
             yield number, {"text": text}
 
 
-def prepare(name: str, path: str, folder: str, *, validation_path: str = "", boundary: str = "file") -> None:
+def prepare_dataset(name: str, path: str, folder: str, *, validation_path: str = "", boundary: str = "file") -> None:
     """Prepares text files as the data set `name` in a folder, as array_record; what is there already stays.
 
     path, validation_path, boundary: as in config.Data. Raises errors.ConfigError for bad ones.
     """
     errors.require(re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "--name", name, "small letters, digits and _")
-    paths = {"train": files.find("--path", path)}
+    paths = {"train": files.find_files("--path", path)}
     if validation_path:
-        paths["validation"] = files.find("--validation_path", validation_path)
-    builder = Text(name, paths, files.boundary("--boundary", boundary), folder)
+        paths["validation"] = files.find_files("--validation_path", validation_path)
+    builder = TextDataset(name, paths, files.make_boundary("--boundary", boundary), folder)
     errors.require(not builder.is_prepared(), "--name", name, f"a new name: {builder.data_dir} exists")
     builder.download_and_prepare(file_format="array_record")
 
 
 def main(_):
     try:
-        prepare(NAME.value, PATH.value, DIR.value, validation_path=VALIDATION.value, boundary=BOUNDARY.value)
+        prepare_dataset(NAME.value, PATH.value, DIR.value, validation_path=VALIDATION.value, boundary=BOUNDARY.value)
     except errors.ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

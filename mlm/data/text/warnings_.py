@@ -1,30 +1,31 @@
 """What is wrong with a corpus but no reason to stop: counted, and said in one line with the first place."""
+
 import functools
 
 from absl import logging
 
 
-class Trouble:
+class WarningCounter:
     """A count of one kind of fault and the place of the first."""
 
     def __init__(self, what: str):
-        self.what, self.count, self.first = what, 0, ""
+        self.description, self.count, self.first_place = what, 0, ""
 
     def add(self, place: str) -> None:
         self.count += 1
-        self.first = self.first or place
+        self.first_place = self.first_place or place
 
     def report(self) -> None:
         if self.count:
-            warn(f"{self.count} {self.what}, the first in {self.first}")
+            warn_once(f"{self.count} {self.description}, the first in {self.first_place}")
 
 
 @functools.cache
-def tell(message: str) -> None:
+def log_once(message: str) -> None:
     """Says what is good to know of a corpus, once in a process."""
     logging.info("%s", message)
 
 
 @functools.cache  # a corpus is read several times in a run: each thing is said once
-def warn(message: str) -> None:
+def warn_once(message: str) -> None:
     logging.warning("%s", message)

@@ -1,26 +1,29 @@
 """Byte-level BPE's vocabulary."""
+
 import json
 
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, hiding, located, too_few
 from mlm.data.tokenizers.unigram import SPACE
 
 PLAIN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that GPT-2's table writes as themselves
 REST = [byte for byte in range(256) if byte not in PLAIN]
 BYTE_OF = {chr(byte): byte for byte in PLAIN} | {chr(256 + i): byte for i, byte in enumerate(REST)}  # of each letter
-FIRST = (*SPECIAL, *sorted(BYTE_OF))
+FIRST = (*SPECIAL_TOKENS, *sorted(BYTE_OF))
 
 
 def splitter(entries=(), merges=()):
     """GPT-2's words, the first of a text with a space before it like the others."""
     import tokenizers
+
     split = tokenizers.pre_tokenizers
     tool = tokenizers.Tokenizer(tokenizers.models.BPE({entry: i for i, entry in enumerate(entries)}, list(merges)))
-    tool.pre_tokenizer = split.Sequence([split.Metaspace(replacement=" ", prepend_scheme="first", split=False),
-                                         split.ByteLevel(add_prefix_space=False)])
+    tool.pre_tokenizer = split.Sequence(
+        [split.Metaspace(replacement=" ", prepend_scheme="first", split=False), split.ByteLevel(add_prefix_space=False)]
+    )
     return tool
 
 
@@ -30,11 +33,19 @@ def train(vocab_size, sentences):
     As the tokenizers library learns it: of pairs equally frequent the one of the lower numbers is merged first.
     """
     import tokenizers
+
     if vocab_size < len(FIRST):
         raise too_few(vocab_size, len(FIRST))
     tool = splitter()
-    tool.train_from_iterator(iter(sentences), tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL), initial_alphabet=list(BYTE_OF), show_progress=False))
+    tool.train_from_iterator(
+        iter(sentences),
+        tokenizers.trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(SPECIAL_TOKENS),
+            initial_alphabet=list(BYTE_OF),
+            show_progress=False,
+        ),
+    )
     made = json.loads(tool.to_str())["model"]
     if len(made["vocab"]) < vocab_size:
         raise TooMany(vocab_size, len(made["vocab"]))
@@ -49,16 +60,22 @@ def read(model: bytes):
         entries, merges = kept["entries"], [tuple(pair) for pair in kept["merges"]]
         tool = splitter(entries, merges)
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"tokenizer: expected entries and merges of BPE ({errors.first_line(error)})") from None
-    errors.require(tuple(entries[:len(FIRST)]) == FIRST, "tokenizer, its first entries", entries[:len(FIRST)],
-                  "the special tokens and the bytes")
+        raise errors.ConfigError(
+            f"tokenizer: expected entries and merges of BPE ({errors.first_line(error)})"
+        ) from None
+    errors.require(
+        tuple(entries[: len(FIRST)]) == FIRST,
+        "tokenizer, its first entries",
+        entries[: len(FIRST)],
+        "the special tokens and the bytes",
+    )
     return entries, merges, tool
 
 
 def restore(model):
     entries, merges, tool = read(model)
-    pieces = [*SPECIAL, *(shown(entry) for entry in entries[NUM_SPECIAL:])]
-    bytes_V = [*(name.encode() for name in SPECIAL), *(map(spelt, entries[NUM_SPECIAL:]))]
+    pieces = [*SPECIAL_TOKENS, *(shown(entry) for entry in entries[NUM_SPECIAL:])]
+    bytes_V = [*(name.encode() for name in SPECIAL_TOKENS), *(map(spelt, entries[NUM_SPECIAL:]))]
 
     def encode_batch(texts):
         return [encoding.ids for encoding in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -71,18 +88,26 @@ def restore(model):
 
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     starts_V = np.array([begins(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
-    return Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate,
-                     hiding(lambda: splitter(entries, merges), range(len(pieces)), lstrip=True),
-                     tied=r"\s\s")  # of several white spaces the last alone goes with the word behind
+    return Tokenizer(
+        "bpe",
+        model,
+        pieces,
+        starts_V,
+        encode_batch,
+        decode,
+        locate,
+        hiding(lambda: splitter(entries, merges), range(len(pieces)), lstrip=True),
+        tied=r"\s\s",
+    )  # of several white spaces the last alone goes with the word behind
 
 
 def spelt(entry: str) -> bytes:
     """The bytes of an entry; of one that is not written in GPT-2's table, as added tokens are, its letters'."""
-    return bytes(map(BYTE_OF.get, entry)) if BYTE_OF.keys() >= set(entry) else entry.encode()
+    return bytes(BYTE_OF[letter] for letter in entry) if BYTE_OF.keys() >= set(entry) else entry.encode()
 
 
 def shown(entry: str) -> str:
-    """An entry as our vocabularies write it: a space as the mark, bytes as the letters that they are, or as \\xe4."""
+    r"""An entry as our vocabularies write it: a space as the mark, bytes as the letters that they are, or as \xe4."""
     text = spelt(entry).decode(errors="backslashreplace")
     return "".join(f"\\x{byte:02x}" for byte in text.encode()) if SPACE in text else text.replace(" ", SPACE)
 

@@ -1,11 +1,12 @@
 """Characters as a vocabulary: white space, line ends and all, so that a text comes back as it was."""
+
 import json
 from collections import Counter
 
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
 
 
@@ -17,7 +18,7 @@ def train(vocab_size, texts):
     found = ranked(counts)
     if len(found) < vocab_size - NUM_SPECIAL:
         raise TooMany(vocab_size, len(found) + NUM_SPECIAL)
-    kept = found[:vocab_size - NUM_SPECIAL] if vocab_size else found
+    kept = found[: vocab_size - NUM_SPECIAL] if vocab_size else found
     return json.dumps("".join(kept), ensure_ascii=False).encode()
 
 
@@ -27,7 +28,7 @@ def restore(model):
         errors.require(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")
     except ValueError as error:
         raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
-    pieces = [*SPECIAL, *kept]
+    pieces = [*SPECIAL_TOKENS, *kept]
     number = {character: i for i, character in enumerate(kept, NUM_SPECIAL)}
 
     def encode(text):
@@ -43,7 +44,7 @@ def restore(model):
         return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
 
     def hide(text):
-        first, *rest = (encode(part) for part in text.split(SPECIAL[MASK]))
+        first, *rest = (encode(part) for part in text.split(SPECIAL_TOKENS[MASK]))
         return first + [i for part in rest for i in (MASK, *part)]
 
     starts_V = np.array([piece.isspace() or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])

@@ -2,6 +2,7 @@
 
 The one place that renumbers: `order` says which entry there each of ours is.
 """
+
 import functools
 import json
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL, UNK
-from mlm.data.tokenizers import bpe, classes
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
+from mlm.data.tokenizers import bpe, hub_classes
 from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
 from mlm.data.tokenizers.unigram import SPACE
 
 KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-USUAL = (SPECIAL, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
+USUAL = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
 FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 CONFIG = "config.json"
 MERGED = ("vocab.json", "merges.txt")  # GPT-2's
-BETWEEN = "<|endoftext|>"     # its one special token, which stands between texts
-LONGEST = 1000                # letters of an entry; the library overflows the stack at some 100,000
-UNTYPED = "\ufdd0"            # a code point that no text may hold
+BETWEEN = "<|endoftext|>"  # its one special token, which stands between texts
+LONGEST = 1000  # letters of an entry; the library overflows the stack at some 100,000
+UNTYPED = "\ufdd0"  # a code point that no text may hold
 
 
 def read(folder: Path | str) -> Tokenizer:
@@ -39,11 +40,13 @@ def read(folder: Path | str) -> Tokenizer:
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
         knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
     else:
-        raise errors.ConfigError(f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
-                                 f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+        raise errors.ConfigError(
+            f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
+            f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     where = str(folder / FILE)
     _tool(where, made)
-    made = classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
+    made = hub_classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
     number = _numbers(made)
     if BETWEEN in number and not any(knobs.get(key) for key in KEYS[CLS:]):
         made, knobs = _with_special(made, number)
@@ -53,8 +56,12 @@ def read(folder: Path | str) -> Tokenizer:
     for key, name in zip(KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
-    errors.require(sorted(number.values()) == list(range(len(number))), f"{where}: numbers of the vocabulary",
-                  len(number), "each from 0 on once")
+    errors.require(
+        sorted(number.values()) == list(range(len(number))),
+        f"{where}: numbers of the vocabulary",
+        len(number),
+        "each from 0 on once",
+    )
     return restore(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
 
 
@@ -93,15 +100,20 @@ def restore(model: bytes) -> Tokenizer:
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
-    name_V = np.array(sorted(number, key=number.get), object)
+    name_V = np.array(sorted(number, key=number.__getitem__), object)
     bytewise = _has(made, "ByteLevel")
     named = name_V[order_V[NUM_SPECIAL:]]
-    pieces = [*SPECIAL, *map(bpe.shown, named)] if bytewise else [*SPECIAL, *named]
-    bytes_V = [name.encode() for name in SPECIAL] + [bpe.spelt(name) for name in named] if bytewise else []
+    pieces = [*SPECIAL_TOKENS, *map(bpe.shown, named)] if bytewise else [*SPECIAL_TOKENS, *named]
+    bytes_V = [name.encode() for name in SPECIAL_TOKENS] + [bpe.spelt(name) for name in named] if bytewise else []
     inner = made["model"].get("continuing_subword_prefix") or ""
     spaced = bytewise or _has(made, "Metaspace")
-    starts_V = np.array([(i < NUM_SPECIAL and i != UNK) or (bpe.begins(piece) if spaced else not (
-        inner and piece.startswith(inner) and len(piece) > len(inner))) for i, piece in enumerate(pieces)])
+    starts_V = np.array(
+        [
+            (i < NUM_SPECIAL and i != UNK)
+            or (bpe.begins(piece) if spaced else not (inner and piece.startswith(inner) and len(piece) > len(inner)))
+            for i, piece in enumerate(pieces)
+        ]
+    )
 
     def encode_batch(texts):
         return [[ours[i] for i in one.ids] for one in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -148,12 +160,15 @@ def _json(path) -> dict[str, Any]:
 
 def _tool(where, made):
     import tokenizers
+
     try:
         longest = max(map(len, _numbers(made)), default=0)
         errors.require(longest <= LONGEST, "letters of an entry", longest, f"at most {LONGEST}")
         return tokenizers.Tokenizer.from_str(json.dumps(made))
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({errors.first_line(error)})") from None
+        raise errors.ConfigError(
+            f"{where}: expected a file of the tokenizers library ({errors.first_line(error)})"
+        ) from None
 
 
 def _text_alone(made, special):
@@ -168,17 +183,26 @@ def _text_alone(made, special):
         model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
     else:
         model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]
-    added = [one | {"content": untyped.get(one["content"], one["content"])} for one in added
-             if one["content"] in untyped or one["content"] not in hidden]
-    tool = _tool(FILE, made | {"model": model, "added_tokens": added, "padding": None, "truncation": None,
-                               "post_processor": None})
+    added = [
+        one | {"content": untyped.get(one["content"], one["content"])}
+        for one in added
+        if one["content"] in untyped or one["content"] not in hidden
+    ]
+    tool = _tool(
+        FILE,
+        made | {"model": model, "added_tokens": added, "padding": None, "truncation": None, "post_processor": None},
+    )
     for one in added:
-        errors.require(tool.token_to_id(one["content"]) == one["id"], f"{FILE}: added_tokens", one["id"],
-                      f"the next number, {tool.token_to_id(one['content'])}")
+        errors.require(
+            tool.token_to_id(one["content"]) == one["id"],
+            f"{FILE}: added_tokens",
+            one["id"],
+            f"the next number, {tool.token_to_id(one['content'])}",
+        )
     return tool
 
 
-def _named(knobs, usual=SPECIAL) -> list[str]:
+def _named(knobs, usual=SPECIAL_TOKENS) -> list[str]:
     """The special tokens in our order, by the names that are given, else by the usual ones."""
     named = [knobs.get(key) for key in KEYS]
     named = [one.get("content") if isinstance(one, dict) else one for one in named]
@@ -188,12 +212,14 @@ def _named(knobs, usual=SPECIAL) -> list[str]:
 def _of_words(path, knobs):
     """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
+
     try:
         entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(
-        {entry: i for i, entry in enumerate(entries)}, unk_token=_named(knobs)[UNK]))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token=_named(knobs)[UNK])
+    )
     made.decoder = tokenizers.decoders.WordPiece()
     around = [(name, entries.index(name)) for name in _named(knobs)[CLS:MASK] if name in entries]
     if len(around) == 2:
@@ -204,14 +230,16 @@ def _of_words(path, knobs):
 def _of_merges(folder):
     """tokenizer.json of GPT-2's entries and merges."""
     import tokenizers
+
     vocab = _json(folder / MERGED[0])
     try:
         lines = (folder / MERGED[1]).read_text(encoding="utf-8").splitlines()
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
         tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"{folder / MERGED[1]}: expected pairs of entries of {MERGED[0]}, one a line "
-                                 f"({errors.first_line(error)})") from None
+        raise errors.ConfigError(
+            f"{folder / MERGED[1]}: expected pairs of entries of {MERGED[0]}, one a line ({errors.first_line(error)})"
+        ) from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
     if BETWEEN in vocab:
@@ -221,10 +249,20 @@ def _of_merges(folder):
 
 def _with_special(made, number):
     """(tokenizer.json, names of the special tokens) of GPT-2's: its one is our [SEP]; the other four are added."""
-    special = {key: name if key != KEYS[SEP] else BETWEEN for key, name in zip(KEYS, SPECIAL, strict=True)}
+    special = {key: name if key != KEYS[SEP] else BETWEEN for key, name in zip(KEYS, SPECIAL_TOKENS, strict=True)}
     new = [name for name in special.values() if name not in number]
-    added = [{"id": len(number) + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for i, name in enumerate(new)]
+    added = [
+        {
+            "id": len(number) + i,
+            "content": name,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for i, name in enumerate(new)
+    ]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 

@@ -1,41 +1,52 @@
 """Kinds of vocabulary by name: how each is learnt from text, and made again from its file."""
+
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors, files
-from mlm.base.special import NUM_SPECIAL, SPECIAL
+from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
 from mlm.data.tokenizers import bpe, characters, hub, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
 
-SAMPLE = 2 ** 26        # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
+SAMPLE = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
 
 
 def load(path: Path | str) -> Tokenizer:
     """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
     kind = Path(path).stem
     errors.require_one_of("kind of tokenizer", kind, list(RESTORE))
-    return RESTORE[kind](files.content(path))
+    return RESTORE[kind](files.read_bytes(path))
 
 
 def given(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
-    at = files.path(folder)
+    at = files.make_path(folder)
     errors.require(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(path for path in at.iterdir() if path.stem in RESTORE
-                   and path.suffix in (".model", ".txt", ".json"))
+    there = sorted(path for path in at.iterdir() if path.stem in RESTORE and path.suffix in (".model", ".txt", ".json"))
     if not there and hub.is_one(folder):
         return hub.read(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
-    errors.require(len(there) == 1, field, folder, "a folder that holds one tokenizer's file (unigram.model, "
-                  f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}")
+    errors.require(
+        len(there) == 1,
+        field,
+        folder,
+        "a folder that holds one tokenizer's file (unigram.model, "
+        f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}",
+    )
     try:
         tokenizer = load(there[0])
     except (OSError, RuntimeError, ValueError) as error:
-        raise errors.ConfigError(f"{field} = {folder!r}: cannot read {there[0].name} ({errors.first_line(error)})") from None
-    errors.require(tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL, f"{there[0]}: the first entries",
-                  tokenizer.pieces[:NUM_SPECIAL], " ".join(SPECIAL))
+        raise errors.ConfigError(
+            f"{field} = {folder!r}: cannot read {there[0].name} ({errors.first_line(error)})"
+        ) from None
+    errors.require(
+        tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS,
+        f"{there[0]}: the first entries",
+        tokenizer.pieces[:NUM_SPECIAL],
+        " ".join(SPECIAL_TOKENS),
+    )
     return tokenizer
 
 
@@ -54,7 +65,9 @@ def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
 
 
 class Kind(NamedTuple):
-    train: Callable[[int, list[str]], bytes]     # (vocab_size, sentences) -> model
+    """A kind of tokenizer: an entry of KINDS."""
+
+    train: Callable[[int, list[str]], bytes]  # (vocab_size, sentences) -> model
     restore: Callable[[bytes], Tokenizer]
 
 
@@ -64,7 +77,7 @@ def _sample(sentences) -> list[str]:
     for sentence in sentences:
         for first in range(0, len(sentence), SENTENCE):
             if share == 1.0 or draw.random() < share:
-                sample.append(sentence[first:first + SENTENCE])
+                sample.append(sentence[first : first + SENTENCE])
                 size += len(sample[-1])
             if size > SAMPLE:
                 share /= 2
@@ -73,9 +86,11 @@ def _sample(sentences) -> list[str]:
     return sample
 
 
-KINDS = {"unigram": Kind(unigram.train, unigram.restore),
-         "wordpiece": Kind(wordpiece.train, wordpiece.restore),
-         "bpe": Kind(bpe.train, bpe.restore),
-         "words": Kind(words.train, words.restore),
-         "characters": Kind(characters.train, characters.restore)}
+KINDS = {
+    "unigram": Kind(unigram.train, unigram.restore),
+    "wordpiece": Kind(wordpiece.train, wordpiece.restore),
+    "bpe": Kind(bpe.train, bpe.restore),
+    "words": Kind(words.train, words.restore),
+    "characters": Kind(characters.train, characters.restore),
+}
 RESTORE = {name: kind.restore for name, kind in KINDS.items()} | {"hub": hub.restore}  # what is read, and never learnt

@@ -1,4 +1,5 @@
 """Text to token ids and back, with the same five special ids whatever the kind of vocabulary."""
+
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -8,29 +9,29 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import errors, files
-from mlm.base.special import MASK, SPECIAL
+from mlm.base.special import MASK, SPECIAL_TOKENS
 
 ENDINGS = {"unigram": "model", "bpe": "json", "characters": "json", "hub": "json"}  # of a kind's file; the others': txt
-SENTENCE = 1000         # characters; the longest stretch learnt from at once
-NEVER = "(?!)"          # what is found in no text
+SENTENCE = 1000  # characters; the longest stretch learnt from at once
+NEVER = "(?!)"  # what is found in no text
 
 
 class Tokenizer(NamedTuple):
     """A vocabulary as a value: the bytes that it is saved as, and pure functions made from them."""
 
     kind: str
-    model: bytes                                             # SentencePiece model, one entry a line, or JSON
-    pieces: list[str]                                        # of each id
-    starts_word_V: np.ndarray                                # bool: the piece does not continue a word
-    encode_batch: Callable[[list[str]], list[list[int]]]     # no special ids are added
-    decode: Callable[[Iterable[int]], str]                   # special ids are written as "[MASK]" and so on
+    model: bytes  # SentencePiece model, one entry a line, or JSON
+    pieces: list[str]  # of each id
+    starts_word_V: np.ndarray  # bool: the piece does not continue a word
+    encode_batch: Callable[[list[str]], list[list[int]]]  # no special ids are added
+    decode: Callable[[Iterable[int]], str]  # special ids are written as "[MASK]" and so on
     locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids of a text, as `encode` has them, and where
-                                                             # in it each begins and ends, in characters
-    hide: Callable[[str], list[int]] | None = None           # ids of a text in which [MASK] is that special token;
-                                                             # None: as mlm/inference/batching.py finds them
-    tied: str = ""                                           # a regular expression: a stripped text that it is not
-                                                             # found in has the ids of its words, between spaces
-    parts: str = ""                                          # another: a word has the ids of all that it matches there
+    # in it each begins and ends, in characters
+    hide: Callable[[str], list[int]] | None = None  # ids of a text in which [MASK] is that special token;
+    # None: as mlm/inference/batching.py finds them
+    tied: str = ""  # a regular expression: a stripped text that it is not
+    # found in has the ids of its words, between spaces
+    parts: str = ""  # another: a word has the ids of all that it matches there
 
     @property
     def vocab_size(self) -> int:
@@ -42,7 +43,7 @@ class Tokenizer(NamedTuple):
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, which exists, and returns the file's path."""
-        path = files.path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
+        path = files.make_path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
         path.write_bytes(self.model)
         return path
 
@@ -53,8 +54,10 @@ def located(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], 
     blank: pieces that are white space alone, which may stand for a space that the text does not have.
     """
     found = tool.encode(text, add_special_tokens=False)
-    return found.ids, [(first, first) if i in blank else (end - len(text[first:end].lstrip()), end)
-                       for i, (first, end) in zip(found.ids, found.offsets, strict=True)]
+    return found.ids, [
+        (first, first) if i in blank else (end - len(text[first:end].lstrip()), end)
+        for i, (first, end) in zip(found.ids, found.offsets, strict=True)
+    ]
 
 
 def hiding(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:
@@ -62,12 +65,16 @@ def hiding(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bo
 
     lstrip, rstrip: white space on that side of [MASK] is part of what is hidden.
     """
+
     @functools.cache
     def finding():
         import tokenizers
+
         tool = make()
-        tool.add_special_tokens([tokenizers.AddedToken(SPECIAL[MASK], lstrip=lstrip, rstrip=rstrip, normalized=False)])
-        return tool, tool.token_to_id(SPECIAL[MASK])
+        tool.add_special_tokens(
+            [tokenizers.AddedToken(SPECIAL_TOKENS[MASK], lstrip=lstrip, rstrip=rstrip, normalized=False)]
+        )
+        return tool, tool.token_to_id(SPECIAL_TOKENS[MASK])
 
     def hide(text):
         tool, mask = finding()
@@ -80,7 +87,7 @@ def characters(sentences, normalize) -> Counter:
     """Counts of the characters that remain after normalisation, spaces left out."""
     raw = Counter()
     for first in range(0, len(sentences), 1000):
-        raw.update("".join(sentences[first:first + 1000]))
+        raw.update("".join(sentences[first : first + 1000]))
     counts = Counter()
     for character, count in raw.items():
         for part in normalize(character):
@@ -103,17 +110,21 @@ def alphabet(counts: Counter, entries: int) -> list[str]:
     entries_by_count = ranked(counts)
     covered = np.cumsum([counts[character] for character in entries_by_count])
     enough = int(np.searchsorted(covered, 0.9999 * counts.total())) + 1
-    return entries_by_count[:max(1, entries // 8, min(enough, entries // 2))]
+    return entries_by_count[: max(1, entries // 8, min(enough, entries // 2))]
 
 
 class TooMany(errors.ConfigError):
     """More entries are asked for than the training text can give."""
 
     def __init__(self, asked, possible):
-        super().__init__(f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, which is what the "
-                         "training text can give")
+        super().__init__(
+            f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, which is what the "
+            "training text can give"
+        )
 
 
 def too_few(asked, needed):
-    return errors.ConfigError(f"config.tokenizer.vocab_size = {asked}: expected at least {needed}, "
-                              "to hold the special tokens and the characters")
+    return errors.ConfigError(
+        f"config.tokenizer.vocab_size = {asked}: expected at least {needed}, "
+        "to hold the special tokens and the characters"
+    )

@@ -1,4 +1,5 @@
 """SentencePiece's Unigram vocabulary."""
+
 import io
 import re
 import unicodedata
@@ -6,10 +7,10 @@ import unicodedata
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL, UNK
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer, TooMany, alphabet, characters, ranked, too_few
 
-SPACE = "\u2581"        # how SentencePiece writes the space before a word
+SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
 
 def train(vocab_size, sentences):
@@ -19,7 +20,7 @@ def train(vocab_size, sentences):
     try:
         return _learn(vocab_size, counts.keys() - kept, sentences)
     except TooMany:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        more = ranked(counts)[:max(len(kept), vocab_size - NUM_SPECIAL - 1)]
+        more = ranked(counts)[: max(len(kept), vocab_size - NUM_SPECIAL - 1)]
         return _learn(vocab_size, counts.keys() - more, sentences)
 
 
@@ -36,26 +37,39 @@ def _learn(vocab_size, rare, sentences):
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(sentence.translate(blanks) for sentence in sentences) if rare else iter(sentences),
-            model_writer=model, model_type="unigram", vocab_size=vocab_size, character_coverage=1.0,
-            pad_id=PAD, unk_id=UNK, bos_id=CLS, eos_id=SEP, pad_piece=SPECIAL[PAD], unk_piece=SPECIAL[UNK],
-            bos_piece=SPECIAL[CLS], eos_piece=SPECIAL[SEP],
-            control_symbols=[SPECIAL[MASK]],  # a control symbol is never read from text; a user-defined one is
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=CLS,
+            eos_id=SEP,
+            pad_piece=SPECIAL_TOKENS[PAD],
+            unk_piece=SPECIAL_TOKENS[UNK],
+            bos_piece=SPECIAL_TOKENS[CLS],
+            eos_piece=SPECIAL_TOKENS[SEP],
+            control_symbols=[SPECIAL_TOKENS[MASK]],  # a control symbol is never read from text; a user-defined one is
             max_sentence_length=16 * SENTENCE,
-            num_threads=4,                    # fixed: the sums of the EM steps follow the number of threads
-            minloglevel=2)
+            num_threads=4,  # fixed: the sums of the EM steps follow the number of threads
+            minloglevel=2,
+        )
     except (RuntimeError, OSError) as error:
         message = str(error)
         if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
             raise TooMany(vocab_size, most[1]) from None
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
             raise too_few(vocab_size, least[1]) from None
-        raise errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "
-                                 f"{len(sentences)} sentences ({message.splitlines()[0]})") from None
+        raise errors.ConfigError(
+            f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "
+            f"{len(sentences)} sentences ({message.splitlines()[0]})"
+        ) from None
     return model.getvalue()
 
 
 def restore(model):
     import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
 

@@ -1,14 +1,18 @@
 """BERT's WordPiece vocabulary."""
+
 import numpy as np
 
-from mlm.base.special import NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, alphabet, characters, located, ranked, too_few
 
 
 def splitter(entries=()):
     import tokenizers
+
     # Without added tokens: those are looked for in the text, and "[MASK]" would be found there.
-    wordpiece = tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token=SPECIAL[UNK])
+    wordpiece = tokenizers.models.WordPiece(
+        {entry: i for i, entry in enumerate(entries)}, unk_token=SPECIAL_TOKENS[UNK]
+    )
     tool = tokenizers.Tokenizer(wordpiece)
     tool.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tool.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -25,31 +29,36 @@ def train(vocab_size, sentences):
         raise too_few(vocab_size, len(first))
     number = _learn(vocab_size, first, kept, sentences)
     if len(number) < vocab_size:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        rest, missing = ranked(counts)[len(kept):], vocab_size - len(number)
+        rest, missing = ranked(counts)[len(kept) :], vocab_size - len(number)
         while rest and missing > 0:
             kept.append(rest.pop(0))
             missing -= len(_alphabet(tool, kept[-1:])) - NUM_SPECIAL
         number = _learn(vocab_size, _alphabet(tool, kept)[:vocab_size], kept, sentences)
     if len(number) < vocab_size:
         raise TooMany(vocab_size, len(number))
-    return "\n".join(sorted(number, key=number.get)).encode()
+    return "\n".join(sorted(number, key=number.__getitem__)).encode()
 
 
 def _alphabet(tool, kept):
     """The first entries: each character takes two, one within words; one where it stands alone, as in Chinese."""
     inner = [c for c in sorted(kept) if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
-    return [*SPECIAL, *sorted(kept), *(f"##{c}" for c in inner)]
+    return [*SPECIAL_TOKENS, *sorted(kept), *(f"##{c}" for c in inner)]
 
 
 def _learn(vocab_size, first, kept, sentences):
     """The number of each entry: `first`, and what is merged of them."""
     import tokenizers
+
     tool = splitter()
     # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
     # special keep their place, which makes the vocabulary a function of the text.
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=first, initial_alphabet=sorted(kept), limit_alphabet=len(kept),
-        show_progress=False)
+        vocab_size=vocab_size,
+        special_tokens=first,
+        initial_alphabet=sorted(kept),
+        limit_alphabet=len(kept),
+        show_progress=False,
+    )
     tool.train_from_iterator(iter(sentences), trainer)
     return tool.get_vocab()
 
@@ -65,5 +74,14 @@ def restore(model):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    return Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, lambda text: located(tool, text),
-                     tied=NEVER, parts=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+")  # ASCII's marks, each alone
+    return Tokenizer(
+        "wordpiece",
+        model,
+        pieces,
+        starts_V,
+        encode_batch,
+        decode,
+        lambda text: located(tool, text),
+        tied=NEVER,
+        parts=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",
+    )  # ASCII's marks, each alone

@@ -1,11 +1,12 @@
 """Words between white space as a vocabulary."""
+
 import re
 from collections import Counter
 
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL, UNK
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, ranked
 
 
@@ -14,14 +15,14 @@ def train(vocab_size, sentences):
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence.split())
-    for special in SPECIAL:
+    for special in SPECIAL_TOKENS:
         counts.pop(special, None)
     words = ranked(counts)
     if vocab_size:
-        words = words[:vocab_size - NUM_SPECIAL]
+        words = words[: vocab_size - NUM_SPECIAL]
     if len(words) < vocab_size - NUM_SPECIAL:
         raise TooMany(vocab_size, len(words) + NUM_SPECIAL)
-    return "\n".join([*SPECIAL, *words]).encode()
+    return "\n".join([*SPECIAL_TOKENS, *words]).encode()
 
 
 def restore(model):
@@ -45,12 +46,19 @@ def showing_mask(tokenizer: Tokenizer) -> Tokenizer:
 
     Raises ConfigError for one of another kind.
     """
-    errors.require(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind,
-                  "a tokenizer of words, as runs on the built-in language have it")
+    errors.require(
+        tokenizer.kind == "words",
+        "config.tokenizer.path",
+        tokenizer.kind,
+        "a tokenizer of words, as runs on the built-in language have it",
+    )
 
     def encode_batch(texts):
-        return [[MASK if word == SPECIAL[MASK] else i for word, i in zip(text.split(), ids, strict=True)]
-                for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)]
+        return [
+            [MASK if word == SPECIAL_TOKENS[MASK] else i for word, i in zip(text.split(), ids, strict=True)]
+            for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
+        ]
 
-    return tokenizer._replace(encode_batch=encode_batch,
-                              locate=lambda text: (encode_batch([text])[0], tokenizer.locate(text)[1]))
+    return tokenizer._replace(
+        encode_batch=encode_batch, locate=lambda text: (encode_batch([text])[0], tokenizer.locate(text)[1])
+    )

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# On a host, in the project's copy there: a command that outlives the connection by which it was started.
-#   bash mlm/launch/cluster/host.sh start SECONDS WORD...   ends an earlier one, then starts this, for so long at most
-#   bash mlm/launch/cluster/host.sh stop                    tells it to end, and waits until it has
-#   bash mlm/launch/cluster/host.sh state                   says none, running, lost (it is gone without a word) or its exit code
+# On a host, in the project's copy: runs a command that outlives the connection which started it.
+#   bash mlm/launch/cluster/host.sh start SECONDS WORD...   ends an earlier command, then starts this one, with a time limit
+#   bash mlm/launch/cluster/host.sh stop                    sends SIGTERM, and waits until the command has ended
+#   bash mlm/launch/cluster/host.sh state                   prints none, running, lost (ended without an exit code) or the exit code
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 export PATH="$PWD/.venv/bin:$PATH"
-run="$PWD.run"  # beside the copy: its process, what it says, how it ended
+run="$PWD.run"  # next to the copy: the command's process id, output and exit code
 mkdir -p "$run"
 
 alive() { [ -s "$run/pid" ] && pgrep --session "$(cat "$run/pid")" >/dev/null; }
@@ -27,7 +27,7 @@ start)
     shift 2
     stop
     rm -f "$run/exit"
-    unset "${!MEGASCALE_@}"  # an earlier slice's; the host's metadata has those of now
+    unset "${!MEGASCALE_@}"  # may be an earlier slice's; the host's metadata has the current ones
     # shellcheck disable=SC2016  # the inner shell's own variables
     setsid bash -c 'run=$0 limit=$1; shift; timeout --kill-after=120 "$limit" "$@"; echo $? >"$run/ended"
                     mv "$run/ended" "$run/exit"' "$run" "$limit" "$@" >>"$run/log" 2>&1 </dev/null &

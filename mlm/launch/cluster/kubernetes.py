@@ -1,9 +1,11 @@
-"""Kubernetes: a job is a file of JobSets for `kubectl apply`; Kubernetes has no array, and no cap on one.
+"""Kubernetes: a job is a file of JobSets for `kubectl apply`; Kubernetes has no array, and no limit on one.
 
-So the commands are dealt to as many JobSets as may run at a time, which do theirs one after the other; with a queue of
-Kueue, whose quota is the cap, each gets its own. What a JobSet has done it leaves out when it is started again.
+So the commands are distributed over as many JobSets as may run at a time, which run theirs one after the other. With a
+queue of Kueue, whose quota is the limit, each command gets its own JobSet. A JobSet that restarts repeats its commands,
+which skip what is done.
 Manual: jobset.sigs.k8s.io/docs, cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice, kueue.sigs.k8s.io.
 """
+
 import json
 import shlex
 import shutil
@@ -13,245 +15,317 @@ from pathlib import Path
 
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster.accelerators import KINDS
-from mlm.launch.cluster.job import Cluster, Job, Option
+from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.launch.cluster.job import Cluster, ClusterOption, Job
 
 FILE = "jobsets.yaml"
-LABEL = "mlm-job"              # a job's name, on each of its JobSets
-COMMANDS = "mlm-commands"      # the numbers of a JobSet's commands, an annotation
-PORT, PORTS = 9876, 1000       # of process 0; each command has its own, lest it meets the one before it
-GRACE = 120                    # seconds to save, once a pod is told to end
-UNFINISHED = [124, 143]        # exit codes of what was told to end: its time was up, or its node's
-LONGEST = 2**17                # bytes of a pod's script, which Linux takes as one word
-KEPT = 7 * 24 * 3600           # seconds that what has ended can be looked at
-WORK = """\
-# One command after the other; where the pod is told to end, so is its command, and the rest is left.
-told= code=0
-trap 'told=1 code=143; kill -TERM "$child"' TERM
+LABEL = "mlm-job"  # a job's name, on each of its JobSets
+COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
+PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
+GRACE_SECONDS = 120  # for runs to save, once a pod is told to end
+INTERRUPTED_CODES = [124, 143]  # exit codes of a command whose time was up, or whose node went down
+MAX_SCRIPT_BYTES = 2**17  # Linux's limit of one word of a command line
+TTL_SECONDS = 7 * 24 * 3600  # for which an ended JobSet stays visible
+RUN_FUNCTION = """\
+# One command after the other. When the pod is told to end, its command gets SIGTERM and the others are skipped.
+stopping= code=0
+trap 'stopping=1 code=143; kill -TERM "$child"' TERM
 run() {
-    [ -z "$told" ] || return
+    [ -z "$stopping" ] || return
     timeout --kill-after=%d %d "$@" &
     child=$!
     while kill -0 "$child" 2>/dev/null; do wait "$child"; done
     wait "$child" || code=$?
 }
 """
-RESUME = """\
-until said=$(kubectl get jobsets --namespace="$1" --selector="$2" --output=jsonpath="$3") && [[ $said != *"<>"* ]]; do
+RESUME_SCRIPT = """\
+until states=$(kubectl get jobsets --namespace="$1" --selector="$2" --output=jsonpath="$3") &&
+    [[ $states != *"<>"* ]]; do
     sleep "${POLL:-60}"
 done
 kubectl patch --filename="$4" --type=merge --patch='{"spec": {"suspend": false}}'
 """
-ENDED = "{range .items[*]}<{.status.terminalState}>{end}"
+TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
 OPTIONS = {
-    "image": Option("the pods' image: bash, and Python with what setup.py asks for"),
-    "namespace": Option("the namespace", "default"),
-    "claim": Option("a PersistentVolumeClaim that holds the sweep's folder; none: the runs are on a bucket", ""),
-    "mount": Option("where the claim is mounted, in the pods as on this machine, such as /mnt/lab", ""),
-    "code": Option("where the project lies in the image, if there is no claim", "/mlm"),
-    "queue": Option("a LocalQueue of Kueue, which then says how many run", ""),
-    "account": Option("the pods' service account, which may use the bucket", ""),
-    "priority": Option("the pods' PriorityClass", ""),
-    "selector": Option("labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""),
-    "tolerate": Option("taints of the nodes that are no hindrance, such as nvidia.com/gpu,NAME", ""),
-    "restarts": Option("how often what fails is started again; what was preempted always is", "3"),
+    "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
+    "namespace": ClusterOption("the namespace", "default"),
+    "claim": ClusterOption("a PersistentVolumeClaim that holds the sweep's folder; none: the runs are in a bucket", ""),
+    "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab", ""),
+    "code": ClusterOption("where the project is in the image, if there is no claim", "/mlm"),
+    "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run", ""),
+    "account": ClusterOption("the pods' service account, which may use the bucket", ""),
+    "priority": ClusterOption("the pods' PriorityClass", ""),
+    "selector": ClusterOption(
+        "labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""
+    ),
+    "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME", ""),
+    "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
 
 
-def ready() -> None:
+def check_tools() -> None:
     if shutil.which("kubectl") is None:
-        raise errors.ConfigError("kubectl is not on PATH: JobSets are submitted by it; --dry_run shows the job's file "
-                                 "here")
+        raise errors.ConfigError("kubectl, which submits JobSets, is not on PATH; --dry_run shows the job's file here")
 
 
-def check(job: Job) -> None:
+def check_job(job: Job) -> None:
     """Raises ConfigError for a job that no JobSet could run."""
-    jobs.check(job)
-    said = job.options
-    for name, value in said.items():
-        errors.require(value.isprintable() and not set(value) & set(" \"'"), f"--option={name}", value,
-                      "text without spaces and quotes")
-    errors.require(said["restarts"].isdecimal(), "--option=restarts", said["restarts"], "a whole number")
-    pairs(said["selector"])
-    bucket = job.runs.startswith("gs://")
-    if said["claim"]:
-        mount = Path(said["mount"])
-        errors.require(mount.is_absolute(), "--option=mount", said["mount"], "an absolute path, beside claim")
-        for path in (job.code, *([] if bucket else [job.place / job.runs])):
-            errors.require(path.is_relative_to(mount), "--config.workdir", job.runs,
-                          f"a folder in {mount}, which the pods see")
+    jobs.check_job(job)
+    options = job.options
+    for name, value in options.items():
+        errors.require(
+            value.isprintable() and not set(value) & set(" \"'"),
+            f"--option={name}",
+            value,
+            "text without spaces and quotes",
+        )
+    errors.require(options["restarts"].isdecimal(), "--option=restarts", options["restarts"], "a whole number")
+    parse_labels(options["selector"])
+    in_bucket = job.runs_folder.startswith("gs://")
+    if options["claim"]:
+        mount = Path(options["mount"])
+        errors.require(mount.is_absolute(), "--option=mount", options["mount"], "an absolute path, with claim")
+        for path in (job.code_folder, *([] if in_bucket else [job.submit_folder / job.runs_folder])):
+            errors.require(
+                path.is_relative_to(mount),
+                "--config.workdir",
+                job.runs_folder,
+                f"a folder in {mount}, which the pods see",
+            )
     else:
-        errors.require(bucket, "--config.workdir", job.runs, "gs://..., or --option=claim=NAME: pods see no "
-                      "disk of this machine, and theirs go with them")
-    if job.kind:
-        errors.require_one_of("--kind", job.kind, list(KINDS))
-        kind = KINDS[job.kind]
-        errors.require(job.hosts % kind.hosts == 0, "--hosts", job.hosts,
-                      f"{kind.hosts}, which a {job.kind} has, or a multiple of that for several slices")
-        errors.require(not kind.tpu or kind.hosts > 1 or job.hosts == 1, "--hosts", job.hosts,
-                      f"1: GKE connects slices of several hosts alone, and a {job.kind} has one")
-    longest = max(len(script(job, numbers, job.name).encode()) for numbers in dealt(job))
-    errors.require(longest < LONGEST, "--running", job.running,
-                   f"more: one pod is to do so many of {len(job.commands)} " "commands that its script is too long")
+        errors.require(
+            in_bucket,
+            "--config.workdir",
+            job.runs_folder,
+            "gs://..., or --option=claim=NAME: pods see no "
+            "disk of this machine, and their own disks are deleted with them",
+        )
+    if job.accelerator:
+        errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
+        accelerator = ACCELERATORS[job.accelerator]
+        errors.require(
+            job.num_hosts % accelerator.num_hosts == 0,
+            "--hosts",
+            job.num_hosts,
+            f"{accelerator.num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices",
+        )
+        errors.require(
+            not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1,
+            "--hosts",
+            job.num_hosts,
+            f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one",
+        )
+    longest = max(len(render_script(job, indices, job.name).encode()) for indices in assign_commands(job))
+    errors.require(
+        longest < MAX_SCRIPT_BYTES,
+        "--max_running",
+        job.max_running,
+        f"more: the script of one pod, for its part of {len(job.commands)} commands, is too long",
+    )
 
 
-def dealt(job: Job) -> list[range]:
-    """The numbers of each JobSet's commands."""
-    sets = len(job.commands) if job.options["queue"] else min(job.running, len(job.commands))
-    return [range(first, len(job.commands), sets) for first in range(sets)]
+def assign_commands(job: Job) -> list[range]:
+    """The indices of each JobSet's commands."""
+    num_sets = len(job.commands) if job.options["queue"] else min(job.max_running, len(job.commands))
+    return [range(first, len(job.commands), num_sets) for first in range(num_sets)]
 
 
-def pairs(labels: str) -> dict[str, str]:
-    found = [word.partition("=") for word in labels.split(",") if word]
-    errors.require(all(name and sign for name, sign, _ in found), "--option=selector", labels, "NAME=VALUE,NAME=VALUE")
-    return {name: value for name, _, value in found}
+def parse_labels(labels: str) -> dict[str, str]:
+    parts = [word.partition("=") for word in labels.split(",") if word]
+    errors.require(
+        all(name and equals for name, equals, _ in parts), "--option=selector", labels, "NAME=VALUE,NAME=VALUE"
+    )
+    return {name: value for name, _, value in parts}
 
 
-def text(job: Job) -> str:
-    """The manifest, a document a JobSet."""
+def render_manifest(job: Job) -> str:
+    """The manifest, with a YAML document for each JobSet."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data):
             return True
 
-    def words(dumper, value):
+    def represent_text(dumper, value):
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
-    Dumper.add_representer(str, words)
-    sets = [jobset(job, lane, numbers) for lane, numbers in enumerate(dealt(job))]
-    head = (f"# Commands: {len(job.commands)}; JobSets: {len(sets)}, each does its own commands one after the other.\n"
-            "# To queue them, where JobSet is (0.7 or later): kubectl apply --server-side --filename=THIS_FILE\n")
-    return head + yaml.dump_all(sets, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1000)
+    Dumper.add_representer(str, represent_text)
+    jobsets = [make_jobset(job, lane, indices) for lane, indices in enumerate(assign_commands(job))]
+    header = (
+        f"# Commands: {len(job.commands)}; JobSets: {len(jobsets)}, each runs its commands one after the other.\n"
+        "# To queue them, where JobSet is installed (0.7 or later): "
+        "kubectl apply --server-side --filename=THIS_FILE\n"
+    )
+    return header + yaml.dump_all(jobsets, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1000)
 
 
-def jobset(job: Job, lane: int, numbers: Sequence[int]) -> dict:
+def make_jobset(job: Job, lane: int, indices: Sequence[int]) -> dict:
     """The JobSet that runs these of the job's commands."""
-    kind, name, said = KINDS.get(job.kind), f"{job.name}-{lane}", job.options
-    tpu = kind and kind.tpu
-    each = kind.hosts if tpu else job.hosts  # hosts of a slice, which is a Job
-    queue = {"kueue.x-k8s.io/queue-name": said["queue"]} if said["queue"] and kind else {}
+    accelerator, name, options = ACCELERATORS.get(job.accelerator), f"{job.name}-{lane}", job.options
+    tpu = accelerator and accelerator.tpu
+    hosts_per_slice = accelerator.num_hosts if accelerator and tpu else job.num_hosts  # a slice is a Job
+    queue = {"kueue.x-k8s.io/queue-name": options["queue"]} if options["queue"] and accelerator else {}
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
-    part = "slice" if tpu else "hosts"
-    work = {
-        "parallelism": each,
-        "completions": each,
+    replicated_job = "slice" if tpu else "hosts"
+    job_spec = {
+        "parallelism": hosts_per_slice,
+        "completions": hosts_per_slice,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [
-            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            {"action": "FailJob", "onExitCodes": {"containerName": "run", "operator": "In", "values": UNFINISHED}}]},
-        "template": {"spec": pod(job, numbers, f"{name}-{part}-0-0.{name}")},
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": "run", "operator": "In", "values": INTERRUPTED_CODES},
+                },
+            ]
+        },
+        "template": {"spec": make_pod(job, indices, f"{name}-{replicated_job}-0-0.{name}")},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {
             "name": name,
-            "namespace": said["namespace"],
+            "namespace": options["namespace"],
             "labels": {LABEL: job.name} | queue,
-            "annotations": {COMMANDS: " ".join(map(str, numbers))} | (exclusive if tpu and each > 1 else {})},
+            "annotations": {COMMANDS: " ".join(map(str, indices))} | (exclusive if tpu and hosts_per_slice > 1 else {}),
+        },
         "spec": {
             **({"suspend": True} if job.after else {}),
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            **({"coordinator": {"replicatedJob": part, "jobIndex": 0, "podIndex": 0}} if job.hosts > 1 else {}),
+            **(
+                {"coordinator": {"replicatedJob": replicated_job, "jobIndex": 0, "podIndex": 0}}
+                if job.num_hosts > 1
+                else {}
+            ),
             "successPolicy": {"operator": "All"},
             "failurePolicy": {
-                "maxRestarts": int(said["restarts"]),
+                "maxRestarts": int(options["restarts"]),
                 "restartStrategy": "BlockingRecreate",
-                "rules": [{"name": "preempted", "action": "RestartJobSetAndIgnoreMaxRestarts",
-                           "onJobFailureReasons": ["PodFailurePolicy"]}]},
-            "ttlSecondsAfterFinished": KEPT,
-            "replicatedJobs": [{"name": part, "replicas": job.hosts // each, "template": {"spec": work}}]}}
+                "rules": [
+                    {
+                        "name": "preempted",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    }
+                ],
+            },
+            "ttlSecondsAfterFinished": TTL_SECONDS,
+            "replicatedJobs": [
+                {"name": replicated_job, "replicas": job.num_hosts // hosts_per_slice, "template": {"spec": job_spec}}
+            ],
+        },
+    }
 
 
-def pod(job: Job, numbers: Sequence[int], coordinator: str) -> dict:
-    kind, said = KINDS.get(job.kind), job.options
-    tpu = kind and kind.tpu
-    nodes = {"cloud.google.com/gke-tpu-accelerator": tpu.node,
-             "cloud.google.com/gke-tpu-topology": tpu.topology} if tpu else {}
-    nodes |= pairs(said["selector"]) if kind else {}
+def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
+    accelerator, options = ACCELERATORS.get(job.accelerator), job.options
+    tpu = accelerator and accelerator.tpu
+    nodes = (
+        {"cloud.google.com/gke-tpu-accelerator": tpu.gke_accelerator, "cloud.google.com/gke-tpu-topology": tpu.topology}
+        if tpu
+        else {}
+    )
+    nodes |= parse_labels(options["selector"]) if accelerator else {}
     volumes, mounts = [], []
-    if said["claim"]:
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": said["claim"]}})
-        mounts.append({"name": "runs", "mountPath": said["mount"]})
-    if kind and not tpu:
-        volumes.append({"name": "shared", "emptyDir": {"medium": "Memory"}})  # by which a host's GPUs meet
+    if options["claim"]:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options["claim"]}})
+        mounts.append({"name": "runs", "mountPath": options["mount"]})
+    if accelerator and not tpu:
+        volumes.append({"name": "shared", "emptyDir": {"medium": "Memory"}})  # NCCL between the GPUs of a host
         mounts.append({"name": "shared", "mountPath": "/dev/shm"})
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
     container = {
         "name": "run",
-        "image": said["image"],
-        "workingDir": str(place(job)),
+        "image": options["image"],
+        "workingDir": str(working_dir(job)),
         "command": ["/bin/bash", "-c"],
-        "args": [script(job, numbers, coordinator)],
-        **({"env": [{"name": name, "value": value} for name, value in jobs.environment(job).items()]}
-           if said["claim"] else {}),
+        "args": [render_script(job, indices, coordinator)],
+        **(
+            {"env": [{"name": name, "value": value} for name, value in jobs.job_environment(job).items()]}
+            if options["claim"]
+            else {}
+        ),
         **({"ports": [{"containerPort": 8471}, {"containerPort": 8080}]} if tpu else {}),  # libtpu's; MEGASCALE's
-        **({"resources": {"limits": {resource: kind.chips // kind.hosts}}} if kind else {}),
+        **(
+            {"resources": {"limits": {resource: accelerator.num_chips // accelerator.num_hosts}}} if accelerator else {}
+        ),
         **({"volumeMounts": mounts} if mounts else {}),
     }
     return {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": GRACE,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         **({"nodeSelector": nodes} if nodes else {}),
-        **({"tolerations": [{"key": key, "operator": "Exists"} for key in said["tolerate"].split(",")]}
-           if said["tolerate"] and kind else {}),
-        **({"serviceAccountName": said["account"]} if said["account"] else {}),
-        **({"priorityClassName": said["priority"]} if said["priority"] else {}),
+        **(
+            {"tolerations": [{"key": key, "operator": "Exists"} for key in options["tolerate"].split(",")]}
+            if options["tolerate"] and accelerator
+            else {}
+        ),
+        **({"serviceAccountName": options["account"]} if options["account"] else {}),
+        **({"priorityClassName": options["priority"]} if options["priority"] else {}),
         "containers": [container],
         **({"volumes": volumes} if volumes else {}),
     }
 
 
-def place(job: Job) -> Path:
-    """Where commands start: where they were submitted, if the pods have that folder, else in the code."""
+def working_dir(job: Job) -> Path:
+    """Where commands start: the folder where they were submitted, if the pods see it, else the code."""
     if not job.options["claim"]:
         return Path(job.options["code"])
-    return job.place if job.place.is_relative_to(job.options["mount"]) else job.code
+    return job.submit_folder if job.submit_folder.is_relative_to(job.options["mount"]) else job.code_folder
 
 
-def script(job: Job, numbers: Sequence[int], coordinator: str) -> str:
-    """What a pod does. GPUs of several hosts are told who they are; TPUs are by GKE."""
-    code = str(job.code) if job.options["claim"] else job.options["code"]
-    told = job.hosts > 1 and not (job.kind and KINDS[job.kind].tpu)
-    commands, lines = jobs.elsewhere(job, "python", code), [WORK % (GRACE, round(3600 * job.hours))]
-    if told:
+def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
+    """The script of a pod. It gives GPUs of several hosts the coordinator's address; TPUs get theirs from GKE."""
+    code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
+    needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
+    commands = jobs.relocate_commands(job, "python", code_folder)
+    lines = [RUN_FUNCTION % (GRACE_SECONDS, round(3600 * job.hours))]
+    if needs_coordinator:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
-    for number in numbers:
-        line = f"run {jobs.readable(commands[number], ' ' * 4)}"
+    for index in indices:
+        line = f"run {jobs.format_command(commands[index], ' ' * 4)}"
         if job.options["claim"] and job.folder.is_relative_to(job.options["mount"]):
-            line += f" \\\n    >>{shlex.quote(str(jobs.log(job.folder / FILE, number)))} 2>&1"
-        them = (f"--coordinator={coordinator}:{PORT + number % PORTS} \\\n    --processes={job.hosts} \\\n    "
-                "--process=$JOB_COMPLETION_INDEX")
-        lines.append((line.replace("--distributed", them) if told else line) + "\n")
+            line += f" \\\n    >>{shlex.quote(str(jobs.log_path(job.folder / FILE, index)))} 2>&1"
+        processes = (
+            f"--coordinator={coordinator}:{PORT + index % PORTS} \\\n    --processes={job.num_hosts} \\\n    "
+            "--process=$JOB_COMPLETION_INDEX"
+        )
+        lines.append((line.replace("--distributed", processes) if needs_coordinator else line) + "\n")
     return "".join([*lines, 'exit "$code"\n'])
 
 
-def submit(job: Job, path: Path) -> str:
-    """Queues the JobSets. What comes after other jobs is queued as suspended; a process of this machine resumes it."""
-    call("apply", "--server-side", f"--filename={path}")
+def submit_job(job: Job, path: Path) -> str:
+    """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
+    call_kubectl("apply", "--server-side", f"--filename={path}")
     names = [path.parent.name for path in job.after]
     if names:
         with path.with_name("resume.log").open("ab") as log:
-            those = f"{LABEL} in ({','.join(names)})"
-            subprocess.Popen(["bash", "-c", RESUME, "resume", job.options["namespace"], those, ENDED, str(path)],
-                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            selector = f"{LABEL} in ({','.join(names)})"
+            subprocess.Popen(
+                ["bash", "-c", RESUME_SCRIPT, "resume", job.options["namespace"], selector, TERMINAL_STATES, str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
     return f"JobSets of {LABEL}={job.name} in {job.options['namespace']}"
 
 
-def call(*words: str) -> str:
-    """What kubectl prints. Raises ConfigError where it is not there, or fails."""
-    ready()
+def call_kubectl(*words: str) -> str:
+    """The output of kubectl. Raises ConfigError if it is not installed, or fails."""
+    check_tools()
     done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
-        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.first_line(Exception(*said))}")
+        last_line = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
+        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.first_line(Exception(*last_line))}")
     return done.stdout
 
 
-def chosen(path: Path) -> list[str]:
-    """The flags that choose a job's JobSets, as its file says."""
+def job_selector(path: Path) -> list[str]:
+    """The flags of kubectl that select a job's JobSets, from its file."""
     import yaml
 
     with path.open() as file:
@@ -259,28 +333,30 @@ def chosen(path: Path) -> list[str]:
     return [f"--namespace={first['metadata']['namespace']}", f"--selector={LABEL}={first['metadata']['labels'][LABEL]}"]
 
 
-def states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
-    found: dict[Path, dict[int, str]] = {path: {} for path in paths}
+def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    states: dict[Path, dict[int, str]] = {path: {} for path in paths}
     for path in paths:
         if path.exists():
-            for one in json.loads(call("get", "jobsets", *chosen(path), "--output=json"))["items"]:
-                found[path] |= dict.fromkeys(map(int, one["metadata"]["annotations"][COMMANDS].split()), state(one))
-    return {path: {number: said for number, said in those.items() if said} for path, those in found.items()}
+            for jobset in json.loads(call_kubectl("get", "jobsets", *job_selector(path), "--output=json"))["items"]:
+                indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
+                if state := jobset_state(jobset):
+                    states[path] |= dict.fromkeys(indices, state)
+    return states
 
 
-def state(one: Mapping) -> str:
-    """"queued", "running", or "" for a JobSet that has ended."""
-    status = one.get("status", {})
+def jobset_state(jobset: Mapping) -> str:
+    """The state: "queued", "running", or "" for a JobSet that has ended."""
+    status = jobset.get("status", {})
     if status.get("terminalState"):
         return ""
-    at_work = any(part["ready"] for part in status.get("replicatedJobsStatus", []))
-    return "running" if at_work and not one["spec"].get("suspend") else "queued"
+    is_ready = any(replicated_job["ready"] for replicated_job in status.get("replicatedJobsStatus", []))
+    return "running" if is_ready and not jobset["spec"].get("suspend") else "queued"
 
 
-def cancel(paths: Sequence[Path]) -> None:
-    """Returns at once; the pods have GRACE seconds to save, and the JobSets are there until those have ended."""
+def cancel_jobs(paths: Sequence[Path]) -> None:
+    """Returns at once. The pods have GRACE_SECONDS to save; the JobSets exist until the pods have ended."""
     for path in filter(Path.exists, paths):
-        call("delete", "jobsets", *chosen(path), "--cascade=foreground", "--wait=false")
+        call_kubectl("delete", "jobsets", *job_selector(path), "--cascade=foreground", "--wait=false")
 
 
-CLUSTER = Cluster(FILE, ready, check, text, submit, states, cancel, OPTIONS)
+CLUSTER = Cluster(FILE, check_tools, check_job, render_manifest, submit_job, query_states, cancel_jobs, OPTIONS)

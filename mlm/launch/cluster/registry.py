@@ -1,4 +1,5 @@
-"""Kinds of cluster by the name that --on gives them: adding one is a file and a row."""
+"""Kinds of cluster by their names for --cluster. To add one: write a module, and add an entry here."""
+
 from mlm.launch.cluster import kubernetes, slurm, tpu
 
 CLUSTERS = {"slurm": slurm.CLUSTER, "tpu": tpu.CLUSTER, "kubernetes": kubernetes.CLUSTER}

@@ -1,7 +1,8 @@
-"""SLURM: a job is an array, `sbatch`ed; each command is one task of it, on one host or several.
+"""SLURM: a job is an array for `sbatch`; each command is one task of it, on one host or several.
 
 Manual: slurm.schedmd.com/sbatch.html, job_array.html, preempt.html.
 """
+
 import math
 import re
 import shlex
@@ -12,14 +13,22 @@ from pathlib import Path
 
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster.accelerators import GPUS, KINDS
-from mlm.launch.cluster.job import Cluster, Job, Option
+from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
+from mlm.launch.cluster.job import Cluster, ClusterOption, Job
 
-WARNING = 120     # seconds before its time is up at which a command is told to save
-MOST = 1000       # commands of an array: as SLURM has it where MaxArraySize is not set
+WARNING_SECONDS = 120  # before the time is up: when a command is told to save
+MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
-           "COMPLETING")  # the last: it was told to end, and may still save
+RUNNING = (
+    "RUNNING",
+    "CONFIGURING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "RESIZING",
+    "STAGE_OUT",
+    "COMPLETING",
+)  # the last: it was told to end, and may still save
 
 HEAD = """\
 #!/bin/bash
@@ -38,20 +47,20 @@ HEAD = """\
 BODY = """\
 
 {environment}
-cd {place} || exit 1
+cd {folder} || exit 1
 case "$SLURM_ARRAY_TASK_ID" in
 {cases}
 esac
 
-# USR1 comes {warning} s before the time is up, or with preemption: the runs save, and the job queues again. TERM is
-# scancel's: they save, and the job ends.
+# USR1 comes {warning} s before the time is up, or with preemption: the runs save, and the job is queued again. TERM
+# comes from scancel: they save, and the job ends.
 warned=
-tell() {{ {tell}; }}
+terminate() {{ {terminate}; }}
 echo "$(date) $(hostname) $SLURM_JOB_NAME $SLURM_ARRAY_TASK_ID, start ${{SLURM_RESTART_COUNT:-0}}"
 {run}"$@" &
 child=$!
-trap 'warned=1; tell' USR1
-trap tell TERM
+trap 'warned=1; terminate' USR1
+trap terminate TERM
 while kill -0 "$child" 2>/dev/null; do wait "$child"; done
 wait "$child"
 code=$?
@@ -63,22 +72,26 @@ exit "$code"
 
 
 OPTIONS = {
-    "partition": Option("the partition, where it is not SLURM's default", ""),
-    "account": Option("who pays, where it is not SLURM's default", ""),
-    "cpus": Option("cores of each host for a command, where it is not SLURM's default", ""),
-    "sbatch": Option("more options of sbatch's, such as '--qos=long --mem=64G'", ""),
+    "partition": ClusterOption("the partition, if not SLURM's default", ""),
+    "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
+    "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
+    "sbatch": ClusterOption("more options of sbatch, such as '--qos=long --mem=64G'", ""),
 }
 
-MORE = '"${PYTHONPATH:+:$PYTHONPATH}"'  # what one's own modules need
-# A process that has saved and ends first is no reason to kill the others, which JAX tells; cores are not inherited.
+PYTHONPATH_SUFFIX = '"${PYTHONPATH:+:$PYTHONPATH}"'  # the user's own modules
+# A process that has saved and ends first is no reason to kill the others, whom JAX tells; srun does not inherit cores.
 SRUN = "srun --label --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} "
 
 
-def check(job: Job) -> None:
-    jobs.check(job)
-    if job.kind:
-        errors.require_one_of("--kind", job.kind, [name for name in KINDS if name.partition("-")[0] in GPUS])
-    errors.require(len(job.commands) <= MOST, "jobs", len(job.commands), f"at most {MOST:,} of one array")
+def check_job(job: Job) -> None:
+    jobs.check_job(job)
+    if job.accelerator:
+        errors.require_one_of(
+            "--accelerator", job.accelerator, [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
+        )
+    errors.require(
+        len(job.commands) <= MAX_ARRAY_SIZE, "jobs", len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
+    )
     cpus = job.options["cpus"]
     errors.require(not cpus or (cpus.isdecimal() and int(cpus) > 0), "--option=cpus", cpus, "a number of cores")
     for name, value in job.options.items():
@@ -87,89 +100,115 @@ def check(job: Job) -> None:
         words = shlex.split(job.options["sbatch"])
     except ValueError as error:
         words = [str(error)]
-    errors.require(all(word.startswith("-") for word in words), "--option=sbatch", job.options["sbatch"],
-                  "options of sbatch's, each as --name=value")
+    errors.require(
+        all(word.startswith("-") for word in words),
+        "--option=sbatch",
+        job.options["sbatch"],
+        "options of sbatch, each as --name=value",
+    )
 
 
-def text(job: Job) -> str:
+def render_script(job: Job) -> str:
     """The script that sbatch reads."""
     minutes = math.ceil(job.hours * 60)
     head = HEAD.format(
-        summary=f"Commands: {len(job.commands)}, at most {job.running} at a time. To queue it: sbatch THIS_FILE",
-        name=job.name, last=len(job.commands) - 1, running=job.running, hosts=job.hosts, warning=WARNING,
+        summary=f"Commands: {len(job.commands)}, at most {job.max_running} at a time. To queue it: sbatch THIS_FILE",
+        name=job.name,
+        last=len(job.commands) - 1,
+        running=job.max_running,
+        hosts=job.num_hosts,
+        warning=WARNING_SECONDS,
         time=f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00",
-        log=quoted(str(job.folder).replace("%", "%%") + "/%a.log"))
-    if job.kind:
-        head += f"#SBATCH --gpus-per-node={job.kind.partition('-')[0].lower()}:{KINDS[job.kind].chips}\n"
-    own = job.options
-    more = [*(f"--{name}={own[name]}" for name in ("partition", "account") if own[name]),
-            *([f"--cpus-per-task={own['cpus']}"] if own["cpus"] else []), *shlex.split(own["sbatch"])]
-    head += "".join(f"#SBATCH {quoted(word)}\n" for word in more)
-    several, environment = job.hosts > 1, jobs.environment(job)
-    if several and job.kind:  # else JAX, told by SLURM who it is, takes one device a process
-        environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(KINDS[job.kind].chips)))
+        log=quote_directive(str(job.folder).replace("%", "%%") + "/%a.log"),
+    )
+    if job.accelerator:
+        gpu = job.accelerator.partition("-")[0].lower()
+        head += f"#SBATCH --gpus-per-node={gpu}:{ACCELERATORS[job.accelerator].num_chips}\n"
+    options = job.options
+    directives = [
+        *(f"--{name}={options[name]}" for name in ("partition", "account") if options[name]),
+        *([f"--cpus-per-task={options['cpus']}"] if options["cpus"] else []),
+        *shlex.split(options["sbatch"]),
+    ]
+    head += "".join(f"#SBATCH {quote_directive(word)}\n" for word in directives)
+    is_multihost, environment = job.num_hosts > 1, jobs.job_environment(job)
+    if is_multihost and job.accelerator:  # else JAX, which reads SLURM's environment, takes one device per process
+        environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(ACCELERATORS[job.accelerator].num_chips)))
     return head + BODY.format(
-        environment="\n".join(f"export {name}={shlex.quote(value)}" + (MORE if name == "PYTHONPATH" else "")
-                              for name, value in environment.items()),
-        place=shlex.quote(str(job.place)), warning=WARNING,
-        cases="\n".join(f"    {number}) set -- {shlex.join(words)} ;;" for number, words in enumerate(job.commands)),
-        tell='scancel --signal=TERM "$SLURM_JOB_ID"' if several else 'kill -TERM "$child"',
-        run=SRUN if several else "")
+        environment="\n".join(
+            f"export {name}={shlex.quote(value)}" + (PYTHONPATH_SUFFIX if name == "PYTHONPATH" else "")
+            for name, value in environment.items()
+        ),
+        folder=shlex.quote(str(job.submit_folder)),
+        warning=WARNING_SECONDS,
+        cases="\n".join(f"    {index}) set -- {shlex.join(words)} ;;" for index, words in enumerate(job.commands)),
+        terminate='scancel --signal=TERM "$SLURM_JOB_ID"' if is_multihost else 'kill -TERM "$child"',
+        run=SRUN if is_multihost else "",
+    )
 
 
-def quoted(word: str) -> str:
-    """A word as the lines of #SBATCH take it."""
+def quote_directive(word: str) -> str:
+    """A word quoted for a line of #SBATCH."""
     return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
-def ready(command: str = "sbatch") -> None:
+def check_tools(command: str = "sbatch") -> None:
     if shutil.which(command) is None:
-        raise errors.ConfigError(f"{command} is not on PATH: SLURM is asked on a machine of its cluster"
-                                 + ("; --dry_run shows the files here" if command == "sbatch" else ""))
+        raise errors.ConfigError(
+            f"{command} is not on PATH: run this on a machine of the SLURM cluster"
+            + ("; --dry_run shows the files here" if command == "sbatch" else "")
+        )
 
 
-def call(*words: str) -> str:
-    """What a command of SLURM's prints. Raises ConfigError where it is not there, or fails."""
-    ready(words[0])
+def call_slurm(*words: str) -> str:
+    """The output of a SLURM command. Raises ConfigError if it is not installed, or fails."""
+    check_tools(words[0])
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = errors.first_line(Exception(done.stderr or done.stdout))
-        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {said}")
+        message = errors.first_line(Exception(done.stderr or done.stdout))
+        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {message}")
     return done.stdout
 
 
-def submit(job: Job, path: Path) -> str:
-    after = numbers(job.after)
-    word = call("sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else []), str(path))
-    return f"SLURM job {word.strip().partition(';')[0]}"
+def submit_job(job: Job, path: Path) -> str:
+    after = find_job_ids(job.after)
+    output = call_slurm(
+        "sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else []), str(path)
+    )
+    return f"SLURM job {output.strip().partition(';')[0]}"
 
 
-def numbers(paths: Sequence[Path]) -> list[str]:
-    """SLURM's numbers of those of the jobs that are queued or running."""
-    return sorted({words[1] for words in queue(paths)})
+def find_job_ids(paths: Sequence[Path]) -> list[str]:
+    """SLURM's ids of those of the jobs that are queued or running."""
+    return sorted({columns[1] for columns in read_queue(paths)})
 
 
-def queue(paths: Sequence[Path]) -> list[list[str]]:
-    """Of each command that is in the queue: the job's name and number, its own number there, its state."""
+def read_queue(paths: Sequence[Path]) -> list[list[str]]:
+    """For each command in the queue: the job's name, SLURM's job id, the command's index in it, its state."""
     names = [path.parent.name for path in paths]
-    lines = call("squeue", "--noheader", "--array", f"--name={','.join(names)}", "--states=all",
-                 "--format=%j|%F|%K|%T").splitlines() if names else []
-    found = [line.strip().split("|") for line in lines]
-    return [words for words in found if words[0] in names and words[3] in (*QUEUED, *RUNNING)]
+    lines = (
+        call_slurm(
+            "squeue", "--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T"
+        ).splitlines()
+        if names
+        else []
+    )
+    rows = [line.strip().split("|") for line in lines]
+    return [columns for columns in rows if columns[0] in names and columns[3] in (*QUEUED, *RUNNING)]
 
 
-def states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
-    names: dict[str, dict[int, str]] = {path.parent.name: {} for path in paths}
-    for name, _, number, said in queue(paths):
-        names[name][int(number)] = "queued" if said in QUEUED else "running"
-    return {path: names[path.parent.name] for path in paths}
+def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    states: dict[str, dict[int, str]] = {path.parent.name: {} for path in paths}
+    for name, _, index, state in read_queue(paths):
+        states[name][int(index)] = "queued" if state in QUEUED else "running"
+    return {path: states[path.parent.name] for path in paths}
 
 
-def cancel(paths: Sequence[Path]) -> None:
-    """Those at work are told through their scripts, and so have as long as they need to save."""
-    for which, how in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
-        if there := sorted({words[1] for words in queue(paths) if words[3] in which}):
-            call("scancel", "--quiet", *how, *there)
+def cancel_jobs(paths: Sequence[Path]) -> None:
+    """Signals running commands through their scripts, so that they have the time they need to save."""
+    for slurm_states, flags in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
+        if job_ids := sorted({columns[1] for columns in read_queue(paths) if columns[3] in slurm_states}):
+            call_slurm("scancel", "--quiet", *flags, *job_ids)
 
 
-CLUSTER = Cluster("job.sh", ready, check, text, submit, states, cancel, OPTIONS)
+CLUSTER = Cluster("job.sh", check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, OPTIONS)

@@ -1,7 +1,8 @@
-"""What the points of a sweep have in common when they are compared at other than equal steps.
+"""Budgets, by which the points of a sweep are compared at other than equal numbers of steps.
 
-A budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
+The budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
 """
+
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,93 +17,110 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import loader, pack
 from mlm.launch import kernel_choice
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.train.step import cost, program
+from mlm.training.step import cost, program
 
-WARM, TIMED = 3, 15  # steps before the clock starts, and under it
-UNKNOWN = 0          # train.steps of a point whose step was not measured yet
+WARMUP_STEPS, TIMED_STEPS = 3, 15
+UNKNOWN_STEPS = 0  # train.steps of a point whose step was not measured yet
 
 
-def rewrite(points: Sequence[config.Config], budget: str, folder: Path, measure: bool = True) -> list[config.Config]:
-    """The points with train.steps set by a budget, one of BUDGETS; folder: of the sweep, which keeps step times.
+def apply_budget(
+    points: Sequence[config.Config], budget: str, folder: Path, measure: bool = True
+) -> list[config.Config]:
+    """The points with train.steps set by a budget.
 
-    Everything that follows the share of the steps made, such as the learning rate, follows the new steps. measure:
-    whether what is not kept is measured; where not, such a point has UNKNOWN steps, and all have where it is the first.
+    Everything that follows the share of the steps made, such as the learning rate, follows the new steps.
+
+    Args:
+        budget: a key of BUDGETS.
+        folder: of the sweep, where step times are saved.
+        measure: whether to measure step times that are not saved. If not, such a point has UNKNOWN_STEPS; so have all
+            points if it is the first.
     """
-    costs = BUDGETS[budget](points, folder, measure)
-    if costs[0] is None:
-        return [fields.override(cfg, {"train.steps": UNKNOWN}) for cfg in points]
-    total = costs[0] * points[0].train.steps
-    return [fields.override(cfg, {"train.steps": UNKNOWN if each is None else max(1, round(total / each))})
-            for cfg, each in zip(points, costs, strict=True)]
+    step_costs = BUDGETS[budget](points, folder, measure)
+    if step_costs[0] is None:
+        return [fields.override(cfg, {"train.steps": UNKNOWN_STEPS}) for cfg in points]
+    total = step_costs[0] * points[0].train.steps
+    return [
+        fields.override(cfg, {"train.steps": UNKNOWN_STEPS if step_cost is None else max(1, round(total / step_cost))})
+        for cfg, step_cost in zip(points, step_costs, strict=True)
+    ]
 
 
-def predictions(points, folder, measure) -> list[float]:
-    """Of a step, on average over the run: a share of the tokens that may be masked, counted where rows differ."""
+def count_predictions(points, folder, measure) -> list[float]:
+    """Predictions of a step, averaged over the run: a share of the maskable tokens, counted if examples differ."""
     differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
-    return [cfg.train.batch_size * objectives.predicted(cfg) * (words(cfg) if differ else 1) for cfg in points]
+    return [
+        cfg.train.batch_size * objectives.estimate_predictions_per_token(cfg) * (count_tokens(cfg) if differ else 1)
+        for cfg in points
+    ]
 
 
-def words(cfg: config.Config) -> float:
-    """Tokens of a training row that are not special, on average."""
+def count_tokens(cfg: config.Config) -> float:
+    """The mean number of tokens of a training example that are not special."""
     rows = pack.load(cfg)
-    return int(np.frombuffer(rows.about.unigram, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
+    return int(np.frombuffer(rows.about.unigram_counts, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
 
 
-def training_flops(points, folder, measure) -> list[float]:
-    return list(subprocess_worker.each(step_flops, points, platform="cpu"))
+def compute_flops(points, folder, measure) -> list[float]:
+    return list(subprocess_worker.map_in_subprocess(compute_step_flops, points, platform="cpu"))
 
 
-def step_flops(cfg: config.Config) -> float:
-    return cost.per_step(cfg, plan.vocab_size(cfg))
+def compute_step_flops(cfg: config.Config) -> float:
+    flops = cost.count_step_flops(cfg, plan.find_vocab_size(cfg))
+    assert flops is not None, "XLA counts them on the CPU"
+    return flops
 
 
-def seconds(points, folder, measure) -> list[float | None]:
-    """Of a step on this machine's devices, measured once and kept in folder/step_seconds.json.
+def measure_seconds(points, folder, measure) -> list[float | None]:
+    """Seconds of a step on this machine's devices, measured once and saved in folder/step_seconds.json.
 
-    Whoever comes while another call measures waits, and takes its times: they decide which points these are. Not to
-    measure makes no file and waits for nobody. Raises Damaged where what is kept is.
+    A call during another call's measurements waits, and uses its times, which decide the lengths of the points. Without
+    `measure` it creates no file and waits for nobody. Raises DamagedFile if the saved times are damaged.
     """
     path = folder / "step_seconds.json"
-    kept = times(path)
-    if measure and any(name(cfg) not in kept for cfg in points):
-        with lease.alone(folder):
-            kept = times(path)
-            unknown = {name(cfg): cfg for cfg in points if name(cfg) not in kept}
-            if unknown:
-                print(f"measuring the step time of {len(unknown)} programs, kept in {path}", flush=True)
-            for key, took in zip(unknown, subprocess_worker.each(step_seconds, list(unknown.values())), strict=True):
-                kept[key] = took
-                files.write_sealed(path, kept)
-    return [kept.get(name(cfg)) for cfg in points]
+    step_times = read_step_times(path)
+    if measure and any(program_key(cfg) not in step_times for cfg in points):
+        with lease.wait_for_lock(folder):
+            step_times = read_step_times(path)
+            new = {program_key(cfg): cfg for cfg in points if program_key(cfg) not in step_times}
+            if new:
+                print(f"measuring the step time of {len(new)} programs, to be saved in {path}", flush=True)
+            measured = subprocess_worker.map_in_subprocess(time_step, list(new.values()))
+            for key, seconds in zip(new, measured, strict=True):
+                step_times[key] = seconds
+                files.write_json_with_digest(path, step_times)
+    return [step_times.get(program_key(cfg)) for cfg in points]
 
 
-def times(path: Path) -> dict[str, float]:
+def read_step_times(path: Path) -> dict[str, float]:
     try:
-        return files.read_sealed(path) or {}
-    except files.Damaged as damaged:
-        raise files.Damaged(f"{damaged}; it decides how long each point is trained: remove it to measure again, for "
-                            "points of other lengths") from None
+        return files.read_json_with_digest(path) or {}
+    except files.DamagedFile as damaged:
+        raise files.DamagedFile(
+            f"{damaged}; it decides how long each point is trained: remove it to measure again, "
+            "for points of other lengths"
+        ) from None
 
 
-def name(cfg: config.Config) -> str:
-    """What a step's time follows from."""
-    alike = program.blank(fields.override(cfg, {"train.steps": 1}))
-    return f"{fields.fingerprint(alike)}-{alike.mask.max_rate:g}"
+def program_key(cfg: config.Config) -> str:
+    """Identifies all that a step's time depends on."""
+    canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1}))
+    return f"{fields.fingerprint(canonical)}-{canonical.mask.max_rate:g}"
 
 
-def step_seconds(cfg: config.Config) -> float:
-    """The median time of a step with its input, on all of this process's devices, by the paths that a run takes."""
-    cfg = kernel_choice.settled(cfg)
+def time_step(cfg: config.Config) -> float:
+    """The median seconds of a step with its input, on all of this process's devices, with the kernels of a run."""
+    cfg = kernel_choice.resolve_kernels(cfg)
     rows = pack.load(cfg)
-    made, knobs = program.build(cfg, rows.about), program.knobs(cfg)
-    state, times = made.run.put_state(jax.device_get(made.initial(knobs))), []
-    batches = loader.train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
-    for _ in range(WARM + TIMED):
+    built, hparams = program.build_program(cfg, rows.about), program.make_train_hparams(cfg)
+    state, times = built.strategy.put_state(jax.device_get(built.init_state(hparams))), []
+    batches = loader.iterate_train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
+    for _ in range(WARMUP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
-        state, new = made.run.train_step(state, made.run.put_batch(next(batches)), knobs)
-        np.asarray(made.run.get_metrics(new)["loss"])
+        state, metrics = built.strategy.train_step(state, built.strategy.put_batch(next(batches)), hparams)
+        np.asarray(built.strategy.get_metrics(metrics)["loss"])
         times.append(time.perf_counter() - start)
-    return statistics.median(times[WARM:])
+    return statistics.median(times[WARMUP_STEPS:])
 
 
-BUDGETS = {"predictions": predictions, "flops": training_flops, "seconds": seconds}
+BUDGETS = {"predictions": count_predictions, "flops": compute_flops, "seconds": measure_seconds}

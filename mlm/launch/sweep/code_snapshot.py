@@ -1,56 +1,67 @@
-"""The project's code as it is now, copied beside a sweep's runs, where what is changed later does not reach it."""
+"""A copy of the project's code next to a sweep's runs, which later changes of the code do not reach."""
+
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import errors, files
-from mlm.train.run import provenance
+from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("mlm", "configs", "experiments")
-SETUP = ("setup.py", "pyproject.toml")  # by which a host without the project installs it
-ELSEWHERE = "elsewhere"  # folder of files of the user's that lie in none of them
+SETUP_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")  # with which a host installs the project
+USER_FOLDER = "user"  # holds the user's files that are in none of the packages
 
 
-class Code(NamedTuple):
-    folder: Path              # named by what it holds, so that a sweep submitted twice shares it
-    files: dict[str, Path]    # by their path in it, where they lie now
+class CodeSnapshot(NamedTuple):
+    """A copy of the code: where it lies, and what is in it."""
+
+    folder: Path  # named by a digest of its content, so that a sweep that is submitted twice shares it
+    files: dict[str, Path]  # where the files are now, by their paths in the folder
 
 
-def code(root: Path, own: tuple[str, ...]) -> Code:
-    """What is to be copied below a sweep's folder: the packages, what installs them, and files of the user's."""
-    found = {str(path.relative_to(ROOT)): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*"))
-             if path.is_file() and not any(part.startswith(".") or part == "__pycache__"
-                                           for part in path.relative_to(ROOT).parts)}
-    found |= {name: ROOT / name for name in SETUP if (ROOT / name).exists()}
-    found |= {within(path): Path(path) for path in own}
-    return Code(Path(files.here(root).absolute(), "code", digest(found)), found)
+def make_snapshot(root: Path, user_files: tuple[str, ...]) -> CodeSnapshot:
+    """What to copy below a sweep's folder: the packages, the files that install them, and the user's files."""
+    sources = {
+        str(path.relative_to(ROOT)): path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+    }
+    sources |= {name: ROOT / name for name in SETUP_FILES if (ROOT / name).exists()}
+    sources |= {path_in_snapshot(path): Path(path) for path in user_files}
+    return CodeSnapshot(Path(files.local_folder(root).absolute(), "code", hash_files(sources)), sources)
 
 
-def within(path: str) -> str:
-    """The path in the copy of a file of the user's, which may lie in one of the packages."""
+def path_in_snapshot(path: str) -> str:
+    """The path in the copy of a user's file, which may be in one of the packages."""
     real = Path(path).resolve()
     if real.is_relative_to(ROOT) and real.relative_to(ROOT).parts[0] in PACKAGES:
         return str(real.relative_to(ROOT))
-    return f"{ELSEWHERE}/{real.name}"
+    return f"{USER_FOLDER}/{real.name}"
 
 
-def digest(found: dict[str, Path]) -> str:
-    told = "".join(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in sorted(found.items()))
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+def hash_files(paths: dict[str, Path]) -> str:
+    text = "".join(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in sorted(paths.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def write(made: Code) -> None:
-    """Copies, once. Raises ConfigError where what was copied before is no longer what its name says."""
-    if made.folder.exists():
-        there = {name: made.folder / name for name in made.files}
-        whole = all(path.is_file() for path in there.values()) and digest(there) == made.folder.name
-        errors.require(whole, "copied code", str(made.folder), "what it was copied as; something changed it: remove it "
-                      "once no job of this sweep runs")
+def write_snapshot(snapshot: CodeSnapshot) -> None:
+    """Copies the files, unless that was done before. Raises ConfigError if the existing copy has changed."""
+    if snapshot.folder.exists():
+        copies = {name: snapshot.folder / name for name in snapshot.files}
+        unchanged = all(path.is_file() for path in copies.values()) and hash_files(copies) == snapshot.folder.name
+        errors.require(
+            unchanged,
+            "copied code",
+            str(snapshot.folder),
+            "an unchanged copy; remove it once no job of this sweep runs",
+        )
         return
-    with files.atomic_folder(made.folder) as aside:
-        for name, path in made.files.items():
-            place = aside / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(path.read_bytes())
-        files.write_json(aside / provenance.COPIED, provenance.source())
+    with files.atomic_folder(snapshot.folder) as temporary:
+        for name, path in snapshot.files.items():
+            copy = temporary / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        files.write_json(temporary / provenance.SNAPSHOT_FILE, provenance.describe_source())

@@ -1,4 +1,5 @@
-"""What of a sweep was submitted to clusters, as its folder on this machine keeps it, and what those say of it now."""
+"""The jobs of a sweep that were submitted to clusters, recorded in its folder, and their current states."""
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -7,66 +8,68 @@ from mlm.base import files, lease
 from mlm.launch.cluster import registry
 
 
-class Sent(NamedTuple):
-    """A job that was written down to be submitted; whether it was, its cluster knows."""
+class SubmittedJob(NamedTuple):
+    """A job that was recorded in order to be submitted; whether it was, its cluster knows."""
 
-    file: str                            # of the job, by which its cluster knows it
-    cluster: str                         # row of CLUSTERS
-    members: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none of the table's job
-    when: str
-    said: str = ""                       # the cluster's word for it
-    cancelled: bool = False              # by `cancel`, whatever became of it then
+    file: str  # the job's file, which identifies it
+    cluster: str  # key of CLUSTERS
+    points: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none for the table's job
+    submitted_at: str
+    cluster_job: str = ""  # the cluster's name for it
+    cancelled: bool = False  # by cancel_jobs, whatever became of it
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """Where a point stands on a cluster."""
 
-    file: Path        # of the job
-    number: int       # of the command
-    said: str         # "queued", "running", or "" where it is in no queue any longer
+    file: Path  # of the job
+    index: int  # of the command
+    state: str  # "queued", "running", or "" if it is no longer in a queue
 
 
-def path(root: Path) -> Path:
-    return files.here(root) / "submitted.json"
+def registry_path(root: Path) -> Path:
+    return files.local_folder(root) / "submitted.json"
 
 
-def alone(root: Path):
-    """A context in which no other process submits or cancels; waits for one that does."""
-    return lease.alone(files.here(root))
+def lock_registry(root: Path):
+    """A context in which no other process submits or cancels; waits for a process that does."""
+    return lease.wait_for_lock(files.local_folder(root))
 
 
-def read(root: Path) -> list[Sent]:
-    """In the order in which they were submitted. Raises Damaged where what is kept is."""
+def read_jobs(root: Path) -> list[SubmittedJob]:
+    """In the order of submission. Raises DamagedFile if the record is damaged."""
     try:
-        kept = files.read_sealed(path(root)) or {"jobs": []}
-    except files.Damaged as damaged:
-        raise files.Damaged(f"{damaged}; it says what is queued: see for yourself, cancel that, and remove it"
-                            ) from None
-    return [Sent(**one | {"members": tuple(map(tuple, one["members"]))}) for one in kept["jobs"]]
+        saved = files.read_json_with_digest(registry_path(root)) or {"jobs": []}
+    except files.DamagedFile as damaged:
+        raise files.DamagedFile(
+            f"{damaged}; it lists the submitted jobs: look at the cluster's queue, cancel the jobs "
+            "there, and remove the file"
+        ) from None
+    return [SubmittedJob(**job | {"points": tuple(map(tuple, job["points"]))}) for job in saved["jobs"]]
 
 
-def write(root: Path, sent: Sequence[Sent]) -> None:
-    files.write_sealed(path(root), {"jobs": [one._asdict() for one in sent]})
+def write_jobs(root: Path, jobs: Sequence[SubmittedJob]) -> None:
+    files.write_json_with_digest(registry_path(root), {"jobs": [job._asdict() for job in jobs]})
 
 
-def asked(sent: Sequence[Sent]) -> dict[str, dict[int, str]]:
-    """What the clusters say now of each job, by its file: its commands that are "queued" or "running"."""
-    found: dict[str, dict[int, str]] = {}
-    for name in dict.fromkeys(one.cluster for one in sent):
-        said = registry.CLUSTERS[name].states([Path(one.file) for one in sent if one.cluster == name])
-        found |= {str(path): states for path, states in said.items()}
-    return found
+def query_states(jobs: Sequence[SubmittedJob]) -> dict[str, dict[int, str]]:
+    """The clusters' current states of each job, by its file: its commands that are "queued" or "running"."""
+    states: dict[str, dict[int, str]] = {}
+    for cluster in dict.fromkeys(job.cluster for job in jobs):
+        found = registry.CLUSTERS[cluster].query_states([Path(job.file) for job in jobs if job.cluster == cluster])
+        states |= {str(path): command_states for path, command_states in found.items()}
+    return states
 
 
-def places(sent: Sequence[Sent], states: dict[str, dict[int, str]]) -> dict[str, Place]:
-    """By the name of a point's folder, where it was submitted last; one that is in a queue counts before others."""
-    found: dict[str, Place] = {}
-    for one in sent:
-        for number, names in enumerate(one.members):
-            said = states.get(one.file, {}).get(number, "")
-            if one.cancelled and not said:
+def find_places(jobs: Sequence[SubmittedJob], states: dict[str, dict[int, str]]) -> dict[str, QueuePlace]:
+    """By the name of a point's folder: the job to which it was submitted last; jobs in a queue take precedence."""
+    places: dict[str, QueuePlace] = {}
+    for job in jobs:
+        for index, names in enumerate(job.points):
+            state = states.get(job.file, {}).get(index, "")
+            if job.cancelled and not state:
                 continue
             for name in names:
-                if said or name not in found or not found[name].said:
-                    found[name] = Place(Path(one.file), number, said)
-    return found
+                if state or name not in places or not places[name].state:
+                    places[name] = QueuePlace(Path(job.file), index, state)
+    return places

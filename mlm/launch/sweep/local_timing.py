@@ -1,7 +1,8 @@
-"""The machine in front of you, measured shortly: its peak, its memory, and steps of each program.
+"""Short measurements of this machine: its peak speed, its memory, and steps of each program.
 
-What touches the devices is done in processes of their own (elsewhere.py).
+Subprocesses do what touches the devices (subprocess_worker.py).
 """
+
 import itertools
 import statistics
 import time
@@ -15,149 +16,159 @@ import numpy as np
 from mlm.base import config, fields, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
-from mlm.launch.cluster.accelerators import Kind
+from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.train.step import parallel, program
+from mlm.training.step import parallel, program
 
-LARGEST = 8192               # of the matrices multiplied for the peak
-WARM, TIMED, TIME = 1, 5, 3  # steps before the clock starts; at most under it, while no more than so many seconds pass
+MAX_MATRIX_SIZE = 8192  # of the matrices that are multiplied to measure the peak
+WARMUP_STEPS = 1
+TIMED_STEPS, TIMED_SECONDS = 5, 3  # whichever comes first ends the measurement of a program
+PROGRAM_TIMEOUT, TOTAL_TIMEOUT = 30, 180  # seconds for the measurement of one program, and of all
+TARGET_STEP_SECONDS = 1.0  # of a batch whose step would take longer, fewer examples are measured
 
 
-PROGRAM, TOTAL = 30, 180  # seconds that a program, and all of them, may take to be measured
-AIM = 1.0                 # seconds a step should take at most; of larger batches some rows are measured
+class MachineSpeed(NamedTuple):
+    """What this machine's devices can do, as measured."""
 
-
-class Machine(NamedTuple):
     name: str
-    devices: int
-    memory: float            # bytes of each device
-    flops: dict[str, float]  # a second of each device, of products of large matrices, by dtype
+    num_devices: int
+    memory: float  # bytes per device
+    flops: dict[str, float]  # per second and device, in products of large matrices, by dtype
 
 
-class Here:
-    """What steps take on this machine: each program's measured once, when it is first asked for.
+class LocalMachine:
+    """Step times on this machine. Each program is measured once, when it is first needed.
 
-    One that does not answer within PROGRAM seconds, or comes after TOTAL, is taken to reach the share of the peak that
-    the median of those measured before it did, or `utilisation`.
+    A program that takes more than PROGRAM_TIMEOUT seconds, or comes after TOTAL_TIMEOUT, is assumed to reach the median
+    utilisation of those measured before, or else `utilisation`.
     """
 
     def __init__(self, dtypes: set[str], utilisation: float):
-        self.process = subprocess_worker.Process()
-        self.machine = self.process.ask(machine, sorted(dtypes))
-        self.utilisation, self.reached = utilisation, []
-        self.kept: dict[config.Config, tuple[float, str]] = {}
-        self.spent = 0.0
+        self.worker = subprocess_worker.SubprocessWorker()
+        self.machine = self.worker.call(measure_machine, sorted(dtypes))
+        self.utilisation, self.measured_utilisations = utilisation, []
+        self.step_times: dict[config.Config, tuple[float, str]] = {}
+        self.seconds_spent = 0.0
 
-    def kind(self) -> Kind:
-        return Kind(max(self.machine.flops.values()), self.machine.memory, self.machine.devices, "measured just now")
+    def accelerator(self) -> Accelerator:
+        return Accelerator(
+            max(self.machine.flops.values()), self.machine.memory, self.machine.num_devices, "measured just now"
+        )
 
-    def step(self, cfg: config.Config, entries: int, flops: float) -> tuple[float, str]:
-        """Seconds of a step of so many FLOPs, and in words how that is known."""
-        alike = program.blank(fields.override(cfg, {"train.steps": 1}))
-        if alike not in self.kept:
-            self.kept[alike] = self.measure(alike, entries, flops)
-        return self.kept[alike]
+    def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
+        """Seconds of a step of so many FLOPs, and a description of how they were found."""
+        canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1}))
+        if canonical not in self.step_times:
+            self.step_times[canonical] = self._measure(canonical, vocab_size, flops)
+        return self.step_times[canonical]
 
-    def measure(self, cfg, entries, flops) -> tuple[float, str]:
-        batch, peak = cfg.train.batch_size, self.machine.flops[cfg.model.dtype] * self.machine.devices
-        likely = flops / (peak * (statistics.median(self.reached) if self.reached else self.utilisation))
-        rows = self.rows(cfg, entries, likely)
-        if not rows or self.spent > TOTAL:
-            return likely, f"{likely:.2g} s by its FLOPs"
-        began = time.monotonic()
+    def _measure(self, cfg, vocab_size, flops) -> tuple[float, str]:
+        batch_size, peak = cfg.train.batch_size, self.machine.flops[cfg.model.dtype] * self.machine.num_devices
+        utilisation = statistics.median(self.measured_utilisations) if self.measured_utilisations else self.utilisation
+        expected = flops / (peak * utilisation)
+        num_examples = self._choose_num_examples(cfg, vocab_size, expected)
+        if not num_examples or self.seconds_spent > TOTAL_TIMEOUT:
+            return expected, f"{expected:.2g} s from its FLOPs"
+        start = time.monotonic()
         try:
-            took = self.process.ask(step_seconds, (cfg, entries, rows), PROGRAM)
-        except subprocess_worker.Ended as ended:
+            measured = self.worker.call(time_step, (cfg, vocab_size, num_examples), PROGRAM_TIMEOUT)
+        except subprocess_worker.WorkerEnded as ended:
             self.close()
-            self.process = subprocess_worker.Process()
-            self.process.ask(machine, [])  # who has just begun is slow to answer
-            return likely, f"{likely:.2g} s by its FLOPs: {ended}"
+            self.worker = subprocess_worker.SubprocessWorker()
+            self.worker.call(measure_machine, [])  # the first call of a new process is slow
+            return expected, f"{expected:.2g} s from its FLOPs: {ended}"
         finally:
-            self.spent += time.monotonic() - began
-        seconds = took * batch / rows
-        self.reached.append(flops / seconds / peak)
-        return seconds, f"{seconds:.2g} s" + (f", by {rows} of {batch} rows" if rows < batch else "")
+            self.seconds_spent += time.monotonic() - start
+        seconds = measured * batch_size / num_examples
+        self.measured_utilisations.append(flops / seconds / peak)
+        return seconds, f"{seconds:.2g} s" + (
+            f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
+        )
 
     def close(self) -> None:
-        self.process.close()
+        self.worker.close()
 
-    def rows(self, cfg, entries, likely) -> int:
-        """How many rows of a batch to measure: all of them, or what takes about AIM seconds and half of the memory; 0
-        where not even one a device does."""
-        batch, devices = cfg.train.batch_size, self.machine.devices
+    def _choose_num_examples(self, cfg, vocab_size, expected) -> int:
+        """How many examples of a batch to measure: all, or those that take about TARGET_STEP_SECONDS and half of the
+        memory; 0 if not even one per device fits.
+        """
+        batch_size, num_devices = cfg.train.batch_size, self.machine.num_devices
 
-        def fits(rows, accumulate):
-            part = {"train.batch_size": rows // devices, "train.grad_accum_steps": accumulate}
-            return plan.estimated(fields.override(cfg, part), entries) < self.machine.memory / 2
+        def fits(num_examples, accum_steps):
+            device_batch = {"train.batch_size": num_examples // num_devices, "train.grad_accum_steps": accum_steps}
+            return plan.estimate_memory(fields.override(cfg, device_batch), vocab_size) < self.machine.memory / 2
 
-        if (
-            likely <= AIM
-            and batch % (devices * cfg.train.grad_accum_steps) == 0
-            and fits(batch, cfg.train.grad_accum_steps)
-        ):
-            return batch
-        rows = min(max(1, int(batch * AIM / likely) // devices), max(1, batch // devices)) * devices
-        while rows and not fits(rows, 1):
-            rows = rows // devices // 2 * devices
-        return rows
-
-
-def machine(dtypes) -> Machine:
-    """All devices of this machine; the first is measured."""
-    return Machine(jax.devices()[0].device_kind, jax.device_count(), float(parallel.device_memory()),
-                   {dtype: peak(dtype) for dtype in dtypes})
+        accum_steps = cfg.train.grad_accum_steps
+        divides = batch_size % (num_devices * accum_steps) == 0
+        if expected <= TARGET_STEP_SECONDS and divides and fits(batch_size, accum_steps):
+            return batch_size
+        num_examples = max(1, int(batch_size * TARGET_STEP_SECONDS / expected) // num_devices)
+        num_examples = min(num_examples, max(1, batch_size // num_devices)) * num_devices
+        while num_examples and not fits(num_examples, 1):
+            num_examples = num_examples // num_devices // 2 * num_devices
+        return num_examples
 
 
-def peak(dtype: str) -> float:
-    """FLOPs a second of one device in the product of two square matrices, the larger until it takes a while."""
+def measure_machine(dtypes) -> MachineSpeed:
+    """Describes all devices of this machine; measures the first."""
+    return MachineSpeed(
+        jax.devices()[0].device_kind,
+        jax.device_count(),
+        float(parallel.device_memory()),
+        {dtype: measure_peak_flops(dtype) for dtype in dtypes},
+    )
+
+
+def measure_peak_flops(dtype: str) -> float:
+    """FLOPs per second of one device in the product of two square matrices, larger ones until it takes 0.05 s."""
     multiply = jax.jit(lambda a: jnp.dot(a, a, preferred_element_type=jnp.float32))
     size, seconds = 512, 0.0
-    while size < LARGEST and seconds < 0.05:
+    while size < MAX_MATRIX_SIZE and seconds < 0.05:
         size *= 2
         matrix = jax.block_until_ready(jnp.ones((size, size), dtype))
         multiply(matrix).block_until_ready()
-        seconds = min(timed(lambda matrix=matrix: multiply(matrix).block_until_ready()) for _ in range(3))
+        seconds = min(time_call(lambda matrix=matrix: multiply(matrix).block_until_ready()) for _ in range(3))
     return 2 * size**3 / seconds
 
 
-def timed(call: Callable) -> float:
+def time_call(function: Callable) -> float:
     start = time.perf_counter()
-    call()
+    function()
     return time.perf_counter() - start
 
 
-def step_seconds(asked: tuple[config.Config, int, int]) -> float:
-    """The median time of a step on all devices; asked: the config, its vocabulary's entries, rows to take in a step.
+def time_step(arguments: tuple[config.Config, int, int]) -> float:  # pyright: ignore[reportReturnType]
+    """The median seconds of a step on all devices; arguments: the config, its vocabulary's size, examples of a step.
 
-    The rows are drawn, not the corpus's, which costs a step nothing else.
+    The examples are random instead of the corpus's, which does not change the time of a step.
     """
-    cfg, entries, rows = asked
-    cfg = fields.override(cfg, {"train.batch_size": rows,
-                                "train.grad_accum_steps": cfg.train.grad_accum_steps if rows == cfg.train.batch_size else 1})
-    about = pack.shape(cfg, entries)
-    made, knobs = program.build(cfg, about), program.knobs(cfg)
-    state = made.run.put_state(jax.device_get(made.initial(knobs)))
-    batch, times, began = made.run.put_batch(drawn(rows, about)), [], 0.0
-    for number in itertools.count():
+    cfg, vocab_size, num_examples = arguments
+    accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
+    cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
+    about = pack.build_dataset_info(cfg, vocab_size)
+    built, hparams = program.build_program(cfg, about), program.make_train_hparams(cfg)
+    state = built.strategy.put_state(jax.device_get(built.init_state(hparams)))
+    batch, times, first_start = built.strategy.put_batch(random_batch(num_examples, about)), [], 0.0
+    for step in itertools.count():
         start = time.perf_counter()
-        state, metrics = made.run.train_step(state, batch, knobs)
-        np.asarray(made.run.get_metrics(metrics)["loss"])
+        state, metrics = built.strategy.train_step(state, batch, hparams)
+        np.asarray(built.strategy.get_metrics(metrics)["loss"])
         now = time.perf_counter()
-        if number < WARM:
-            began = now
+        if step < WARMUP_STEPS:
+            first_start = now
             continue
         times.append(now - start)
-        if len(times) == TIMED or now - began > TIME:
+        if len(times) == TIMED_STEPS or now - first_start > TIMED_SECONDS:
             return statistics.median(times)
 
 
-def drawn(rows: int, about: types.DatasetInfo) -> types.Batch:
-    """A batch of rows that are full, each one segment of words drawn alike."""
-    rng, like = np.random.default_rng(0), types.abstract(rows, about)
-    shape = like.text.ids_BxL.shape
+def random_batch(num_examples: int, about: types.DatasetInfo) -> types.Batch:
+    """A batch of full examples, each one segment of uniformly sampled tokens."""
+    rng, template = np.random.default_rng(0), types.abstract_batch(num_examples, about)
+    shape = template.text.ids_BxL.shape
     ids_BxL = rng.integers(min(NUM_SPECIAL, about.vocab_size - 1), about.vocab_size, shape, np.int32)
     positions_BxL = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy()
     text = types.Tokens(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
-    labels = {name: np.zeros(one.shape, np.int32) for name, one in like.labels.items()}
-    zeros_B = np.zeros(rows, np.int32)
-    return types.Batch(text, labels, np.arange(rows, dtype=np.int32), row_B=zeros_B, epoch_B=zeros_B)
+    labels = {name: np.zeros(label.shape, np.int32) for name, label in template.labels.items()}
+    zeros_B = np.zeros(num_examples, np.int32)
+    return types.Batch(text, labels, np.arange(num_examples, dtype=np.int32), split_index_B=zeros_B, epoch_B=zeros_B)

@@ -1,237 +1,335 @@
 """What a run would cost, without training it or allocating its arrays: parameters, FLOPs, memory, hours on a device.
 
-Nothing here uses an accelerator. Memory is estimated, or what XLA plans for the real step at its real size, on abstract
-inputs, as compiled where the plan is made, for as many devices, simulated: on a CPU that is more than an accelerator
-takes, as its kernels compute bfloat16 in float32.
+Nothing here uses an accelerator. Memory is estimated, or it is what XLA plans for the real step at its real size, on
+abstract inputs, for as many simulated devices, compiled on the machine that makes the plan. A CPU's plan is larger than
+an accelerator's, as its kernels compute bfloat16 in float32.
 """
+
 import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.launch.cluster.accelerators import Kind
+from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
 from mlm.models import lm
-from mlm.report.table import Column, text
-from mlm.train.step import cost, fsdp, program
+from mlm.report.table import Column, format_cell
+from mlm.training.step import cost, fsdp, program
 
-USABLE = 0.9   # of a device's memory: the runtime and the collectives need the rest
-ERROR = 1.25   # by which an estimate of memory may be wrong, either way
+USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
+ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way
 
-COLUMNS = (Column("point", "point"), Column("parameters", "parameters", ",d"), Column("tokens", "tokens", ".3g"),
-           Column("flops", "training FLOPs", ".2e"), Column("whole", "GB a device", ".1f"),
-           Column("remat", "with remat", ".1f"), Column("split", "sharded", ".1f"), Column("both", "both", ".1f"),
-           Column("hours", "hours", ".3g"), Column("moved", "GB moved a step"), Column("step", "a step"),
-           Column("fits", "fits"))
-WAYS = {  # of a step, by the column of what it takes on each device
-    "whole": {"parallel.mode": "jit", "model.remat": False}, "remat": {"parallel.mode": "jit", "model.remat": True},
-    "split": {"parallel.mode": "sharded", "model.remat": False},
-    "both": {"parallel.mode": "sharded", "model.remat": True}}
-AGAIN = 4 / 3    # times the work of a step, at most, where the forward pass is made twice
-SIMULATED = 512  # devices at most
-
-
-class Plan(NamedTuple):
-    """What points are planned for, and how."""
-
-    kind: Kind
-    number: int = 1            # how many of the kind
-    utilisation: float = 0.4   # of their dense peak
-    exact: bool = False        # memory as the compiler plans it, not as estimated
-    mesh: Callable | None = None       # (blank cfg, entries) -> cost.Compiled, for all of them
-    measured: Callable | None = None   # (cfg, entries, FLOPs of a step) -> seconds a step, and how that is known
-
-
-def vocab_size(cfg: config.Config) -> int:
-    """The entries of a run's vocabulary; where the corpus decides, the vocabulary is learnt to count them."""
-    return cfg.tokenizer.vocab_size or pack.vocabulary(cfg, corpus.fingerprint(cfg.data)).vocab_size
+COLUMNS = (
+    Column("point", "point"),
+    Column("parameters", "parameters", ",d"),
+    Column("tokens", "tokens", ".3g"),
+    Column("flops", "training FLOPs", ".2e"),
+    Column("memory_plain", "GB per device", ".1f"),
+    Column("memory_remat", "with remat", ".1f"),
+    Column("memory_fsdp", "with FSDP", ".1f"),
+    Column("memory_fsdp_remat", "with both", ".1f"),
+    Column("hours", "hours", ".3g"),
+    Column("communicated", "GB communicated per step"),
+    Column("step", "time per step"),
+    Column("fits", "fits"),
+)
+STEP_VARIANTS = {  # by the column of their memory on each device
+    "memory_plain": {"parallel.mode": "data_parallel", "model.remat": False},
+    "memory_remat": {"parallel.mode": "data_parallel", "model.remat": True},
+    "memory_fsdp": {"parallel.mode": "fsdp", "model.remat": False},
+    "memory_fsdp_remat": {"parallel.mode": "fsdp", "model.remat": True},
+}
+REMAT_WORK = 4 / 3  # a step's work at most, relative to one that does not compute the forward pass twice
+MAX_SIMULATED_DEVICES = 512
 
 
-def rows(points: dict[str, config.Config], plan: Plan) -> Iterator[dict]:
-    """A row for each of the points, by name, as soon as it is known, and at last their sum. What cannot be planned of a
-    point is said in its row."""
-    total = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
+class PlanOptions(NamedTuple):
+    """The devices for which points are planned, and the method."""
+
+    accelerator: Accelerator
+    count: int = 1  # of the accelerator
+    utilisation: float = 0.4  # of the dense peak
+    exact: bool = False  # take memory from the compiler's plan instead of an estimate
+    compile_mesh: Callable[[config.Config, int], cost.StepCost] | None = None
+    # (canonical config, vocabulary size) -> cost on all devices
+    measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
+    # (config, vocabulary size, FLOPs of a step) -> seconds per step, and a description of how they were found
+
+
+def find_vocab_size(cfg: config.Config) -> int:
+    """The size of a run's vocabulary; if the corpus decides it, the vocabulary is trained to count its entries."""
+    return cfg.tokenizer.vocab_size or pack.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data)).vocab_size
+
+
+def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
+    """A row for each of the points, by name, as soon as it is known, and last their sum. The row of a point that cannot
+    be planned says why.
+    """
+    totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
+    num_devices = options.count * options.accelerator.num_chips
     with contextlib.ExitStack() as stack:
-        if plan.exact and 1 < plan.number * plan.kind.chips <= SIMULATED:
-            plan = plan._replace(mesh=stack.enter_context(simulated(plan.number * plan.kind.chips)))
+        if options.exact and 1 < num_devices <= MAX_SIMULATED_DEVICES:
+            options = options._replace(compile_mesh=stack.enter_context(simulate_devices(num_devices)))
+        row: dict[str, Any]
         for name, cfg in points.items():
             try:
-                row = point(name, cfg, plan)
-            except (errors.ConfigError, subprocess_worker.Ended) as error:
+                row = plan_point(name, cfg, options)
+            except (errors.ConfigError, subprocess_worker.WorkerEnded) as error:
                 row = {"point": name, "fits": f"cannot be planned: {error}"}
-            total = {key: total[key] + (row.get(key) or 0) for key in total}
+            totals = {key: totals[key] + (row.get(key) or 0) for key in totals}
             yield row
-    yield {"point": f"{len(points)} points", **total}
+    yield {"point": f"{len(points)} points", **totals}
 
 
 @contextlib.contextmanager
-def simulated(devices: int):
-    """cost.compiled for so many devices, in a process that has them of this machine's CPU; it allocates no arrays."""
-    with contextlib.closing(subprocess_worker.Process("cpu")) as process:
-        process.ask(simulate, devices)
-        yield functools.cache(lambda cfg, entries: process.ask(compiled, (cfg, entries)))
+def simulate_devices(num_devices: int):
+    """cost.compile_step for so many devices, in a subprocess that simulates them on the CPU; it allocates no arrays."""
+    with contextlib.closing(subprocess_worker.SubprocessWorker("cpu")) as worker:
+        worker.call(set_device_count, num_devices)
+        yield functools.cache(lambda cfg, vocab_size: worker.call(compile_step, (cfg, vocab_size)))
 
 
-def simulate(devices: int) -> None:
-    """Makes so many devices of this process's CPU, which it has not used yet."""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+def set_device_count(num_devices: int) -> None:
+    """Splits this process's CPU, before its first use, into so many devices."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
 
 
-def compiled(asked: tuple[config.Config, int]) -> cost.Compiled:
-    return cost.compiled(*asked)
+def compile_step(arguments: tuple[config.Config, int]) -> cost.StepCost:
+    return cost.compile_step(*arguments)
 
 
-def lines(points: dict[str, config.Config], plan: Plan) -> Iterator[str]:
-    """The plan as the lines of a Markdown table, each as soon as it is known."""
-    several = plan.number * plan.kind.chips > 1
-    shown = {"split": several, "both": several, "moved": several and plan.exact, "step": plan.measured}
+def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
+    """The plan as lines of a Markdown table, each as soon as it is known."""
+    several = options.count * options.accelerator.num_chips > 1
+    shown = {
+        "memory_fsdp": several,
+        "memory_fsdp_remat": several,
+        "communicated": several and options.exact,
+        "step": options.measure_step,
+    }
     columns = [column for column in COLUMNS if shown.get(column.name, True)]
     widths = [max(len(column.title), 12) for column in columns]
     widths[0] = max(map(len, (*points, f"{len(points)} points")))
 
-    def line(cells):
-        each = (cell.rjust(width) if column.form else cell.ljust(width)
-                for cell, width, column in zip(cells, widths, columns, strict=True))
-        return f"| {' | '.join(each)} |"
+    def format_line(cells):
+        padded = (
+            cell.rjust(width) if column.format else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        )
+        return f"| {' | '.join(padded)} |"
 
-    yield line([column.title for column in columns])
+    yield format_line([column.title for column in columns])
     yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    for row in rows(points, plan):
-        yield line([text(row.get(column.name), column.form) for column in columns])
+    for row in plan_points(points, options):
+        yield format_line([format_cell(row.get(column.name), column.format) for column in columns])
 
 
-def point(name: str, cfg: config.Config, plan: Plan) -> dict:
-    """A row of the plan. Tokens count padding, too; train.steps = 0 are steps that are not known."""
-    entries = vocab_size(cfg)
-    devices = plan.number * plan.kind.chips
-    flops = cost.per_step(cfg, entries)
-    steps, batch = cfg.train.steps or None, cfg.train.batch_size
-    seconds, how = flops and flops * (AGAIN if cfg.model.remat else 1) / (
-        plan.kind.flops * plan.utilisation * devices), ""
-    if plan.measured:
-        seconds, how = plan.measured(cfg, entries, flops)
-    row = {"point": name, **lm.count(cost.abstract(program.blank(cfg), entries).params["model"]),
-           "tokens": steps and float(steps * batch * cfg.pack.seq_len), "flops": flops and steps and flops * steps,
-           "hours": seconds and steps and seconds * steps / 3600, "step": how}
-    if batch % (devices * cfg.train.grad_accum_steps):
-        return row | {"fits": f"no: batch_size = {batch} does not divide by {devices} devices"
-                              f" x accumulate = {cfg.train.grad_accum_steps}"}
+def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
+    """A row of the plan. Tokens include padding; train.steps = 0 means an unknown number of steps."""
+    vocab_size = find_vocab_size(cfg)
+    num_devices = options.count * options.accelerator.num_chips
+    flops = cost.count_step_flops(cfg, vocab_size)
+    steps, batch_size = cfg.train.steps or None, cfg.train.batch_size
+    seconds, description = (
+        flops
+        and flops
+        * (REMAT_WORK if cfg.model.remat else 1)
+        / (options.accelerator.flops * options.utilisation * num_devices),
+        "",
+    )
+    if options.measure_step:
+        seconds, description = options.measure_step(cfg, vocab_size, flops)
+    abstract_state = cost.make_abstract_state(program.canonicalize_config(cfg), vocab_size)
+    row = {
+        "point": name,
+        **lm.count_parameters(abstract_state.params["model"]),
+        "tokens": steps and float(steps * batch_size * cfg.pack.seq_len),
+        "flops": flops and steps and flops * steps,
+        "hours": seconds and steps and seconds * steps / 3600,
+        "step": description,
+    }
+    if batch_size % (num_devices * cfg.train.grad_accum_steps):
+        return row | {
+            "fits": f"no: train.batch_size = {batch_size} is not divisible by {num_devices} devices"
+            f" x train.grad_accum_steps = {cfg.train.grad_accum_steps}"
+        }
 
-    def step(way, accumulate=cfg.train.grad_accum_steps):
-        changes = WAYS[way] | {"train.steps": 1, "train.grad_accum_steps": accumulate}
-        if plan.mesh:
-            return plan.mesh(program.blank(fields.override(cfg, changes)), entries)
-        own = program.blank(fields.override(cfg, changes | {"train.batch_size": batch // devices}))
-        memory = cost.memory(own, entries) if exact(way) else estimated(own, entries, devices)
-        return cost.Compiled(memory, {})
+    def compute_cost(variant, accum_steps=cfg.train.grad_accum_steps):
+        changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
+        if options.compile_mesh:
+            return options.compile_mesh(program.canonicalize_config(fields.override(cfg, changes)), vocab_size)
+        local = program.canonicalize_config(
+            fields.override(cfg, changes | {"train.batch_size": batch_size // num_devices})
+        )
+        memory = (
+            cost.measure_step_memory(local, vocab_size)
+            if is_exact(variant)
+            else estimate_memory(local, vocab_size, num_devices)
+        )
+        return cost.StepCost(memory, {})
 
-    def exact(way):  # without a mesh, one device is compiled for
-        return plan.exact and (plan.mesh or devices == 1 or WAYS[way]["parallel.mode"] == "jit")
+    def is_exact(variant):  # without a mesh, one device is compiled for
+        return options.exact and (
+            options.compile_mesh or num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
+        )
 
-    said = {"parallel.mode": "sharded" if cfg.parallel.mode == "sharded" and devices > 1 else "jit",
-            "model.remat": cfg.model.remat}
-    own = next(way for way, changes in WAYS.items() if changes == said)
-    found = {way: step(way) for way, changes in WAYS.items() if devices > 1 or changes["parallel.mode"] == "jit"}
-    now, room, error = found[own].memory, plan.kind.memory * USABLE, 1.0 if exact(own) else ERROR
-    row |= {way: one.memory / 1e9 for way, one in found.items()} | {
-        "memory": now / 1e9,
-        "moved": ", ".join(f"{kind} {number / 1e9:.3g}" for kind, number in found[own].moved.items() if number)}
-    if now * error <= room:
+    def error_factor(variant):
+        return 1.0 if is_exact(variant) else ESTIMATE_ERROR
+
+    settings = {
+        "parallel.mode": "fsdp" if cfg.parallel.mode == "fsdp" and num_devices > 1 else "data_parallel",
+        "model.remat": cfg.model.remat,
+    }
+    chosen = next(variant for variant, changes in STEP_VARIANTS.items() if changes == settings)
+    costs = {
+        variant: compute_cost(variant)
+        for variant, changes in STEP_VARIANTS.items()
+        if num_devices > 1 or changes["parallel.mode"] == "data_parallel"
+    }
+    memory, limit, factor = costs[chosen].memory, options.accelerator.memory * USABLE_MEMORY, error_factor(chosen)
+    row |= {variant: step_cost.memory / 1e9 for variant, step_cost in costs.items()} | {
+        "memory": memory / 1e9,
+        "communicated": ", ".join(
+            f"{collective} {size / 1e9:.3g}" for collective, size in costs[chosen].collective_bytes.items() if size
+        ),
+    }
+    if memory * factor <= limit:
         return row | {"fits": "yes"}
-    if now <= room * error and not exact(own):
+    if memory <= limit * factor and not is_exact(chosen):
         return row | {"fits": "perhaps: --exact compiles it to know"}
-    memory = {way: one.memory * (1.0 if exact(way) else ERROR) for way, one in found.items()}
-    return row | {"fits": _remedy(cfg, batch // devices, own, memory, room, plan.number,
-                                  lambda *asked: step(*asked).memory * (1.0 if exact(asked[0]) else ERROR))}
+    max_memory = {variant: step_cost.memory * error_factor(variant) for variant, step_cost in costs.items()}
+    return row | {
+        "fits": _suggest_remedy(
+            cfg,
+            batch_size // num_devices,
+            chosen,
+            max_memory,
+            limit,
+            options.count,
+            lambda variant, accum_steps: compute_cost(variant, accum_steps).memory * error_factor(variant),
+        )
+    }
 
 
 @functools.cache
-def estimated(cfg: config.Config, entries: int, devices: int = 1) -> float:
-    """Bytes on one of the devices, of a step of a blank config with cfg.train.batch_size rows there; compiles nothing.
+def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -> float:
+    """Bytes on one of the devices, of a step of a canonical config with cfg.train.batch_size examples there.
 
-    The state, a gradient (two where parts are added up), what the forward pass keeps for the backward pass, and once
-    more the largest of that, or a layer that is computed again; where the state is split, a device's part of it, and
-    the whole gradient of what stands outside the layers. Within ERROR of what the compiler plans in float32, for steps
-    that take gigabytes; a third too little where recurrent layers are computed again.
+    Compiles nothing. The sum of: the state; a gradient (two with gradient accumulation); what the forward pass saves
+    for the backward pass; once more the largest array of that, or a rematerialized layer; with FSDP a device's share of
+    the state, and the whole gradient of parameters outside the layers. Within ESTIMATE_ERROR of the compiler's plan in
+    float32, for steps that take gigabytes; a third too little for rematerialized recurrent layers.
     """
-    state, split = cost.abstract(cfg, entries), devices if cfg.parallel.mode == "sharded" else 1
-    own, objective = fsdp.parts(state, split), program.parts(cfg, pack.shape(cfg, entries))[1]
-    parts = cfg.train.grad_accum_steps * objective.views
-    kept = keeps(cfg, entries, split)
-    largest = max(kept)
+    state = cost.make_abstract_state(cfg, vocab_size)
+    num_shards = num_devices if cfg.parallel.mode == "fsdp" else 1
+    local = fsdp.compute_shard_shapes(state, num_shards)
+    objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))[1]
+    num_parts = cfg.train.grad_accum_steps * objective.masks_per_example
+    residuals = list_residual_bytes(cfg, vocab_size, num_shards)
+    largest = max(residuals)
     if cfg.model.remat:
-        every = keeps(fields.override(cfg, {"model.remat": False}), entries, split)
-        largest = max(largest, (sum(every) - sum(kept)) / cfg.model.num_layers)
-    gradient = sum(map(size, jax.tree.leaves(own.params)))
-    outside = sum(size(x) for path, x in jax.tree_util.tree_leaves_with_path(state.params) if not fsdp.stacked(path))
-    return (sum(map(size, jax.tree.leaves(own))) + gradient * (1 + (parts > 1)) + sum(kept) + largest
-            + (outside if split > 1 else 0))
+        without_remat = list_residual_bytes(fields.override(cfg, {"model.remat": False}), vocab_size, num_shards)
+        largest = max(largest, (sum(without_remat) - sum(residuals)) / cfg.model.num_layers)
+    gradient = sum(map(count_bytes, jax.tree.leaves(local.params)))
+    outside_layers = sum(
+        count_bytes(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
+        if not fsdp.is_stacked(path)
+    )
+    return (
+        sum(map(count_bytes, jax.tree.leaves(local)))
+        + gradient * (1 + (num_parts > 1))
+        + sum(residuals)
+        + largest
+        + (outside_layers if num_shards > 1 else 0)
+    )
 
 
 @functools.cache
-def keeps(cfg: config.Config, entries: int, split: int) -> list[int]:
-    """Bytes of each array that the forward pass of a part of a step keeps on a device for the backward pass."""
+def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
+    """Bytes of each array that a part of a step's forward pass saves on a device for the backward pass."""
     cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.fused_kernels": False})
-    about = pack.shape(cfg, entries)
-    model, objective = program.parts(cfg, about)
-    params, knobs = cost.abstract(cfg, entries).params, program.knobs(cfg)
-    rows = cfg.train.batch_size // cfg.train.grad_accum_steps
+    about = pack.build_dataset_info(cfg, vocab_size)
+    model, objective = program.build_model_and_objective(cfg, about)
+    params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)
+    num_examples = cfg.train.batch_size // cfg.train.grad_accum_steps
 
-    def backward(whole, params, batch, key_B):
+    def backward(gather, params, batch, key_B):
         def loss(params):
-            losses = objective.loss(whole(params), model, batch, key_B, knobs, train=True)
+            losses = objective.loss(gather(params), model, batch, key_B, hparams, train=True)
             return sum(x_B.sum() for x_B in losses.loss_B.values())
 
         return jax.vjp(loss, params)[1]
 
-    key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    _, found = jax.make_jaxpr(fsdp.reading(backward, params, split), axis_env=[("data", split)], return_shape=True)(
-        fsdp.parts(params, split), types.abstract(rows, about), key_B)
-    return [size(leaf) for leaf in jax.tree.leaves(found)]
+    key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_examples))
+    bound = fsdp.bind_gather_params(backward, params, num_shards)
+    _, residuals = jax.make_jaxpr(bound, axis_env=[("data", num_shards)], return_shape=True)(
+        fsdp.compute_shard_shapes(params, num_shards), types.abstract_batch(num_examples, about), key_B
+    )
+    return [count_bytes(leaf) for leaf in jax.tree.leaves(residuals)]
 
 
-def size(array) -> int:
+def count_bytes(array) -> int:
     return array.size * array.dtype.itemsize
 
 
-def _remedy(cfg, rows, own, found, room, number, memory) -> str:
-    """What would make a step of `rows` a device fit: other ways to make it, or parts of a size that is then confirmed.
+def _suggest_remedy(cfg, num_examples, chosen, max_memory, limit, count, compute_memory) -> str:
+    """What would make a step of `num_examples` per device fit: another variant, or gradient accumulation.
 
-    found: by the way, what it takes as it is, at most; memory: (way, parts) -> the same of as many parts.
+    Args:
+        chosen: the config's own variant.
+        max_memory: bytes of each variant, at most.
+        count: of the accelerator.
+        compute_memory: (variant, accum_steps) -> bytes, at most.
     """
-    def more(way):
-        changed = [name for name, value in WAYS[way].items() if value != WAYS[own][name]]
-        return " and ".join("model.remat" if name == "model.remat" else "parallel.mode=sharded" for name in changed)
 
-    others = [way for way in found if way != own and all(
-        value == WAYS[own][name] or value in (True, "sharded") for name, value in WAYS[way].items())]
-    said = [f"{more(way)} would ({found[way] / 1e9:.1f} GB)" for way in others if found[way] <= room]
-    for way in (own, *(() if said else reversed(others))):
-        accumulate, needs = _parts(cfg, rows, found[way], room, functools.partial(memory, way))
-        if accumulate:
-            said.append(f"train.grad_accum_steps = {accumulate}{f' beside {more(way)}' if way != own else ''} would "
-                        f"({needs / 1e9:.1f} GB)")
-            said += [f"--devices={-(-number * accumulate // cfg.train.grad_accum_steps)}"] if way == own else []
+    def describe_changes(variant):
+        changed = [name for name, value in STEP_VARIANTS[variant].items() if value != STEP_VARIANTS[chosen][name]]
+        return " and ".join("model.remat" if name == "model.remat" else "parallel.mode=fsdp" for name in changed)
+
+    others = [
+        variant
+        for variant in max_memory
+        if variant != chosen
+        and all(
+            value == STEP_VARIANTS[chosen][name] or value in (True, "fsdp")
+            for name, value in STEP_VARIANTS[variant].items()
+        )
+    ]
+    remedies = [
+        f"{describe_changes(variant)} would ({max_memory[variant] / 1e9:.1f} GB)"
+        for variant in others
+        if max_memory[variant] <= limit
+    ]
+    for variant in (chosen, *(() if remedies else reversed(others))):
+        accum_steps, memory = _find_accum_steps(
+            cfg, num_examples, max_memory[variant], limit, functools.partial(compute_memory, variant)
+        )
+        if accum_steps:
+            addition = f" with {describe_changes(variant)}" if variant != chosen else ""
+            remedies.append(f"train.grad_accum_steps = {accum_steps}{addition} would ({memory / 1e9:.1f} GB)")
+            if variant == chosen:
+                remedies.append(f"--devices={-(-count * accum_steps // cfg.train.grad_accum_steps)}")
             break
-    if said:
-        return f"no: {', or '.join(said)}"
-    return f"no, nor with one row at a time ({needs / 1e9:.1f} GB): a smaller model or a device with more memory"
+    if remedies:
+        return f"no: {', or '.join(remedies)}"
+    return f"no, nor with one example at a time ({memory / 1e9:.1f} GB): a smaller model or a device with more memory"
 
 
-def _parts(cfg, rows, now, room, memory) -> tuple[int, float]:
-    """The fewest parts in which `rows` fit, 0 for none, and what they then take."""
-    needs = now
-    for accumulate in range(cfg.train.grad_accum_steps + 1, rows + 1):
-        share = cfg.train.grad_accum_steps / accumulate
-        if rows % accumulate or (now * share > room and accumulate < rows):  # less than this share it cannot take
+def _find_accum_steps(cfg, num_examples, memory, limit, compute_memory) -> tuple[int, float]:
+    """The smallest number of accumulation steps with which `num_examples` fit, 0 for none, and the memory then."""
+    needed = memory
+    for accum_steps in range(cfg.train.grad_accum_steps + 1, num_examples + 1):
+        min_share = cfg.train.grad_accum_steps / accum_steps  # of the memory, which cannot fall below it
+        if num_examples % accum_steps or (memory * min_share > limit and accum_steps < num_examples):
             continue
-        needs = memory(accumulate)
-        if needs <= room:
-            return accumulate, needs
-    return 0, needs
+        needed = compute_memory(accum_steps)
+        if needed <= limit:
+            return accum_steps, needed
+    return 0, needed

@@ -1,4 +1,5 @@
-"""Trains the points of a sweep that are not done: gives them to worker processes, and outlives what befalls those."""
+"""Trains the points of a sweep that are not done, in worker processes; it survives whatever happens to those."""
+
 import contextlib
 import multiprocessing
 import os
@@ -10,189 +11,199 @@ from pathlib import Path
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
-from mlm.launch.sweep.subprocess_worker import CannotStart, apart
-from mlm.launch.sweep.sweep_state import Overview, state
-from mlm.train.run import directory
-from mlm.train.step import program
+from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
+from mlm.launch.sweep.sweep_state import SweepDisplay, read_state
+from mlm.training.run import directory
+from mlm.training.step import program
 
-MOST = 16      # points side by side
-BUSY = 1e12    # FLOPs a step from which one model is thought to keep an accelerator busy; to be measured on one
+MAX_VMAP_RUNS = 16  # points that are vmapped together
+SATURATING_FLOPS = 1e12  # of a step: from here one model is assumed to keep an accelerator busy (not yet measured)
 
 
-def side_by_side(platform: str, cfg: config.Config) -> tuple[int, str]:
-    """How many points of one program to train as one population on a kind of device, and why: what alone chooses.
+def choose_vmap_runs(platform: str, cfg: config.Config) -> tuple[int, str]:
+    """How many points of one program to vmap together on a kind of device, and why. Only these arguments decide.
 
-    platform: as JAX names it, "cpu" or an accelerator. FLOPs are taken as six for each token and each weight of a
-    Transformer of the same depth and width.
+    platform: JAX's name, "cpu" or an accelerator. A step's FLOPs are estimated as six for each token and each weight of
+    a Transformer of the same depth and width.
     """
     if platform == "cpu":
-        return 1, "a CPU is busy with one (16 one after the other took 43 s, side by side 57 s)"
-    if cfg.parallel.mode != "jit":
+        return 1, "one keeps a CPU busy (16 took 43 s one after the other, 57 s vmapped)"
+    if cfg.parallel.mode != "data_parallel":
         return 1, f"config.parallel.mode is {cfg.parallel.mode}"
     flops = 6 * 12 * cfg.model.num_layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.seq_len
-    return max(1, min(MOST, int(BUSY / flops))), f"a step takes about {flops:.0e} FLOPs of {BUSY:.0e} at a time"
+    count = max(1, min(MAX_VMAP_RUNS, int(SATURATING_FLOPS / flops)))
+    return count, f"a step takes about {flops:.0e} FLOPs of {SATURATING_FLOPS:.0e} at a time"
 
 
-class Worker:
+class WorkerProcess:
     """A worker process as its runner sees it."""
 
     def __init__(self, points: Sequence[config.Config], cpus: Sequence[int], log: Path):
         context = multiprocessing.get_context("spawn")
         self.cpus, self.log = cpus, log
-        self.platform = None                    # of its devices; None until it is ready
-        self.given: list[config.Config] = []    # what it is at
-        self.warm = None                        # the program that it compiled last
-        self.orders, theirs = context.Pipe()
-        self.process = context.Process(target=worker.main, args=(theirs, points, cpus, log))
-        with apart():
+        self.platform: str | None = None  # of its devices; None until it is ready
+        self.assigned: list[config.Config] = []  # the points that it trains
+        self.last_program: config.Config | None = None  # the program that it compiled last
+        self.pipe, worker_end = context.Pipe()
+        self.process = context.Process(target=worker.run_worker, args=(worker_end, points, cpus, log))
+        with block_interrupt():
             self.process.start()
-        theirs.close()
+        worker_end.close()
 
 
-class Runner:
-    """One call of `run`: which points wait, which worker is at which, and what failed."""
+class SweepRunner:
+    """One call of `mlm sweep run`: which points wait, which worker trains which, and what failed."""
 
-    def __init__(self, root: Path, points: Sequence[config.Config], *, workers: int, together: int):
-        self.root, self.points, self.together = root, points, together
-        self.programs = {cfg.workdir: program.blank(cfg) for cfg in points}
-        states = [state(cfg) for cfg in points]
-        self.waiting = [cfg for cfg, at in zip(points, states, strict=True) if at.name != "done"]
-        self.damaged = [at.error for at in states if at.name == "damaged"]
-        self.failed: dict[str, str] = {}
-        self.told: set[config.Config] = set()   # programs of which was said how their points are trained
+    def __init__(self, root: Path, points: Sequence[config.Config], *, num_workers: int, vmap_runs: int):
+        self.root, self.points, self.vmap_runs = root, points, vmap_runs
+        self.programs = {cfg.workdir: program.canonicalize_config(cfg) for cfg in points}
+        states = [read_state(cfg) for cfg in points]
+        self.waiting = [cfg for cfg, state in zip(points, states, strict=True) if state.name != "done"]
+        self.damage = [state.error for state in states if state.name == "damaged"]
+        self.failures: dict[str, str] = {}  # errors by workdir
+        self.announced_programs: set[config.Config] = set()
         self.signal = None
-        self.team: list[Worker] = []
-        self.started = 0
-        count = min(workers, len(self.waiting))
-        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
-        self.free = [cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count)]  # cores of workers not at work
+        self.workers: list[WorkerProcess] = []
+        self.num_started = 0
+        count = min(num_workers, len(self.waiting))
+        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+        self.free_cpus: list[Sequence[int]] = [
+            cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count)
+        ]  # of workers not started
 
-    def run(self, view: Overview) -> None:
-        """Returns when every point is done, here or by another runner, or failed, or once asked to stop.
+    def run(self, display: SweepDisplay) -> None:
+        """Returns when every point is done, here or by another runner, or has failed, or after a signal.
 
-        A point that another runner is at is waited for. Raises ConfigError for what no worker could train, CannotStart
-        where workers cannot. SIGTERM and SIGINT are passed to the workers, which save: see `signal` after it.
+        It waits for points that another runner trains. It passes SIGTERM and SIGINT to the workers, which save;
+        `signal` then holds the signal.
+
+        Raises:
+            ConfigError: no worker could train a point.
+            CannotStart: workers do not start.
         """
-        before = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            for fault in self.damaged:
-                view.say(fault)
-            while self.signal is None and (self.waiting or any(member.given for member in self.team)):
-                self.staff()
-                self.assign(view)
-                self.listen(view)
-                view.show(self.at_work())
+            for line in self.damage:
+                display.print_line(line)
+            while self.signal is None and (self.waiting or any(member.assigned for member in self.workers)):
+                self.start_workers()
+                self.assign_points(display)
+                self.read_answers()
+                display.update(self.training_workdirs())
         except BaseException:
             self.stop(signal.SIGTERM, None)
             raise
         finally:
-            for member in self.team:
-                member.orders.close()
-            for member in self.team:
+            for member in self.workers:
+                member.pipe.close()
+            for member in self.workers:
                 member.process.join()
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
-            view.show((), last=True)
+            display.update((), last=True)
 
     def stop(self, number, frame) -> None:
         self.signal = number
-        for member in self.team:
-            if member.process.is_alive():
+        for member in self.workers:
+            if member.process.pid is not None and member.process.is_alive():
                 os.kill(member.process.pid, signal.SIGTERM)
 
-    def at_work(self) -> set[str]:
-        return {cfg.workdir for member in self.team for cfg in member.given}
+    def training_workdirs(self) -> set[str]:
+        return {cfg.workdir for member in self.workers for cfg in member.assigned}
 
-    def staff(self) -> None:
-        """Starts workers in the places that are free, as long as there are points for them."""
-        while self.free and sum(not member.given for member in self.team) < len(self.waiting):
-            log = files.here(self.root) / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.started}.log"
+    def start_workers(self) -> None:
+        """Starts workers on free cores, as long as there are points for them."""
+        while self.free_cpus and sum(not member.assigned for member in self.workers) < len(self.waiting):
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.num_started}.log"
+            log = files.local_folder(self.root) / "logs" / name
             try:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 log.touch()
             except OSError as error:
                 raise CannotStart(f"a worker cannot write its log: {error.strerror}: {error.filename}") from None
-            self.team.append(Worker(self.points, self.free.pop(0), log))
-            self.started += 1
+            self.workers.append(WorkerProcess(self.points, self.free_cpus.pop(0), log))
+            self.num_started += 1
 
-    def assign(self, view: Overview) -> None:
-        for member in self.team:
-            if member.platform is None or member.given:
+    def assign_points(self, display: SweepDisplay) -> None:
+        for member in self.workers:
+            if member.platform is None or member.assigned:
                 continue
-            self.waiting = [cfg for cfg in self.waiting if state(cfg).name != "done"]
-            open_ = [cfg for cfg in self.waiting if not directory.held(cfg)]
-            if not open_:
+            self.waiting = [cfg for cfg in self.waiting if read_state(cfg).name != "done"]
+            available = [cfg for cfg in self.waiting if not directory.is_held(cfg)]
+            if not available:
                 return
-            others = {other.warm for other in self.team if other is not member}
-            group = self.choose(open_, member.warm, others)
-            made = self.programs[group[0].workdir]
-            count, why = side_by_side(member.platform, group[0])
-            if self.together and group[0].parallel.mode != "sharded":
-                count, why = self.together, "--together"
-            if made not in self.told and len(group) > 1:
-                self.told.add(made)
-                how = "one after the other" if count == 1 else f"side by side, up to {count}"
-                view.say(f"{len(group)} points share a program, trained {how}: {why}")
-            member.given, member.warm = group[:count], made
-            self.waiting = [cfg for cfg in self.waiting if cfg not in member.given]
-            for cfg in member.given:
+            others = {other.last_program for other in self.workers if other is not member}
+            group = self.choose_points(available, member.last_program, others)
+            group_program = self.programs[group[0].workdir]
+            count, reason = choose_vmap_runs(member.platform, group[0])
+            if self.vmap_runs and group[0].parallel.mode != "fsdp":
+                count, reason = self.vmap_runs, "--vmap_runs"
+            if group_program not in self.announced_programs and len(group) > 1:
+                self.announced_programs.add(group_program)
+                how = "one after the other" if count == 1 else f"vmapped, up to {count} together"
+                display.print_line(f"{len(group)} points share a program, trained {how}: {reason}")
+            member.assigned, member.last_program = group[:count], group_program
+            self.waiting = [cfg for cfg in self.waiting if cfg not in member.assigned]
+            for cfg in member.assigned:
                 with contextlib.suppress(OSError):
-                    directory.failure(cfg.workdir).unlink()
-            with contextlib.suppress(BrokenPipeError):  # one that has just ended is buried with what it was given
-                member.orders.send(member.given)
+                    directory.error_file(cfg.workdir).unlink()
+            with contextlib.suppress(BrokenPipeError):  # remove_worker handles a worker that has just ended
+                member.pipe.send(member.assigned)
 
-    def choose(self, open_: Sequence[config.Config], warm, others) -> list[config.Config]:
-        """The points of the program to go on with: the one compiled last, else one that no other worker is at, the
-        first in order; else that with most points left.
+    def choose_points(self, available: Sequence[config.Config], last_program, other_programs) -> list[config.Config]:
+        """The points of the program to continue with.
+
+        That is the program compiled last, else the first that no other worker uses, else that with most points left.
         """
         groups = {}
-        for cfg in open_:
+        for cfg in available:
             groups.setdefault(self.programs[cfg.workdir], []).append(cfg)
-        if warm in groups:
-            return groups[warm]
-        new = [group for made, group in groups.items() if made not in others]
-        return new[0] if new else max(groups.values(), key=len)
+        if last_program in groups:
+            return groups[last_program]
+        unused = [group for group_program, group in groups.items() if group_program not in other_programs]
+        return unused[0] if unused else max(groups.values(), key=len)
 
-    def listen(self, view: Overview) -> None:
-        """Waits a little for what workers say, and for their end."""
-        heard = connection.wait([member.orders for member in self.team], timeout=0.5)
-        for member in [member for member in self.team if member.orders in heard]:
+    def read_answers(self) -> None:
+        """Waits a moment for answers of workers, and for their end."""
+        readable = connection.wait([member.pipe for member in self.workers], timeout=0.5)
+        for member in [member for member in self.workers if member.pipe in readable]:
             try:
-                word, said = member.orders.recv()
+                kind, value = member.pipe.recv()
             except (EOFError, ConnectionResetError):
-                self.bury(member)
+                self.remove_worker(member)
                 continue
-            if word == "refused":
-                raise errors.ConfigError(said)
-            if word == "ready":
-                member.platform = said
+            if kind == "refused":
+                raise errors.ConfigError(value)
+            if kind == "ready":
+                member.platform = value
                 continue
-            given, member.given = member.given, []
-            self.waiting = [cfg for cfg in given if cfg.workdir not in said] + self.waiting  # another is at those
-            for cfg in given:
-                if cfg.workdir in said:
-                    at = state(cfg) if not said[cfg.workdir] else None
-                    error = said[cfg.workdir] or (at.error if at.name != "done" else "")
+            assigned, member.assigned = member.assigned, []
+            self.waiting = [cfg for cfg in assigned if cfg.workdir not in value] + self.waiting  # another trains those
+            for cfg in assigned:
+                if cfg.workdir in value:
+                    error = value[cfg.workdir]
+                    if not error and (state := read_state(cfg)).name != "done":
+                        error = state.error
                     if error:
-                        self.fail(cfg.workdir, f"{error} (log: {member.log})")
+                        self.record_failure(cfg.workdir, f"{error} (log: {member.log})")
 
-    def bury(self, member: Worker) -> None:
-        """A worker ended on its own: what it was at failed, unless this runner asked it to stop."""
+    def remove_worker(self, member: WorkerProcess) -> None:
+        """Handles a worker that ended on its own: its points failed, unless this runner stopped it."""
         member.process.join()
-        member.orders.close()
-        self.team.remove(member)
-        self.free.append(member.cpus)
+        member.pipe.close()
+        self.workers.remove(member)
+        self.free_cpus.append(member.cpus)
         if self.signal is not None:
             return
-        code = member.process.exitcode
+        code = member.process.exitcode or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if member.platform is None:
             raise CannotStart(f"a worker could not start: it {how} (log: {member.log})")
-        for cfg in member.given:
-            if state(cfg).name != "done":
-                self.fail(cfg.workdir, f"the worker {how} (log: {member.log})")
+        for cfg in member.assigned:
+            if read_state(cfg).name != "done":
+                self.record_failure(cfg.workdir, f"the worker {how} (log: {member.log})")
 
-    def fail(self, workdir: str, error: str) -> None:
-        self.failed[workdir] = error
-        with contextlib.suppress(OSError):  # what keeps the point from being trained may keep this from being written
-            directory.fail(workdir, error)
+    def record_failure(self, workdir: str, error: str) -> None:
+        self.failures[workdir] = error
+        with contextlib.suppress(OSError):  # what keeps the point from training may keep this from being written
+            directory.write_error(workdir, error)

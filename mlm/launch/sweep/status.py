@@ -1,4 +1,5 @@
-"""Where each point of a sweep stands, its directory and the clusters asked; and how what was submitted is cancelled."""
+"""The status of each point of a sweep, from its directory and from the clusters; and the cancelling of jobs."""
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -6,69 +7,83 @@ from typing import NamedTuple
 from mlm.base import config, files
 from mlm.launch.cluster import job, registry
 from mlm.launch.sweep import job_registry, sweep_points, sweep_state
-from mlm.train.run import directory
+from mlm.training.run import directory
 
-ENDED = ("done", "damaged", "failed")
+FINAL_STATES = ("done", "damaged", "failed")
 
 
-class Standing(NamedTuple):
+class PointStatus(NamedTuple):
     """A line of the table."""
 
     point: str
-    state: str        # queued | running | lost (it was submitted, is in no queue and not done), else as overview.State
+    state: str  # queued | running | lost (it was submitted, is in no queue and not done), else as PointState.name
     step: str
-    left: str         # of its time, as long as it runs
-    where: str        # job and number of its command
-    more: str         # score, or last error
+    time_left: str  # while it runs
+    job: str  # name of the job, and index of its command
+    note: str  # score, or last error
 
 
-def read(root: Path, configs: Sequence[config.Config]) -> list[Standing]:
-    """Asks the clusters for the jobs of points that are not done. Raises ConfigError where that cannot be."""
-    sent, at = job_registry.read(root), {Path(cfg.workdir).name: sweep_state.state(cfg) for cfg in configs}
-    open_ = [one for one in sent if any(at[name].name != "done" for names in one.members for name in names
-                                        if name in at)]
-    places = job_registry.places(sent, job_registry.asked(open_))
-    turns = taking(at, places)
-    return [standing(cfg, at[name := Path(cfg.workdir).name], places.get(name), name in turns) for cfg in configs]
+def read_status(root: Path, configs: Sequence[config.Config]) -> list[PointStatus]:
+    """Queries the clusters for the jobs of points that are not done. Raises ConfigError if a query fails."""
+    jobs = job_registry.read_jobs(root)
+    states = {Path(cfg.workdir).name: sweep_state.read_state(cfg) for cfg in configs}
+    open_jobs = [
+        each
+        for each in jobs
+        if any(states[name].name != "done" for names in each.points for name in names if name in states)
+    ]
+    places = job_registry.find_places(jobs, job_registry.query_states(open_jobs))
+    active = find_active_points(states, places)
+    return [
+        describe_point(cfg, states[name := Path(cfg.workdir).name], places.get(name), name in active) for cfg in configs
+    ]
 
 
-def taking(at: dict, places: dict) -> set[str]:
-    """Of each command at work the point that it is at: one that is held, else the first that has not ended, since
-    some disks do not say on one host what is held on another."""
-    found: set[str] = set()
-    there = {(place.file, place.number) for place in places.values() if place.said == "running"}
-    for file, number in there:
-        names = [name for name, place in places.items() if (place.file, place.number) == (file, number) and name in at]
-        held = [name for name in names if at[name].name == "elsewhere"]
-        found |= set(held or [name for name in names if at[name].name not in ENDED][:1])
-    return found
+def find_active_points(states: dict, places: dict) -> set[str]:
+    """The point that each running command trains: one that is locked, else the first that has not ended, since on some
+    disks one host does not see another's locks.
+    """
+    active: set[str] = set()
+    running = {(place.file, place.index) for place in places.values() if place.state == "running"}
+    for file, index in running:
+        names = [
+            name for name, place in places.items() if (place.file, place.index) == (file, index) and name in states
+        ]
+        locked = [name for name in names if states[name].name == "in use"]
+        active |= set(locked or [name for name in names if states[name].name not in FINAL_STATES][:1])
+    return active
 
 
-def standing(cfg: config.Config, at: sweep_state.State, place: job_registry.Place | None, turn: bool) -> Standing:
-    where = f"{place.file.parent.name} {place.number}" if place else ""
-    ended, state, more = at.name in (*ENDED, "elsewhere"), at.name, at.error
+def describe_point(
+    cfg: config.Config, point: sweep_state.PointState, place: job_registry.QueuePlace | None, is_active: bool
+) -> PointStatus:
+    job_label = f"{place.file.parent.name} {place.index}" if place else ""
+    ended, state, note = point.name in (*FINAL_STATES, "in use"), point.name, point.error
     if state == "done":
-        more = sweep_state.score(cfg)
-    elif turn:
+        note = sweep_state.format_score(cfg)
+    elif is_active:
         state = "running"
-    elif place and (place.said == "queued" or (place.said == "running" and not ended)):  # behind others of its command
+    elif place and (place.state == "queued" or (place.state == "running" and not ended)):  # waits within its command
         state = "queued"
-    elif place and not place.said and not ended:
-        state, more = "lost", last_line(job.log(place.file, place.number))
-    step = f"{at.step:,}/{at.steps:,}" if at.steps else ""
-    return Standing(sweep_points.name(cfg), state, step, left(cfg, at) if turn else "", where, more)
+    elif place and not place.state and not ended:
+        state, note = "lost", read_last_line(job.log_path(place.file, place.index))
+    step = f"{point.step:,}/{point.num_steps:,}" if point.num_steps else ""
+    return PointStatus(
+        sweep_points.point_name(cfg), state, step, estimate_time_left(cfg, point) if is_active else "", job_label, note
+    )
 
 
-def left(cfg: config.Config, at: sweep_state.State) -> str:
-    """The time that the steps to come take, as those did that are on record."""
-    timed = [record for record in files.complete_lines(directory.metrics(cfg.workdir))[0] if record.get("timed_seconds")]
+def estimate_time_left(cfg: config.Config, point: sweep_state.PointState) -> str:
+    """The time of the remaining steps at the speed of the recorded ones."""
+    records, _ = files.read_complete_lines(directory.metrics_file(cfg.workdir))
+    timed = [record for record in records if record.get("timed_seconds")]
     if not timed:
         return ""
-    seconds = int(timed[-1]["timed_seconds"] / timed[-1]["step"] * (at.steps - at.step))
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    seconds = int(timed[-1]["timed_seconds"] / timed[-1]["step"] * (point.num_steps - point.step))
+    return sweep_state.format_duration(seconds)
 
 
-def last_line(path: Path) -> str:
+def read_last_line(path: Path) -> str:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -76,31 +91,33 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")[:200]
 
 
-def show(root: Path, configs: Sequence[config.Config]) -> None:
+def show_status(root: Path, configs: Sequence[config.Config]) -> None:
     from tabulate import tabulate
 
-    found = read(root, configs)
-    print(tabulate(found, headers=Standing._fields, tablefmt="plain", disable_numparse=True))
-    states = [one.state for one in found]
+    rows = read_status(root, configs)
+    print(tabulate(rows, headers=PointStatus._fields, tablefmt="plain", disable_numparse=True))
+    states = [row.state for row in rows]
     print("\n" + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    if sent := job_registry.read(root):
-        print(f"what commands print: {Path(sent[-1].file).parents[1]}/JOB/NUMBER.log")
+    if jobs := job_registry.read_jobs(root):
+        print(f"output of the commands: {Path(jobs[-1].file).parents[1]}/JOB/INDEX.log")
 
 
-def cancel(root: Path) -> None:
-    """Cancels all that was submitted of a sweep; returns at once, those at work save and end."""
-    said: list[str] = []
-    if job_registry.read(root):
-        with job_registry.alone(root):
-            sent = job_registry.read(root)
-            states = job_registry.asked(sent)
-            live = [one for one in sent if states.get(one.file)]
-            said = [word for one in live for word in states[one.file].values()]
-            for name in dict.fromkeys(one.cluster for one in live):
-                registry.CLUSTERS[name].cancel([Path(one.file) for one in live if one.cluster == name])
-            job_registry.write(root, [one._replace(cancelled=one.cancelled or one in live) for one in sent])
-    if not said:
+def cancel_jobs(root: Path) -> None:
+    """Cancels all submitted jobs of a sweep. Returns at once; running commands save and end."""
+    states: list[str] = []
+    if job_registry.read_jobs(root):
+        with job_registry.lock_registry(root):
+            jobs = job_registry.read_jobs(root)
+            by_file = job_registry.query_states(jobs)
+            live = [each for each in jobs if by_file.get(each.file)]
+            states = [state for each in live for state in by_file[each.file].values()]
+            for name in dict.fromkeys(each.cluster for each in live):
+                registry.CLUSTERS[name].cancel_jobs([Path(each.file) for each in live if each.cluster == name])
+            job_registry.write_jobs(root, [each._replace(cancelled=each.cancelled or each in live) for each in jobs])
+    if not states:
         print("nothing of this sweep is queued or running")
         return
-    print(f"cancelled: {said.count('queued')} queued commands, and {said.count('running')} at work, which save and "
-          "end; submit goes on from there")
+    print(
+        f"cancelled: {states.count('queued')} queued commands, and {states.count('running')} running ones, which "
+        "save and end; submit continues from there"
+    )

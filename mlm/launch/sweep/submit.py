@@ -1,12 +1,14 @@
-"""Hands the points of a sweep that are not done to a cluster: points of one program in one command, an array of those.
+"""Submits the points of a sweep that are not done to a cluster: an array of commands, each for points of one program.
 
-Each command is `mlm.launch.sweep run --points=...` of the code as it is now, copied beside the runs (on several hosts
-`mlm.cli.train`, a point each). What kills it, or sends it back to the queue, costs the steps since the last checkpoint.
-What is queued or running, by the cluster's word, or held by a process, or done, is left out: called again, it adds
-what is missing. Once all has ended, one more job makes the table and the report.
+Each command is `mlm sweep run --points=...` with a copy of the code, made next to the runs (on several hosts `mlm
+train`, for one point). A command that is killed or requeued loses the steps since the last checkpoint. Points that are
+done, queued or running on the cluster, or in use by a process are left out, so that a second call adds what is missing.
+When all commands have ended, one more job makes the table and the report.
 """
+
 import contextlib
 import csv
+import dataclasses
 import hashlib
 import io
 import os
@@ -17,233 +19,307 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from absl import flags
 
-_ON = flags.DEFINE_string("on", "", "submit: the kind of cluster, one of mlm/launch/cluster/registry.py's.")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "submit: show the files that would be submitted, and write nothing.")
-_KIND = flags.DEFINE_string("kind", "",
-                            "submit: the kind of device, one of mlm/launch/cluster/accelerators.py's; none: no accelerator.")
-_HOSTS = flags.DEFINE_integer("hosts", 0, "submit: hosts that train each point together; 0: as many as the kind of "
-                              "device has.", lower_bound=0, upper_bound=2**16)
-_HOURS = flags.DEFINE_float("hours", 24.0, "submit: after which the cluster may end a command; it is queued again.")
-_RUNNING = flags.DEFINE_integer("running", 8, "submit: commands at work at the same time, at most.", lower_bound=1,
-                                upper_bound=10_000)
-_EACH = flags.DEFINE_integer("each", 0, "submit: points of a command at most; 0: all of a program, or fewer where "
-                             "--running allows as many commands.", lower_bound=0, upper_bound=10_000)
-_OPTION = flags.DEFINE_multi_string("option", [], "submit: what a kind of cluster is told besides, as NAME=VALUE; may "
-                                    "be repeated. A wrong name shows the right ones.")
+@dataclasses.dataclass(frozen=True)
+class SubmitOptions:
+    """Options of `mlm sweep submit`.
 
-
-def grouped(points: Sequence, running: int, each: int) -> list[list]:
-    """Points of one program together, in their order, as at most `each` (0: any number) and as many groups as may run.
+    Attributes:
+        cluster: The kind of cluster, a name of mlm/launch/cluster/registry.py.
+        accelerator: The accelerator, a name of mlm/launch/cluster/accelerators.py; empty: none.
+        num_hosts: Hosts that train each point together; 0: as many as the accelerator has.
+        hours: The time limit of a command, after which the cluster may end it; it is queued again.
+        max_running: Commands that run at the same time, at most.
+        points_per_command: Points of one command, at most; 0: all points of a program, or fewer if max_running allows
+            more commands.
+        options: Options of the kind of cluster, each as NAME=VALUE. A wrong name shows the valid ones.
+        dry_run: Show the files that would be submitted, and write nothing.
     """
-    from mlm.train.step import program
+
+    cluster: str
+    accelerator: str = ""
+    num_hosts: int = 0
+    hours: float = 24.0
+    max_running: int = 8
+    points_per_command: int = 0
+    options: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+class Sweep(NamedTuple):
+    """A sweep as a command line describes it."""
+
+    experiment_path: str
+    root: Path
+    configs: list  # of the selected points
+    flags: tuple[str, ...]  # of the command line, that say which sweep this is
+    base_config: object  # from --config's file
+    config_path: str  # that file, with ":ARGUMENT" if it takes one; "": none was given
+
+
+def group_points(points: Sequence, max_running: int, points_per_command: int) -> list[list]:
+    """Groups points of one program, in their order, with at most `points_per_command` points (0: any number) each; as
+    many groups as may run.
+    """
+    from mlm.training.step import program
 
     by_program: dict = {}
     for cfg in points:
-        by_program.setdefault(program.blank(cfg), []).append(cfg)
-    found = [group[i:i + (each or len(group))] for group in by_program.values()
-             for i in range(0, len(group), each or len(group))]
-    while len(found) < running and len(largest := max(found, key=len, default=[])) > 1:
-        place, half = found.index(largest), (len(largest) + 1) // 2
-        found[place:place + 1] = [largest[:half], largest[half:]]
-    return found
+        by_program.setdefault(program.canonicalize_config(cfg), []).append(cfg)
+    groups = [
+        group[i : i + (points_per_command or len(group))]
+        for group in by_program.values()
+        for i in range(0, len(group), points_per_command or len(group))
+    ]
+    while len(groups) < max_running and len(largest := max(groups, key=len, default=[])) > 1:
+        position, half = groups.index(largest), (len(largest) + 1) // 2
+        groups[position : position + 1] = [largest[:half], largest[half:]]
+    return groups
 
 
-def flag(name: str, value) -> str:
+def format_config_flag(name: str, value) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"--config.{name}={text}"
 
 
-def sweep_command(verb: str, experiment: str, settings: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
-    """A command like the one that submits; points: those that it is to select."""
-    from mlm.launch.sweep import sweep_points as names
+def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
+    """A command for the same sweep as the submitted one; points: those that it selects, if not all."""
+    from mlm.launch.sweep import sweep_points
 
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(map(names.name, points))
-    return (sys.executable, "-m", "mlm.launch.sweep", verb, experiment, *settings,
-            *([f"--points={line.getvalue()}"] if points else []))
+    csv.writer(line, lineterminator="").writerow(map(sweep_points.point_name, points))
+    return (
+        sys.executable,
+        "-m",
+        "mlm",
+        "sweep",
+        verb,
+        experiment,
+        *flags,
+        *([f"--points={line.getvalue()}"] if points else []),
+    )
 
 
-def run_command(cfg, base, recipe: Sequence[str]) -> tuple[str, ...]:
-    """mlm.cli.train of a point: the fields that are not the base's. Raises ConfigError where that would be another run.
-    """
+def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
+    """`mlm train` for a point: the fields that differ from the base. Raises ConfigError if that is another run."""
     from mlm.base import errors, fields
-    from mlm.train.run import initialization
+    from mlm.training.run import initialization
 
-    there = fields.flatten(base)
-    differ = {name: value for name, value in fields.flatten(cfg).items() if value != there[name]}
-    errors.require(initialization.resolve(base, differ) == cfg, "--hosts", hosts(),
-                  f"1 for {cfg.workdir}, of which flags cannot tell mlm.cli.train")
-    return (sys.executable, "-m", "mlm.cli.train", *(f"--config={path}" for path in recipe), "--distributed",
-            *expected(), *(flag(name, value) for name, value in differ.items()))
-
-
-def hosts() -> int:
-    """Of each command."""
-    from mlm.launch.cluster.accelerators import KINDS
-
-    return _HOSTS.value or (KINDS[_KIND.value].hosts if _KIND.value in KINDS else 1)
-
-
-def expected() -> list[str]:
-    """What mlm.cli.train compares with what it finds: hosts that do not see each other would train alone."""
-    from mlm.launch.cluster.accelerators import KINDS
-
-    found = [f"--expect_processes={hosts()}"]
-    if kind := KINDS.get(_KIND.value):
-        found.append(f"--expect_devices={kind.chips * hosts() // kind.hosts}")
-    return found
+    base_fields = fields.flatten(base_config)
+    changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
+    errors.require(
+        initialization.resolve(base_config, changes) == cfg,
+        "--hosts",
+        count_hosts(options),
+        f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express",
+    )
+    return (
+        sys.executable,
+        "-m",
+        "mlm",
+        "train",
+        *(f"--config={path}" for path in config_paths),
+        "--distributed",
+        *make_expectation_flags(options),
+        *(format_config_flag(name, value) for name, value in changes.items()),
+    )
 
 
-class Sweep(NamedTuple):
-    """A sweep as a command line asks for it."""
+def count_hosts(options: SubmitOptions) -> int:
+    """Hosts of each command."""
+    from mlm.launch.cluster.accelerators import ACCELERATORS
 
-    experiment: str            # the file
-    root: Path
-    configs: list              # of its points, those selected
-    settings: tuple[str, ...]  # flags of the command line that say which points these are
-    base: object               # the config that --config's file makes
-    recipe: str                # that file, with ":ARGUMENT" where it takes one; "": none was given
+    accelerator = ACCELERATORS.get(options.accelerator)
+    return options.num_hosts or (accelerator.num_hosts if accelerator else 1)
 
 
-def submit(sweep: Sweep) -> None:
-    """Submits the points that are nowhere, and says what it did.
+def make_expectation_flags(options: SubmitOptions) -> list[str]:
+    """Flags by which `mlm train` checks what it finds: hosts that do not see each other would train separately."""
+    from mlm.launch.cluster.accelerators import ACCELERATORS
 
-    Raises ConfigError for what cannot be asked of the cluster, before anything is written.
+    num_hosts = count_hosts(options)
+    flags = [f"--expect_processes={num_hosts}"]
+    if accelerator := ACCELERATORS.get(options.accelerator):
+        flags.append(f"--expect_devices={accelerator.num_chips * num_hosts // accelerator.num_hosts}")
+    return flags
+
+
+def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
+    """Submits the points that are neither done nor in progress, and prints what it did.
+
+    Raises ConfigError, before anything is written, for options that the cluster does not accept.
     """
     from mlm.base import errors
     from mlm.launch.cluster import registry
     from mlm.launch.sweep import code_snapshot, job_registry
 
-    errors.require_one_of("--on", _ON.value, list(registry.CLUSTERS))
+    errors.require_one_of("--cluster", options.cluster, list(registry.CLUSTERS))
+    cluster = registry.CLUSTERS[options.cluster]
     unknown = [cfg for cfg in sweep.configs if not cfg.train.steps]
-    errors.require(not unknown, "--budget", "seconds", "step times, which decide how long points are; to measure them, "
-                  "run one point (--points) on a machine of the kind")
-    code = code_snapshot.code(sweep.root, (sweep.experiment, *([file(sweep.recipe)] if sweep.recipe else [])))
-    if dry():
-        for job, _ in jobs(sweep, code):
-            print(f"\n==> {job.folder / cluster().file} <==\n{cluster().text(job)}", end="")
+    errors.require(
+        not unknown,
+        "--budget",
+        "seconds",
+        "measured step times, which decide the steps of the points; to "
+        "measure them, run one point (--points) on a machine with this accelerator",
+    )
+    user_files = (sweep.experiment_path, *([strip_argument(sweep.config_path)] if sweep.config_path else []))
+    snapshot = code_snapshot.make_snapshot(sweep.root, user_files)
+    if options.dry_run:
+        for job, _ in make_jobs(sweep, snapshot, options):
+            print(f"\n==> {job.folder / cluster.filename} <==\n{cluster.render_script(job)}", end="")
         return
-    cluster().ready()
-    with job_registry.alone(sweep.root):
-        for job, members in jobs(sweep, code):
-            code_snapshot.write(code)
-            write(sweep.root, job, members)
+    cluster.check_tools()
+    with job_registry.lock_registry(sweep.root):
+        for job, points in make_jobs(sweep, snapshot, options):
+            code_snapshot.write_snapshot(snapshot)
+            submit_job(sweep.root, job, points, options.cluster)
 
 
-def file(path: str) -> str:
-    """The file of FILE:ARGUMENT, as command.recipe reads it."""
+def strip_argument(path: str) -> str:
+    """The file of FILE:ARGUMENT, as --config takes it."""
     return path if os.path.exists(path) else path.partition(":")[0]
 
 
-def cluster():
-    from mlm.launch.cluster import registry
-
-    return registry.CLUSTERS[_ON.value]
-
-
-def jobs(sweep: Sweep, code) -> list[tuple]:
-    """What is to be submitted now, each job with the names of the points' folders of each of its commands."""
+def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
+    """The jobs to submit now, each with the names of the points' folders of each of its commands."""
     from mlm.base import files
-    from mlm.launch.cluster.job import Job, options
+    from mlm.launch.cluster import registry
+    from mlm.launch.cluster.job import Job, parse_options
     from mlm.launch.sweep import code_snapshot, job_registry
 
-    sent = job_registry.read(sweep.root)
-    live = job_registry.asked(sent)
-    left, told = unplaced(sweep.configs, job_registry.places(sent, live), not dry() or reached(sweep.root))
-    print(f"{len(sweep.configs)} points: {told}", flush=True)
-    trains = [Path(one.file) for one in sent if one.cluster == _ON.value and live.get(one.file) and any(one.members)]
-    if not left and (not trains or any(live.get(one.file) for one in sent if not any(one.members))):
+    cluster, submitted = registry.CLUSTERS[options.cluster], job_registry.read_jobs(sweep.root)
+    states = job_registry.query_states(submitted)
+    places = job_registry.find_places(submitted, states)
+    remaining, summary = select_unsubmitted(sweep.configs, places, not options.dry_run or is_reachable(sweep.root))
+    print(f"{len(sweep.configs)} points: {summary}", flush=True)
+    live_jobs = [job for job in submitted if states.get(job.file)]
+    training = [Path(job.file) for job in live_jobs if job.cluster == options.cluster and any(job.points)]
+    has_table_job = any(not any(job.points) for job in live_jobs)
+    if not remaining and (not training or has_table_job):
         return []
 
-    experiment, *recipe = (f"{code.folder / code_snapshot.within(file(path))}{path.removeprefix(file(path))}"
-                           for path in (sweep.experiment, sweep.recipe) if path)
-    settings = [*(f"--config={path}" for path in recipe), *sweep.settings]
-    if hosts() > 1:
-        groups = [[cfg] for cfg in left]
-        commands = [run_command(cfg, sweep.base, recipe) for cfg in left]
+    experiment, *config_paths = (
+        f"{snapshot.folder / code_snapshot.path_in_snapshot(strip_argument(path))}"
+        f"{path.removeprefix(strip_argument(path))}"
+        for path in (sweep.experiment_path, sweep.config_path)
+        if path
+    )
+    flags = [*(f"--config={path}" for path in config_paths), *sweep.flags]
+    if count_hosts(options) > 1:
+        groups = [[cfg] for cfg in remaining]
+        commands = [make_train_command(cfg, sweep.base_config, config_paths, options) for cfg in remaining]
     else:
-        groups = grouped(left, _RUNNING.value, _EACH.value)
-        commands = [sweep_command("run", experiment, settings, group) for group in groups]
-    members = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
-    title = name(sweep.root, len(sent), members)
-    folder = Path(files.here(sweep.root).absolute(), "jobs")
-    train = Job(title, tuple(commands), folder / title, code.folder, Path.cwd(), _KIND.value, hosts(),
-                _HOURS.value, max(1, min(_RUNNING.value, len(commands))), (), str(sweep.root),
-                options(cluster().options, _OPTION.value))
-    last = f"{title}-table"
-    table = train._replace(name=last, commands=(sweep_command("report", experiment, settings),), kind="", hosts=1,
-                           folder=folder / last, hours=min(1.0, _HOURS.value), running=1,
-                           after=(*([train.folder / cluster().file] if left else []), *trains))
-    found = [(train, members)] if left else []
-    found.append((table, ((),)))
-    for job, _ in found:
-        cluster().check(job)
-    return found
+        groups = group_points(remaining, options.max_running, options.points_per_command)
+        commands = [make_sweep_command("run", experiment, flags, group) for group in groups]
+    points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
+    name = make_job_name(sweep.root, len(submitted), points)
+    folder = Path(files.local_folder(sweep.root).absolute(), "jobs")
+    train_job = Job(
+        name,
+        tuple(commands),
+        folder / name,
+        snapshot.folder,
+        Path.cwd(),
+        options.accelerator,
+        count_hosts(options),
+        options.hours,
+        max(1, min(options.max_running, len(commands))),
+        (),
+        str(sweep.root),
+        parse_options(cluster.options, options.options),
+    )
+    table_name = f"{name}-table"
+    table_job = train_job._replace(
+        name=table_name,
+        commands=(make_sweep_command("report", experiment, flags),),
+        accelerator="",
+        num_hosts=1,
+        folder=folder / table_name,
+        hours=min(1.0, options.hours),
+        max_running=1,
+        after=(*([train_job.folder / cluster.filename] if remaining else []), *training),
+    )
+    jobs = [(train_job, points)] if remaining else []
+    jobs.append((table_job, ((),)))
+    for job, _ in jobs:
+        cluster.check_job(job)
+    return jobs
 
 
-def dry() -> bool:
-    """Whether files are to be shown alone."""
-    return _DRY_RUN.value
-
-
-def reached(root: Path) -> bool:
-    """Whether it can be known what is done; where a bucket is out of reach from here, says so."""
+def is_reachable(root: Path) -> bool:
+    """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
     from mlm.base import buckets, files
-    from mlm.train.run import directory
+    from mlm.training.run import directory
 
     try:
-        files.check_folder("config.workdir", str(root), writing=False, schemes=directory.SCHEMES)
-    except buckets.OutOfReach as error:
-        print(f"{error}; shown as if nothing were there yet", file=sys.stderr)
+        files.check_folder("config.workdir", str(root), writable=False, schemes=directory.CHECKPOINT_SCHEMES)
+    except buckets.BucketAccessError as error:
+        print(f"{error}; shown as if no point were done", file=sys.stderr)
         return False
     return True
 
 
-def unplaced(configs: Sequence, places: dict, there: bool) -> tuple[list, str]:
-    """The points that are neither done nor at work nor to be, and how many are what, in words; there: whether their
-    folders can be looked into."""
+def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:
+    """The points that are neither done nor in progress, and a summary of the counts; readable: whether the points'
+    folders can be read.
+    """
     from mlm.launch.sweep import sweep_state
 
-    left, out = [], {"done": 0, "queued or running": 0, "held by a process": 0}
+    remaining, counts = [], {"done": 0, "queued or running": 0, "in use": 0}
     for cfg in configs:
-        place, at = places.get(Path(cfg.workdir).name), sweep_state.state(cfg).name if there else ""
-        why = ("done" if at == "done" else "queued or running" if place and place.said else
-               "held by a process" if at == "elsewhere" else "")
-        if why:
-            out[why] += 1
+        place = places.get(Path(cfg.workdir).name)
+        state = sweep_state.read_state(cfg).name if readable else ""
+        reason = (
+            "done"
+            if state == "done"
+            else "queued or running"
+            if place and place.state
+            else "in use"
+            if state == "in use"
+            else ""
+        )
+        if reason:
+            counts[reason] += 1
         else:
-            left.append(cfg)
-    return left, ", ".join([*(f"{count} {why}" for why, count in out.items() if count), f"{len(left)} to submit"])
+            remaining.append(cfg)
+    parts = [f"{count} {reason}" for reason, count in counts.items() if count]
+    return remaining, ", ".join([*parts, f"{len(remaining)} to submit"])
 
 
-def write(root: Path, job, members: Sequence[Sequence[str]]) -> None:
-    """Submits a job that is written down before: whoever is killed in between finds it by its name, or not there."""
+def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_name: str) -> None:
+    """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it."""
     from mlm.base import files
+    from mlm.launch.cluster import registry
     from mlm.launch.sweep import job_registry
-    from mlm.train.run import directory
+    from mlm.training.run import directory
 
+    cluster = registry.CLUSTERS[cluster_name]
     job.folder.mkdir(parents=True, exist_ok=True)
-    path = job.folder / cluster().file
-    files.write_text(path, cluster().text(job))
-    sent = job_registry.read(root)
-    new = job_registry.Sent(str(path), _ON.value, members, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    job_registry.write(root, [*sent, new])
-    for name in (name for names in members for name in names):
-        with contextlib.suppress(OSError):  # how it failed before; it is tried again
-            directory.failure(root / name).unlink()
-    said = cluster().submit(job, path)
-    job_registry.write(root, [*sent, new._replace(said=said)])
-    what = (f"{sum(map(len, members))} points in {len(job.commands)} commands, at most {job.running} at a time"
-            if any(members) else "after them the table and the report")
-    print(f"{said}: {what}; what is printed: {job.folder}", flush=True)
+    path = job.folder / cluster.filename
+    files.write_text(path, cluster.render_script(job))
+    submitted = job_registry.read_jobs(root)
+    record = job_registry.SubmittedJob(
+        str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    )
+    job_registry.write_jobs(root, [*submitted, record])
+    for name in (name for names in points for name in names):
+        with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
+            directory.error_file(root / name).unlink()
+    cluster_job = cluster.submit_job(job, path)
+    job_registry.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
+    content = (
+        f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
+        if any(points)
+        else "after them the table and the report"
+    )
+    print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
 
 
-def name(root: Path, before: int, members) -> str:
-    """A job's name: this sweep's alone, and no other job's of it."""
+def make_job_name(root: Path, num_submitted: int, points) -> str:
+    """A job's name: unique among the jobs of this sweep, and of others."""
     from mlm.base import files
 
-    digest = hashlib.sha256(repr((str(files.absolute(root)), before, members)).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(repr((str(files.make_absolute(root)), num_submitted, points)).encode()).hexdigest()[:6]
     words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
     return f"{words}-{digest}"

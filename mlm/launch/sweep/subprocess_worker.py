@@ -1,5 +1,5 @@
-"""Work in a process of its own: devices belong to the process that touches them first, and memory goes back at its end.
-"""
+"""Function calls in a subprocess: devices belong to the process that touches them first, and its end frees memory."""
+
 import contextlib
 import multiprocessing
 import signal
@@ -11,9 +11,8 @@ from mlm.base.errors import ConfigError
 
 
 @contextlib.contextmanager
-def apart():
-    """A process started in this block is not told of Ctrl-C, which a terminal tells all that it started, from its first
-    moment on: who started it decides what becomes of it."""
+def block_interrupt():
+    """A process started in this block never sees SIGINT from the terminal's Ctrl-C; its parent decides its end."""
     resource_tracker.ensure_running()  # its start, else a part of the first process's, would undo the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -23,67 +22,69 @@ def apart():
 
 
 class CannotStart(Exception):
-    """A process that is needed could not be started, or not get ready; why, in a line."""
+    """A process that is needed did not start, or did not get ready; says why in one line."""
 
 
-class Ended(Exception):
-    """The process ended, or was ended for the time it took, without an answer; how, in a line."""
+class WorkerEnded(Exception):
+    """The process ended, or was ended after a timeout, without an answer; says how in one line."""
 
 
-class Process:
-    """Another process, which calls what it is asked to; platform: the only one that JAX may use there, such as "cpu",
-    or "" for what there is."""
+class SubprocessWorker:
+    """Another process, which calls functions. platform: the only one for JAX there, such as "cpu"; "": any."""
 
     def __init__(self, platform: str = ""):
         context = multiprocessing.get_context("spawn")
-        self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=_answer, args=(theirs, platform), daemon=True)
-        with apart():
+        self.pipe, worker_end = context.Pipe()
+        self.process = context.Process(target=_serve_calls, args=(worker_end, platform), daemon=True)
+        with block_interrupt():
             self.process.start()
-        theirs.close()
+        worker_end.close()
 
-    def ask(self, function: Callable, item, seconds: float | None = None):
-        """function(item). Raises ConfigError as that does, and Ended for any other error, for the end of the process,
-        and where there is no answer after so many seconds."""
+    def call(self, function: Callable, argument, timeout: float | None = None):
+        """function(argument). Raises ConfigError if the function does, and WorkerEnded for any other error, for the end
+        of the process, and after `timeout` seconds.
+        """
         try:
-            self.ours.send((function, item))
-            if seconds is not None and not self.ours.poll(seconds):
-                raise Ended(f"it took longer than {seconds:.0f} s")
-            answer, error = self.ours.recv()
+            self.pipe.send((function, argument))
+            if timeout is not None and not self.pipe.poll(timeout):
+                raise WorkerEnded(f"it took longer than {timeout:.0f} s")
+            result, error = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            code = self.process.exitcode
+            code = self.process.exitcode or 0
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise Ended(f"the process that was to answer {how}") from None
+            raise WorkerEnded(f"the subprocess {how}") from None
         if error is not None:
             raise error
-        return answer
+        return result
 
     def close(self) -> None:
-        self.ours.close()
+        self.pipe.close()
         self.process.kill()
         self.process.join()
 
 
-def each(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
-    """function(item) of each item, in order, from one other process, which ends with the last, or with this generator;
-    raises as `ask` does."""
-    with contextlib.closing(Process(platform)) as process:
+def map_in_subprocess(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
+    """function(item) of each item, in order, from one subprocess, which ends with the generator.
+
+    Raises as SubprocessWorker.call does.
+    """
+    with contextlib.closing(SubprocessWorker(platform)) as worker:
         for item in items:
-            yield process.ask(function, item)
+            yield worker.call(function, item)
 
 
-def _answer(orders, platform):
+def _serve_calls(pipe, platform):
     if platform:
         import jax
 
         jax.config.update("jax_platforms", platform)
-    with contextlib.suppress(EOFError, ConnectionError):  # nobody asks any longer
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has closed its end
         while True:
-            function, item = orders.recv()
+            function, argument = pipe.recv()
             try:
-                orders.send((function(item), None))
+                pipe.send((function(argument), None))
             except ConfigError as error:
-                orders.send((None, error))
+                pipe.send((None, error))
             except Exception as error:
-                orders.send((None, Ended(f"{type(error).__name__}: {error}".splitlines()[0])))
+                pipe.send((None, WorkerEnded(f"{type(error).__name__}: {error}".splitlines()[0])))

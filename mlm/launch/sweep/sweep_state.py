@@ -1,4 +1,5 @@
-"""What a person sees of a sweep: each point's state, step, losses and time left; on a terminal a table that lives."""
+"""The state of a sweep for people: each point's state, step, losses and time left; on a terminal a live table."""
+
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,138 +10,150 @@ from rich.live import Live
 from rich.table import Table
 
 from mlm.base import config, errors, fields, files
-from mlm.base.estimates import scores_of
+from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
-from mlm.train.run import directory, log
+from mlm.training.run import directory, log
 
-LINES = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, where there is no terminal
-LOOK = 10     # seconds between two looks at a point that this runner does not train
-AGAIN = "run makes it again"
+LINE_INTERVALS = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, without a terminal
+REFRESH_SECONDS = 10  # between two looks at a point that this runner does not train
+REDO_HINT = "run makes it again"
 
 
-class State(NamedTuple):
-    """Where a point stands, by its directory alone. Losses in nats, None before the first record of them."""
+class PointState(NamedTuple):
+    """The state of a point, from its directory alone. Losses in nats, None before their first record."""
 
-    name: str           # done | damaged | failed | elsewhere (some process is at it) | stopped | not started | not
-                        # measured, where a budget's steps are not known
+    name: str  # done | damaged | failed | in use (by some process) | stopped | not started | not measured (a
+    # budget's steps are not known)
     step: int
-    steps: int
-    loss: float | None       # of training
-    held_out: float | None
-    error: str               # how it failed, or what of it is damaged
+    num_steps: int
+    loss: float | None  # of training
+    held_out_loss: float | None
+    error: str  # how it failed, or what is damaged
 
     def __str__(self):
-        step = f"step {self.step:,} of {self.steps:,}"
-        return {"stopped": step, "elsewhere": f"{step}, at work", "failed": f"failed at {step}: {self.error}",
-                "damaged": f"damaged: {self.error}", "not measured": "steps not measured yet; run measures",
-                }.get(self.name, self.name)
+        step = f"step {self.step:,} of {self.num_steps:,}"
+        return {
+            "stopped": step,
+            "in use": f"{step}, in use",
+            "failed": f"failed at {step}: {self.error}",
+            "damaged": f"damaged: {self.error}",
+            "not measured": "steps not measured yet; run measures them",
+        }.get(self.name, self.name)
 
 
-def read(cfg: config.Config) -> tuple[dict | None, str]:
-    """A point as reports read it, None where it is not done or damaged; and what of its files is damaged, in a line."""
+def read_point(cfg: config.Config) -> tuple[dict | None, str]:
+    """A point's run for reports, None if it is not done or damaged; and a line about damaged files."""
     try:
         directory.read_identity(cfg.workdir)
-        found = directory.read_result(cfg.workdir)
-        if found is None:
-            files.read_lines(directory.metrics(cfg.workdir))
+        run = directory.read_result(cfg.workdir)
+        if run is None:
+            files.read_records(directory.metrics_file(cfg.workdir))
             directory.read_provenance(cfg.workdir)
-        elif found["fingerprint"] != fields.fingerprint(cfg):
+        elif run["fingerprint"] != fields.fingerprint(cfg):
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
-        if found := directory.reported(cfg.workdir):  # what is asked of it now, not when it was trained
-            found["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
-    except files.Damaged as damaged:
-        return None, f"{damaged}; {AGAIN}"
-    return found, ""
+        if run := directory.read_finished_run(cfg.workdir):  # with today's evaluation settings
+            run["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
+    except files.DamagedFile as damaged:
+        return None, f"{damaged}; {REDO_HINT}"
+    return run, ""
 
 
-def how(cfg: config.Config) -> tuple[str, str]:
-    """How a point failed, "" where nothing says so; and what of its account is damaged."""
-    path = directory.failure(cfg.workdir)
+def read_failure(cfg: config.Config) -> tuple[str, str]:
+    """The error of a failed point, "" if there is none; and a line if the error's file is damaged."""
+    path = directory.error_file(cfg.workdir)
     try:
-        said = path.read_text(encoding="utf-8").strip()
+        message = path.read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except (OSError, UnicodeDecodeError) as error:
-        return "", f"{path} is damaged: {files.brief(error)}; {AGAIN}"
-    return said, "" if said else f"{path} is damaged: it is empty; {AGAIN}"
+        return "", f"{path} is damaged: {files.describe_error(error)}; {REDO_HINT}"
+    return message, "" if message else f"{path} is damaged: it is empty; {REDO_HINT}"
 
 
-def state(cfg: config.Config) -> State:
+def read_state(cfg: config.Config) -> PointState:
     if not cfg.train.steps:
-        return State("not measured", 0, 0, None, None, "")
-    records, _ = files.complete_lines(directory.metrics(cfg.workdir))
-    (found, fault), (error, doubt) = read(cfg), how(cfg)
-    if found is not None and answered(cfg):
+        return PointState("not measured", 0, 0, None, None, "")
+    records, _ = files.read_complete_lines(directory.metrics_file(cfg.workdir))
+    (run, run_damage), (error, error_damage) = read_point(cfg), read_failure(cfg)
+    if run is not None and is_evaluated(cfg):
         name, error = "done", ""
-    elif directory.held(cfg):
-        name = "elsewhere"
-    elif fault or doubt:
-        name, error = "damaged", fault or doubt
+    elif directory.is_held(cfg):
+        name = "in use"
+    elif run_damage or error_damage:
+        name, error = "damaged", run_damage or error_damage
     else:
         name = "failed" if error else "stopped" if records else "not started"
 
     def last(key):
         return next((record[key] for record in reversed(records) if key in record), None)
 
-    return State(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
+    return PointState(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
 
 
-def answered(cfg: config.Config) -> bool:
-    """Whether a trained point has answered all that its config asks of it, as far as the files that decide this are
-    here; else `run` says what is missing."""
+def is_evaluated(cfg: config.Config) -> bool:
+    """Whether a trained point has all evaluations of its config, as far as the files that decide this are here; if they
+    are not, `run` names them.
+    """
     try:
-        return not evaluation_tasks.missing(cfg)
-    except files.Damaged:
+        return not evaluation_tasks.list_missing_cases(cfg)
+    except files.DamagedFile:
         raise
     except errors.ConfigError:
         return False
 
 
-def finished(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:
-    """The points that are trained, as reports read them, and a line for each that is damaged."""
-    each = [read(cfg) for cfg in points]
-    return [run for run, _ in each if run], [fault for _, fault in each if fault]
+def load_results(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:
+    """The runs of the trained points for reports, and a line for each damaged point."""
+    found = [read_point(cfg) for cfg in points]
+    return [run for run, _ in found if run], [damage for _, damage in found if damage]
 
 
-def score(cfg: config.Config) -> str:
-    """What a point that is done is judged by, in words."""
-    found = directory.read_result(cfg.workdir)
-    return log.brief(found["evaluation"], scores_of(found)[:1])
+def format_score(cfg: config.Config) -> str:
+    """The main score of a point that is done."""
+    result = directory.read_result(cfg.workdir)
+    assert result is not None
+    return log.format_evaluation(result["evaluation"], read_scores(result)[:1])
 
 
-class Told(NamedTuple):
-    """The last line about a point."""
+def format_duration(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
-    when: float
-    name: str     # its state
+
+class LastLine(NamedTuple):
+    """The last printed line about a point."""
+
+    time: float
+    name: str  # of its state
     step: int
-    times: int    # lines about its steps in that state
+    count: int  # of lines about its steps in that state
 
 
-def strangers(points: Sequence[config.Config]) -> str:
-    """A line that names the runs beside a sweep's points that are none of them, with why; "" where there are none."""
-    found: dict[str, list[str]] = {}
-    for workdir in sorted(set(directory.beside(points[0].workdir)) - {cfg.workdir for cfg in points}):
+def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
+    """A line that names the runs in a sweep's folder that are none of its points, with reasons; or ""."""
+    names_by_reason: dict[str, list[str]] = {}
+    for workdir in sorted(set(directory.list_sibling_runs(points[0].workdir)) - {cfg.workdir for cfg in points}):
         try:
-            other = fields.drawn_otherwise(directory.read_identity(workdir) or {})
-            why = f"another version's, which drew otherwise ({other})" if other else "of other settings"
-        except files.Damaged:
-            why = "damaged, or another version's"
-        found.setdefault(why, []).append(Path(workdir).name)
-    return "; ".join(f"left out, {why}: {', '.join(names[:5])}" + (f" and {more} more" if (more := len(names) - 5) > 0
-                                                                    else "") for why, names in found.items())
+            change = fields.describe_rng_change(directory.read_identity(workdir) or {})
+            reason = f"another version's, with other random draws ({change})" if change else "of other settings"
+        except errors.ConfigError:
+            reason = "damaged, or another version's"
+        names_by_reason.setdefault(reason, []).append(Path(workdir).name)
+    return "; ".join(
+        f"left out, {reason}: {', '.join(names[:5])}" + (f" and {more} more" if (more := len(names) - 5) > 0 else "")
+        for reason, names in names_by_reason.items()
+    )
 
 
-class Overview:
-    """Shows the points of a call of `run`, as often as it is asked to."""
+class SweepDisplay:
+    """Shows the points during a call of `run`."""
 
     def __init__(self, points: Sequence[config.Config]):
-        self.points, self.states = points, {cfg.workdir: state(cfg) for cfg in points}
-        self.looked = self.drawn = time.monotonic()
+        self.points, self.states = points, {cfg.workdir: read_state(cfg) for cfg in points}
+        self.last_refresh = self.last_update = time.monotonic()
         self.training: set[str] = set()
-        self.began: dict[str, tuple[float, int]] = {}   # when the first record came that this runner saw come, its step
-        self.kept: dict[str, int] = {}                  # the step of a point when this runner gave it to a worker
-        self.told: dict[str, Told] = {}
+        self.first_records: dict[str, tuple[float, int]] = {}  # time and step of the first record during this call
+        self.start_steps: dict[str, int] = {}  # the step of a point when a worker got it
+        self.last_lines: dict[str, LastLine] = {}
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -153,77 +166,89 @@ class Overview:
         if self.live:
             self.live.__exit__(*failure)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         if self.live:
             self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, flush=True)
 
-    def show(self, training: Collection[str], *, last: bool = False) -> None:
-        """training: the workdirs of the points that this runner's workers are at; last: nothing more will come."""
+    def update(self, training: Collection[str], *, last: bool = False) -> None:
+        """training: workdirs of the points that this runner's workers train; last: this is the last update."""
         now = time.monotonic()
-        if now - self.drawn < 1 and not last:
+        if now - self.last_update < 1 and not last:
             return
-        self.drawn = now
-        look = last or now - self.looked > LOOK
+        self.last_update = now
+        refresh = last or now - self.last_refresh > REFRESH_SECONDS
         for cfg in self.points:
-            if cfg.workdir in self.training | set(training) or (look and self.states[cfg.workdir].name != "done"):
-                self.states[cfg.workdir] = state(cfg)
+            if cfg.workdir in self.training | set(training) or (refresh and self.states[cfg.workdir].name != "done"):
+                self.states[cfg.workdir] = read_state(cfg)
         for workdir in self.training - set(training):
-            self.began.pop(workdir, None)
-            self.kept.pop(workdir, None)
-        self.looked, self.training = now if look else self.looked, set(training)
+            self.first_records.pop(workdir, None)
+            self.start_steps.pop(workdir, None)
+        self.last_refresh, self.training = now if refresh else self.last_refresh, set(training)
         if self.live:
-            self.live.update(self.table(training, now), refresh=True)
+            self.live.update(self.make_table(training, now), refresh=True)
         else:
-            self.lines(training, now)
+            self.print_changes(training, now)
 
-    def name(self, workdir: str, training: Collection[str]) -> str:
+    def state_name(self, workdir: str, training: Collection[str]) -> str:
         return "training" if workdir in training else self.states[workdir].name
 
-    def left(self, workdir: str, now: float) -> str:
-        """The time left to a point that is being trained, by the steps since its first record, before which the worker
-        packs and compiles."""
-        at = self.states[workdir]
-        if at.step == self.kept.setdefault(workdir, at.step):
+    def time_left(self, workdir: str, now: float) -> str:
+        """The time left of a point in training, from the steps since its first record; packing and compiling come
+        before that.
+        """
+        state = self.states[workdir]
+        if state.step == self.start_steps.setdefault(workdir, state.step):
             return ""
-        since, first = self.began.setdefault(workdir, (now, at.step))
-        if at.step <= first:
+        first_time, first_step = self.first_records.setdefault(workdir, (now, state.step))
+        if state.step <= first_step:
             return ""
-        seconds = int((now - since) / (at.step - first) * (at.steps - at.step))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return format_duration(int((now - first_time) / (state.step - first_step) * (state.num_steps - state.step)))
 
-    def table(self, training: Collection[str], now: float) -> Table:
-        """All points; those at work and those that failed come first, since a terminal may hold no more."""
-        names = [self.name(cfg.workdir, training) for cfg in self.points]
-        table = Table(title=", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(sorted(names))),
-                      title_justify="left", box=None, pad_edge=False)
+    def make_table(self, training: Collection[str], now: float) -> Table:
+        """All points. Those in training and those that failed come first, since a terminal may show only a part."""
+        names = [self.state_name(cfg.workdir, training) for cfg in self.points]
+        table = Table(
+            title=", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(sorted(names))),
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+        )
         for title in ("point", "state", "step", "loss", "held-out", "left"):
             table.add_column(title, justify="left" if title in ("point", "state") else "right", no_wrap=True)
-        order = ("training", "failed", "damaged", "elsewhere", "stopped", "not started", "done")
+        order = ("training", "failed", "damaged", "in use", "stopped", "not started", "done")
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
-            at = self.states[cfg.workdir]
-            losses = ("" if value is None else f"{value:.3f}" for value in (at.loss, at.held_out))
-            table.add_row(Path(cfg.workdir).name, name, f"{at.step:,}/{at.steps:,}", *losses,
-                          self.left(cfg.workdir, now) if name == "training" else "",
-                          style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""))
+            state = self.states[cfg.workdir]
+            losses = ("" if value is None else f"{value:.3f}" for value in (state.loss, state.held_out_loss))
+            table.add_row(
+                Path(cfg.workdir).name,
+                name,
+                f"{state.step:,}/{state.num_steps:,}",
+                *losses,
+                self.time_left(cfg.workdir, now) if name == "training" else "",
+                style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""),
+            )
         return table
 
-    def lines(self, training: Collection[str], now: float) -> None:
-        """A line for each point that changed its state, and for one that is being trained when it has made steps and
-        was not spoken of for a while, which grows."""
+    def print_changes(self, training: Collection[str], now: float) -> None:
+        """Prints a line for each point whose state changed, and, at growing intervals, for each point in training that
+        has made steps.
+        """
         for cfg in self.points:
-            name, at = self.name(cfg.workdir, training), self.states[cfg.workdir]
-            told = self.told.setdefault(cfg.workdir, Told(now, at.name, at.step, 0))
-            left = self.left(cfg.workdir, now) if name == "training" else ""
-            if name == told.name:
-                wait = LINES[min(told.times, len(LINES) - 1)]
-                if name != "training" or at.step == told.step or now - told.when < wait:
+            name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
+            last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
+            time_left = self.time_left(cfg.workdir, now) if name == "training" else ""
+            if name == last.name:
+                interval = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)]
+                if name != "training" or state.step == last.step or now - last.time < interval:
                     continue
-            self.told[cfg.workdir] = Told(now, name, at.step, told.times + 1 if name == told.name else 0)
-            said = [f"step {at.step:,}/{at.steps:,}"] if at.step and name != "done" else []
-            said += [f"{title} {value:.3f}" for title, value in (("loss", at.loss), ("held-out", at.held_out))
-                     if value is not None and name != "done"]
-            said += [score(cfg)] if name == "done" else [f"{left} left"] if left else []
-            self.say(f"{Path(cfg.workdir).name}: {', '.join([name, *said])}"
-                     + (f": {at.error}" if name in ("failed", "damaged") else ""))
+            self.last_lines[cfg.workdir] = LastLine(now, name, state.step, last.count + 1 if name == last.name else 0)
+            parts = [f"step {state.step:,}/{state.num_steps:,}"] if state.step and name != "done" else []
+            losses = ("loss", state.loss), ("held-out", state.held_out_loss)
+            parts += [f"{title} {value:.3f}" for title, value in losses if value is not None and name != "done"]
+            parts += [format_score(cfg)] if name == "done" else [f"{time_left} left"] if time_left else []
+            self.print_line(
+                f"{Path(cfg.workdir).name}: {', '.join([name, *parts])}"
+                + (f": {state.error}" if name in ("failed", "damaged") else "")
+            )

@@ -1,8 +1,9 @@
-"""A worker of a sweep: a process that trains the points it is given, compiling a program once, and says how each ended.
+"""A worker of a sweep: a process that trains the points it is assigned, and compiles a shared program only once.
 
-Answers to its runner, as tuples: ("ready", platform) or ("refused", why) once; then for each order ("ended", {workdir:
-error, or "" where it is done}), points that another process is at work on left out.
+It answers its runner with tuples: first ("ready", platform) or ("refused", reason), then for each assignment ("ended",
+{workdir: error, or "" if the point is done}), without the points that another process is training.
 """
+
 import contextlib
 import os
 import signal
@@ -16,92 +17,99 @@ from pathlib import Path
 from mlm.base import config, errors, lease
 
 
-def main(orders: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
-    """points: all of the sweep, to be checked before the first is trained; cpus: the cores to use; log: where to write.
+def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
+    """Serves the runner until it closes the pipe. If the runner dies, saves the current point and ends too.
 
-    Ends when the runner closes `orders`. Where the runner is gone without a word, saves what it is at and ends too.
+    Args:
+        points: all points of the sweep, which are checked before the first is trained.
+        cpus: the cores to use.
+        log: the file for this process's output.
     """
-    os.setpgid(0, 0)  # what a terminal ends reaches the runner alone, which passes it on
-    threading.Thread(target=_follow, daemon=True).start()
+    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the runner alone, which passes it on
+    threading.Thread(target=_exit_with_runner, daemon=True).start()
     with log.open("a", buffering=1) as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)  # XLA makes as many threads as there are cores to run on
+        os.sched_setaffinity(0, cpus)  # XLA starts a thread for each core that it sees
     import jax
 
     from mlm.evaluation import evaluation_tasks
-    from mlm.train.run import loop
-    from mlm.train.run.shutdown import Stopped
+    from mlm.training.run import loop
+    from mlm.training.run.shutdown import RunStopped
 
     with contextlib.suppress(EOFError, BrokenPipeError):  # the runner has closed its end
         try:
             for cfg in points:
                 loop.check(cfg)
-                evaluation_tasks.due(cfg)
+                evaluation_tasks.list_due_cases(cfg)
         except errors.ConfigError as error:
-            return orders.send(("refused", str(error)))
-        orders.send(("ready", jax.default_backend()))
+            return pipe.send(("refused", str(error)))
+        pipe.send(("ready", jax.default_backend()))
         while True:
-            given = orders.recv()
+            assigned = pipe.recv()
             try:
-                orders.send(("ended", work(given)))
-            except Stopped as stop:
+                pipe.send(("ended", train_points(assigned)))
+            except RunStopped as stop:
                 print(stop, flush=True)
                 sys.exit(128 + stop.signal)
 
 
-def work(given: Sequence[config.Config]) -> dict[str, str]:
-    """Trains the points, side by side where there are several, and asks each what every run is asked then. Returns by
-    workdir the error, "" where it is done.
+def train_points(points: Sequence[config.Config]) -> dict[str, str]:
+    """Trains the points, several of them vmapped, and evaluates each. Returns errors by workdir, "" for a point that is
+    done.
 
-    Where they cannot be trained side by side, for want of memory or for one of them, each gets its own turn.
+    If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """
     from mlm.evaluation import evaluation_tasks
-    from mlm.train.run import log, loop, vmapped_runs
-    from mlm.train.run.shutdown import Stopped
+    from mlm.training.run import log, loop, vmapped_runs
+    from mlm.training.run.shutdown import RunStopped
 
-    if len(given) > 1:
+    if len(points) > 1:
         try:
-            outcomes = {workdir: said(outcome) if isinstance(outcome, log.Diverged) else ""
-                        for workdir, outcome in vmapped_runs.train(given).items()}
-            for cfg in given:
+            outcomes = {
+                workdir: describe_error(outcome) if isinstance(outcome, log.DivergenceError) else ""
+                for workdir, outcome in vmapped_runs.train(points).items()
+            }
+            for cfg in points:
                 if outcomes.get(cfg.workdir) == "":
-                    evaluation_tasks.finish(cfg)
+                    evaluation_tasks.finish_evaluations(cfg)
             return outcomes
-        except Stopped:
+        except RunStopped:
             raise
         except Exception:
-            account("one after the other, then")
+            log_exception("training the points one after the other instead")
     outcomes = {}
-    for cfg in given:
+    for cfg in points:
         try:
             loop.train(cfg)
-            evaluation_tasks.finish(cfg)
+            evaluation_tasks.finish_evaluations(cfg)
             outcomes[cfg.workdir] = ""
-        except Stopped:
+        except RunStopped:
             raise
-        except lease.Taken:
-            continue  # another process is at it, which the runner is told by its absence
+        except lease.FolderInUse:
+            continue  # another process trains it, which the runner learns from its absence
         except Exception as error:
-            account()
-            outcomes[cfg.workdir] = said(error)
+            log_exception()
+            outcomes[cfg.workdir] = describe_error(error)
     return outcomes
 
 
-def account(more: str = "") -> None:
-    """Writes the error of the moment to the log, where that can be written."""
+def log_exception(note: str = "") -> None:
+    """Writes the current exception to the log, if that can be written."""
     with contextlib.suppress(OSError):
         traceback.print_exc()
-        print(more, flush=True)
+        print(note, flush=True)
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     return (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
 
 
-def _follow():
-    connection.wait([parent_process().sentinel])
+def _exit_with_runner():
+    runner = parent_process()
+    assert runner is not None
+    connection.wait([runner.sentinel])
     os.kill(os.getpid(), signal.SIGTERM)

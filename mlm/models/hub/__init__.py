@@ -1,1 +1,1 @@
-"""Folders of Hugging Face's `transformers`: their names for our parameters, and their files."""
+"""Model folders of Hugging Face's `transformers`: their tensor names and files."""

@@ -1,92 +1,121 @@
-"""BERT, RoBERTa and their like: where each tensor of theirs stands among our parameters, from one table.
+"""The tensor names of BERT, RoBERTa and similar models of `transformers`, mapped to our parameters.
 
-Theirs are called as transformers' AutoModelForMaskedLM saves them; a matrix there has its outputs first.
+The names are those that AutoModelForMaskedLM saves. A matrix in a file has shape (outputs, inputs), unlike ours.
 """
+
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-EMBEDDINGS = {"embeddings.word_embeddings": "token", "embeddings.position_embeddings": "position",
-              "embeddings.token_type_embeddings": "type", "embeddings.LayerNorm": "embed_norm"}
-SIZES = {"num_layers": "num_hidden_layers", "width": "hidden_size", "mlp_dim": "intermediate_size",
-         "heads": "num_attention_heads"}
-QKV = ("query", "key", "value")  # side by side in ours
-LAYER = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
-POST = LAYER | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
-PRE = LAYER | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
-BERT_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
-HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
+EMBEDDINGS = {
+    "embeddings.word_embeddings": "token",
+    "embeddings.position_embeddings": "position",
+    "embeddings.token_type_embeddings": "type",
+    "embeddings.LayerNorm": "embed_norm",
+}
+SIZE_FIELDS = {
+    "num_layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "mlp_dim": "intermediate_size",
+    "num_heads": "num_attention_heads",
+}
+QKV = ("query", "key", "value")  # one matrix in our parameters
+LAYER_PARAMS = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
+POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
+PRE_NORM_PARAMS = LAYER_PARAMS | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
+BERT_LM_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
+ROBERTA_LM_HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
 POOLER = "bert.pooler.dense"
-BERT_ROW = {POOLER: "pool", "classifier": "label"}    # of labels of a row: theirs -> the objective's own
-ROW = {"classifier.dense": "pool", "classifier.out_proj": "label"}
-LEAVES = {"table": {"weight": "embedding"}, "norm": {"weight": "scale", "bias": "bias"},
-          "dense": {"weight": "kernel", "bias": "bias"}}
-OLD = {"gamma": "weight", "beta": "bias"}
+BERT_LABEL_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> the objective's parameter
+ROBERTA_LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}
+LEAVES = {
+    "table": {"weight": "embedding"},
+    "norm": {"weight": "scale", "bias": "bias"},
+    "dense": {"weight": "kernel", "bias": "bias"},
+}
+LEGACY_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
-class Kind(NamedTuple):
-    """A model_type of theirs."""
+class HubArchitecture(NamedTuple):
+    """A model_type of transformers. The mappings are from tensor names to our parameters."""
 
-    prefix: str               # of all but the output layer
-    architecture: str         # what AutoModelForMaskedLM makes of it
-    norm: str                 # config.model.norm_placement
-    layer: Mapping[str, str]  # theirs -> ours, in a layer
-    head: Mapping[str, str]   # in the output layer
-    bias: str                 # of the output layer
-    after_pad: bool           # positions start behind the padding token's id (fairseq's way), else at 0
-    row: Mapping[str, str]    # theirs -> ours, in the head of a label of a row
-
-
-def _roberta(prefix, architecture, norm="post", layer=POST):
-    return Kind(prefix, architecture, norm, layer, HEAD, "lm_head.bias", True, ROW)
+    prefix: str  # of all tensors except the output layer's
+    model_class: str  # the class that AutoModelForMaskedLM builds
+    norm_placement: str  # config.model.norm_placement
+    layer_params: Mapping[str, str]  # of a layer
+    lm_head: Mapping[str, str]  # of the output layer
+    lm_head_bias: str  # name of the output layer's bias
+    positions_after_pad: bool  # positions start after the padding token's id, as in fairseq; else at 0
+    label_head: Mapping[str, str]  # of the head for sequence labels
 
 
-KINDS = {"bert": Kind("bert", "BertForMaskedLM", "post", POST, BERT_HEAD, "cls.predictions.bias", False, BERT_ROW),
-         "roberta": _roberta("roberta", "RobertaForMaskedLM"),
-         "xlm-roberta": _roberta("roberta", "XLMRobertaForMaskedLM"),
-         "roberta-prelayernorm": _roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE)}
-DECODERS = ("cls.predictions.decoder", "lm_head.decoder")  # the tied table and the bias over again
-BUFFERS = ("position_ids", "token_type_ids")  # that older files have
+def _roberta_architecture(prefix, model_class, norm_placement="post", layer_params=POST_NORM_PARAMS):
+    return HubArchitecture(
+        prefix, model_class, norm_placement, layer_params, ROBERTA_LM_HEAD, "lm_head.bias", True, ROBERTA_LABEL_HEAD
+    )
 
 
-class Place(NamedTuple):
-    """One tensor of theirs, and which part of which parameter of ours it is."""
+ARCHITECTURES = {
+    "bert": HubArchitecture(
+        "bert",
+        "BertForMaskedLM",
+        "post",
+        POST_NORM_PARAMS,
+        BERT_LM_HEAD,
+        "cls.predictions.bias",
+        False,
+        BERT_LABEL_HEAD,
+    ),
+    "roberta": _roberta_architecture("roberta", "RobertaForMaskedLM"),
+    "xlm-roberta": _roberta_architecture("roberta", "XLMRobertaForMaskedLM"),
+    "roberta-prelayernorm": _roberta_architecture(
+        "roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE_NORM_PARAMS
+    ),
+}
+DECODERS = ("cls.predictions.decoder", "lm_head.decoder")  # copies of the tied table and of the bias
+BUFFERS = ("position_ids", "token_type_ids")  # buffers of older files
+
+
+class TensorMapping(NamedTuple):
+    """A tensor of a file, and the parameter of ours, or the part of it, that it holds."""
 
     name: str
-    path: tuple[str, ...]
-    layer: int | None = None  # of the leading axis
-    part: int | None = None   # of QKV, along the last axis
-    head: bool = False        # of the output layer
-    turned: bool = False      # it has its outputs first
+    path: tuple[str, ...]  # of our parameter
+    layer: int | None = None  # index on the leading axis of our parameter
+    qkv_index: int | None = None  # index in QKV, which are concatenated on the last axis of our parameter
+    lm_head: bool = False  # whether it belongs to the output layer
+    transposed: bool = False  # whether its outputs come first
 
 
-def places(kind: Kind, layers: int) -> Iterator[Place]:
-    """Every tensor of a model of so many layers."""
-    for name, ours in EMBEDDINGS.items():
-        yield from _leaves(f"{kind.prefix}.{name}", ours)
-    for layer in range(layers):
-        at, ours = f"{kind.prefix}.encoder.layer.{layer}", "body.stack.layers.layer"
-        for part, name in enumerate(QKV):
-            yield from _leaves(f"{at}.attention.self.{name}", f"{ours}.attention.qkv", layer=layer, part=part)
-        for name, inner in kind.layer.items():
-            yield from _leaves(f"{at}.{name}", f"{ours}.{inner}", layer=layer)
-    if kind.norm == "pre":
-        yield from _leaves(f"{kind.prefix}.LayerNorm", "body.norm")
-    for name, ours in kind.head.items():
-        yield from _leaves(name, ours, head=True)
-    yield Place(kind.bias, ("bias",), head=True)
+def map_tensors(architecture: HubArchitecture, num_layers: int) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers."""
+    for name, path in EMBEDDINGS.items():
+        yield from _map_leaves(f"{architecture.prefix}.{name}", path)
+    for layer in range(num_layers):
+        prefix, layer_path = f"{architecture.prefix}.encoder.layer.{layer}", "body.stack.layers.layer"
+        for index, name in enumerate(QKV):
+            yield from _map_leaves(
+                f"{prefix}.attention.self.{name}", f"{layer_path}.attention.qkv", layer=layer, qkv_index=index
+            )
+        for name, path in architecture.layer_params.items():
+            yield from _map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
+    if architecture.norm_placement == "pre":
+        yield from _map_leaves(f"{architecture.prefix}.LayerNorm", "body.norm")
+    for name, path in architecture.lm_head.items():
+        yield from _map_leaves(name, path, lm_head=True)
+    yield TensorMapping(architecture.lm_head_bias, ("bias",), lm_head=True)
 
 
-def _leaves(name, ours, **where) -> Iterator[Place]:
-    what = "norm" if "norm" in name.lower().rpartition(".")[2] else "table" if "_embeddings" in name else "dense"
-    for leaf, mine in LEAVES[what].items():
-        yield Place(f"{name}.{leaf}", (*ours.split("."), mine), **where, turned=mine == "kernel")
+def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
+    module = "norm" if "norm" in name.lower().rpartition(".")[2] else "table" if "_embeddings" in name else "dense"
+    for tensor, leaf in LEAVES[module].items():
+        yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=leaf == "kernel")
 
 
-def canonical(name: str, kind: Kind) -> str:
-    """A tensor's name as it would be saved today: older files say gamma and beta, a bare encoder's lack the prefix."""
+def canonical_name(name: str, architecture: HubArchitecture) -> str:
+    """The name that transformers saves today: older files say gamma and beta, files of an encoder lack the prefix."""
     stem, _, last = name.rpartition(".")
-    name = f"{stem}.{OLD.get(last, last)}" if stem.endswith("LayerNorm") else name
-    if name == f"{kind.bias.removesuffix('.bias')}.decoder.bias":
-        return kind.bias
-    return f"{kind.prefix}.{name}" if re.match(r"(embeddings|encoder|pooler|LayerNorm)\.", name) else name
+    name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
+    if name == f"{architecture.lm_head_bias.removesuffix('.bias')}.decoder.bias":
+        return architecture.lm_head_bias
+    return f"{architecture.prefix}.{name}" if re.match(r"(embeddings|encoder|pooler|LayerNorm)\.", name) else name

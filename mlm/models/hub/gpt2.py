@@ -1,8 +1,9 @@
-"""GPT-2 and its like: its config.json, and where each of its tensors stands among our parameters.
+"""The config.json and the tensor names of GPT-2, mapped to our config fields and parameters.
 
-Its matrices have their inputs first, as ours do; query, key and value stand side by side in both. It has one special
-token, which stands between texts: our other four, which its vocabulary lacks, are rows behind its own.
+Its matrices have shape (inputs, outputs) and one matrix holds query, key and value, as in our parameters. Its
+vocabulary has one special token, which separates texts; our other four are appended to its embedding table.
 """
+
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,88 +13,130 @@ import numpy as np
 from mlm.base import config, errors
 from mlm.base.special import CLS, PAD, SEP
 from mlm.models.hub import settings
-from mlm.models.hub.bert import LEAVES, Kind, Place
+from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping
 
-LAYER = {"attn.c_attn": "attention.qkv", "attn.c_proj": "attention.out", "mlp.c_fc": "mlp.up", "mlp.c_proj": "mlp.down",
-         "ln_1": "attention_norm", "ln_2": "mlp_norm"}
-KINDS = {"gpt2": Kind("transformer", "GPT2LMHeadModel", "pre", LAYER, {}, "", False, {})}
-DECODERS = ("lm_head",)       # the tied table over again
+LAYER_PARAMS = {
+    "attn.c_attn": "attention.qkv",
+    "attn.c_proj": "attention.out",
+    "mlp.c_fc": "mlp.up",
+    "mlp.c_proj": "mlp.down",
+    "ln_1": "attention_norm",
+    "ln_2": "mlp_norm",
+}
+ARCHITECTURES = {"gpt2": HubArchitecture("transformer", "GPT2LMHeadModel", "pre", LAYER_PARAMS, {}, "", False, {})}
+DECODERS = ("lm_head",)  # a copy of the tied table
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-SIZES = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
-RATES = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
-ASKED = {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-         "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True}
-OURS = {
+SIZE_FIELDS = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
+DROPOUT_FIELDS = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
+REQUIRED_SETTINGS = {
+    "activation_function": "gelu_new",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+MODEL_FIELDS: dict[str, Any] = {
     "norm_placement": "pre",
     "positions": "learned",
-    "context": "left",
+    "context": "causal",
     "embed_norm": False,
     "activation": "gelu_tanh",
-    "lm_head": "plain",
+    "lm_head": "linear",
     "type_vocab_size": 0,
-}  # all that it is
+}  # of every GPT-2
 
 
-def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
-    """(config.model, entries of the vocabulary, 0) of a config.json, as settings.read has it of BERT's like."""
-    for name, want in ASKED.items():
-        errors.require(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
-    of = found.get("architectures") or [KINDS["gpt2"].architecture]
-    errors.require(of[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", of, "GPT2LMHeadModel")
-    sizes = {field: settings.whole(where, found, name, 1) for field, name in SIZES.items()}
+def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
+    for name, expected in REQUIRED_SETTINGS.items():
+        value = config_json.get(name, expected)
+        errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
+    names = config_json.get("architectures") or [ARCHITECTURES["gpt2"].model_class]
+    errors.require(names[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", names, "GPT2LMHeadModel")
+    sizes: dict[str, Any] = {
+        field: settings.get_integer(where, config_json, name, 1) for field, name in SIZE_FIELDS.items()
+    }
     width = sizes["width"]
-    errors.require(width % sizes["num_heads"] == 0, f"{where}: n_head", sizes["num_heads"],
-                  f"a divisor of n_embd = {width}")
-    hidden = 4 * width if found.get("n_inner") is None else settings.whole(where, found, "n_inner", 1)
-    eps = settings.fraction(where, found, "layer_norm_epsilon", 1e-5)
+    errors.require(
+        width % sizes["num_heads"] == 0, f"{where}: n_head", sizes["num_heads"], f"a divisor of n_embd = {width}"
+    )
+    mlp_dim = (
+        4 * width if config_json.get("n_inner") is None else settings.get_integer(where, config_json, "n_inner", 1)
+    )
+    eps = settings.get_fraction(where, config_json, "layer_norm_epsilon", 1e-5)
     errors.require(eps > 0, f"{where}: layer_norm_epsilon", eps, "0 < value < 1")
-    model = config.Model(family="transformer", norm_eps=eps, mlp_dim=hidden, **OURS, **sizes,
-                         max_positions=settings.whole(where, found, "n_positions", 1),
-                         **{field: settings.fraction(where, found, name, 0.1) for field, name in RATES.items()})
-    return model, settings.whole(where, found, "vocab_size", 1), 0
+    dropout: dict[str, Any] = {
+        field: settings.get_fraction(where, config_json, name, 0.1) for field, name in DROPOUT_FIELDS.items()
+    }
+    model = config.Model(
+        family="transformer",
+        norm_eps=eps,
+        mlp_dim=mlp_dim,
+        **MODEL_FIELDS,
+        **sizes,
+        max_positions=settings.get_integer(where, config_json, "n_positions", 1),
+        **dropout,
+    )
+    return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
 
 
-def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
-    """config.json of a model of ours; raises ConfigError, saying why, for one that GPT-2 is not."""
-    for field, want in ({"family": "transformer"} | OURS).items():
+def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
+    """The config.json of a model of ours; raises ConfigError if the model is not a GPT-2."""
+    for field, expected in ({"family": "transformer"} | MODEL_FIELDS).items():
         value = getattr(model, field)
-        errors.require(value == want, f"config.model.{field}", value, f"{want}, for transformers' GPT-2 to read it")
-    return {"architectures": [KINDS["gpt2"].architecture], "model_type": "gpt2",
-            **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()}, "embd_pdrop": model.dropout,
-            "n_inner": model.mlp_dim, "n_positions": model.max_positions, "layer_norm_epsilon": model.norm_eps,
-            "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32", **grown(order_V)}
+        errors.require(
+            value == expected, f"config.model.{field}", value, f"{expected}, which transformers' GPT-2 needs"
+        )
+    return {
+        "architectures": [ARCHITECTURES["gpt2"].model_class],
+        "model_type": "gpt2",
+        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        "embd_pdrop": model.dropout,
+        "n_inner": model.mlp_dim,
+        "n_positions": model.max_positions,
+        "layer_norm_epsilon": model.norm_eps,
+        "initializer_range": model.init_std or 0.02,
+        **REQUIRED_SETTINGS,
+        "dtype": "float32",
+        **vocabulary_settings(order_V),
+    }
 
 
-def grown(order_V: np.ndarray) -> dict[str, Any]:
-    """What config.json says of a vocabulary with all our special tokens."""
-    return {"vocab_size": len(order_V), "pad_token_id": int(order_V[PAD]), "bos_token_id": int(order_V[CLS]),
-            "eos_token_id": int(order_V[SEP])}
+def vocabulary_settings(order_V: np.ndarray) -> dict[str, Any]:
+    """The entries of config.json that describe a vocabulary with all our special tokens."""
+    return {
+        "vocab_size": len(order_V),
+        "pad_token_id": int(order_V[PAD]),
+        "bos_token_id": int(order_V[CLS]),
+        "eos_token_id": int(order_V[SEP]),
+    }
 
 
-def places(kind: Kind, layers: int) -> Iterator[Place]:
-    """Every tensor of a model of so many layers."""
-    yield Place(f"{kind.prefix}.wte.weight", ("token", "embedding"))
-    yield Place(f"{kind.prefix}.wpe.weight", ("position", "embedding"))
-    for layer in range(layers):
-        for name, ours in kind.layer.items():
-            yield from _leaves(f"{kind.prefix}.h.{layer}.{name}", f"body.stack.layers.layer.{ours}", layer)
-    yield from _leaves(f"{kind.prefix}.ln_f", "body.norm")
+def map_tensors(architecture: HubArchitecture, num_layers: int) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers."""
+    yield TensorMapping(f"{architecture.prefix}.wte.weight", ("token", "embedding"))
+    yield TensorMapping(f"{architecture.prefix}.wpe.weight", ("position", "embedding"))
+    for layer in range(num_layers):
+        for name, path in architecture.layer_params.items():
+            yield from _map_leaves(f"{architecture.prefix}.h.{layer}.{name}", f"body.stack.layers.layer.{path}", layer)
+    yield from _map_leaves(f"{architecture.prefix}.ln_f", "body.norm")
 
 
-def _leaves(name, ours, layer=None) -> Iterator[Place]:
-    for leaf, mine in LEAVES["norm" if ours.endswith("norm") else "dense"].items():
-        yield Place(f"{name}.{leaf}", (*ours.split("."), mine), layer)
+def _map_leaves(name, path, layer=None) -> Iterator[TensorMapping]:
+    for tensor, leaf in LEAVES["norm" if path.endswith("norm") else "dense"].items():
+        yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), layer)
 
 
-def canonical(name: str, kind: Kind) -> str:
-    """A tensor's name as it would be saved today: the first released files lack the prefix."""
-    return f"{kind.prefix}.{name}" if re.match(r"(wte|wpe|h|ln_f)\.", name) else name
+def canonical_name(name: str, architecture: HubArchitecture) -> str:
+    """The name that transformers saves today: the first released files lack the prefix."""
+    return f"{architecture.prefix}.{name}" if re.match(r"(wte|wpe|h|ln_f)\.", name) else name
 
 
-def entries(table_NxD: np.ndarray, order_V: np.ndarray) -> np.ndarray:
-    """A table with rows for what theirs lacks: [CLS] as [SEP], its token between texts; the others as the mean."""
-    missing = len(order_V) - len(table_NxD)
-    table = np.concatenate([table_NxD, np.tile(table_NxD.mean(0), (missing, 1))])
+def extend_embeddings(table_NxD: np.ndarray, order_V: np.ndarray) -> np.ndarray:
+    """The table with rows for the missing special tokens: [CLS] as [SEP], the others as the mean of all."""
+    num_missing = len(order_V) - len(table_NxD)
+    table = np.concatenate([table_NxD, np.tile(table_NxD.mean(0), (num_missing, 1))])
     if order_V[CLS] >= len(table_NxD):
         table[order_V[CLS]] = table[order_V[SEP]]
     return table

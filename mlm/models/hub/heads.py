@@ -1,114 +1,146 @@
-"""Heads of labels: what class of theirs has one, what it tells, and its tensors as those of our objectives.
+"""Heads for labels: the classes of transformers that have one, and its tensors mapped to our objectives' parameters.
 
-Letters in array names: C classes, or the one number of a regression.
+Letters in array names: C classes, or the one output of a regression.
 """
+
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.models.hub.bert import KINDS, POOLER, Kind
+from mlm.models.hub.bert import ARCHITECTURES, POOLER, HubArchitecture
 
-ROW, WORD, TOKENS = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
-PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
-WORDS = {"classifier": ""}    # theirs -> ours, in the head of a label of a word
-
-
-class Head(NamedTuple):
-    """What a folder's model was fine-tuned to tell."""
-
-    objective: str            # classify | regress | tag
-    classes: tuple[str, ...]  # (): a number
-    params: types.Params      # of the objective, numpy, float32
+SEQUENCE_CLASS, TOKEN_CLASS, MASKED_LM_CLASS = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
+PROBLEM_TYPES = {"classification": "single_label_classification", "regression": "regression"}
+TOKEN_LABEL_HEAD = {"classifier": ""}  # tensor -> the objective's parameter, in the head for labels of words
 
 
-def read(where: str, said: Mapping[str, Any], at: str, there: Mapping[str, np.ndarray]) -> Head | None:
-    """The head of labels that a config.json says there is, None where it says of none; there: tensors by their names.
+class LabelHead(NamedTuple):
+    """The head of a fine-tuned model."""
 
-    where, at: what that file and the tensors' are called in errors. Raises ConfigError for one that ours cannot be,
-    and for tensors that are not there or not of its shape.
+    objective: str  # classification | regression | tagging
+    classes: tuple[str, ...]  # empty for a regression
+    params: types.Params  # of the objective, numpy, float32
+
+
+def read_label_head(
+    where: str, config_json: Mapping[str, Any], tensors_path: str, tensors: Mapping[str, np.ndarray]
+) -> LabelHead | None:
+    """The head for labels of a folder, or None if it has none.
+
+    Args:
+        where: the name of config.json in errors.
+        config_json: its content.
+        tensors_path: the name of the tensor file in errors.
+        tensors: its tensors by name.
+
+    Raises:
+        ConfigError: our objectives cannot represent the head, or a tensor is missing or of another shape.
     """
-    name = named(said)
-    if not name.endswith((ROW, WORD)):
+    model_class = get_model_class(config_json)
+    if not model_class.endswith((SEQUENCE_CLASS, TOKEN_CLASS)):
         return None
-    kind, width = KINDS[said["model_type"]], said["hidden_size"]
-    classes = _classes(where, said)
-    objective = "tag"
-    if name.endswith(ROW):
-        problem = said.get("problem_type") or PROBLEMS["regress" if len(classes) == 1 else "classify"]
-        errors.require_one_of(f"{where}: problem_type", problem, list(PROBLEMS.values()))
-        objective = next(ours for ours, its in PROBLEMS.items() if its == problem)
-        errors.require(objective != "regress" or len(classes) == 1, f"{where}: id2label", len(classes),
-                      f"one entry, since problem_type is {problem}")
+    architecture, width = ARCHITECTURES[config_json["model_type"]], config_json["hidden_size"]
+    classes = _read_classes(where, config_json)
+    objective = "tagging"
+    if model_class.endswith(SEQUENCE_CLASS):
+        default = PROBLEM_TYPES["regression" if len(classes) == 1 else "classification"]
+        problem_type = config_json.get("problem_type") or default
+        errors.require_one_of(f"{where}: problem_type", problem_type, list(PROBLEM_TYPES.values()))
+        objective = next(name for name, value in PROBLEM_TYPES.items() if value == problem_type)
+        errors.require(
+            objective != "regression" or len(classes) == 1,
+            f"{where}: id2label",
+            len(classes),
+            f"one entry, since problem_type is {problem_type}",
+        )
     params: types.Params = {}
-    for its, ours in _names(kind, objective).items():
-        outputs = width if ours == "pool" else len(classes)
+    for module, path in _map_names(architecture, objective).items():
+        outputs = width if path == "pool" else len(classes)
         layer = {}
-        for leaf, mine, shape in (("weight", "kernel", (outputs, width)), ("bias", "bias", (outputs,))):
-            errors.require(f"{its}.{leaf}" in there, f"{at}: tensors", len(there), f"{its}.{leaf} among them")
-            x = there[f"{its}.{leaf}"]
-            errors.require(x.shape == shape, f"{at}: {its}.{leaf}, its shape", x.shape, f"{shape}")
-            layer[mine] = np.ascontiguousarray(x.T)
-        params |= {ours: layer} if ours else layer
-    return Head(objective, () if objective == "regress" else classes, params)
+        for tensor, leaf, shape in (("weight", "kernel", (outputs, width)), ("bias", "bias", (outputs,))):
+            name = f"{module}.{tensor}"
+            errors.require(name in tensors, f"{tensors_path}: tensors", len(tensors), f"{name} among them")
+            x = tensors[name]
+            errors.require(x.shape == shape, f"{tensors_path}: {name}, its shape", x.shape, f"{shape}")
+            layer[leaf] = np.ascontiguousarray(x.T)
+        params |= {path: layer} if path else layer
+    return LabelHead(objective, () if objective == "regression" else classes, params)
 
 
-def named(said: Mapping[str, Any]) -> str:
-    """The class of theirs that a config.json names, "" where it names none."""
-    found = said.get("architectures")
-    return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else ""
+def get_model_class(config_json: Mapping[str, Any]) -> str:
+    """The class of transformers that a config.json names, or ""."""
+    names = config_json.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
-def pooler(there: Mapping[str, np.ndarray]) -> types.Params | None:
-    """BERT's pooler, which its pretraining made and its fine-tuning goes on with; None where a folder has none.
+def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
+    """BERT's pooler, which fine-tuning continues to train; None if there is none.
 
-    RoBERTa's files may hold one, which nothing trained: transformers passes it by.
+    An untrained pooler in RoBERTa's files is ignored, as transformers does.
     """
     names = [f"{POOLER}.weight", f"{POOLER}.bias"]
-    if not all(name in there for name in names):
+    if not all(name in tensors for name in names):
         return None
-    weight, bias = (there[name] for name in names)
+    weight, bias = (tensors[name] for name in names)
     return {"kernel": np.ascontiguousarray(weight.T), "bias": bias}
 
 
-def of(cfg: config.Config, classes: tuple[str, ...], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of the head of a fine-tuned model, beside what it says of its encoder.
+def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of config.json that describe the head of a fine-tuned model.
 
-    Raises ConfigError, saying why, for a head that no class of theirs has.
+    Args:
+        cfg: of the fine-tuned run.
+        classes: names of its classes.
+        config_json: the entries that describe the encoder.
+
+    Raises:
+        ConfigError: no class of transformers has such a head.
     """
-    end = "for a class of transformers to read it"
-    errors.require(cfg.objective in (*PROBLEMS, "tag"), "config.objective", cfg.objective,
-                  f"classify, regress or tag, {end}")
-    word = cfg.objective == "tag"
-    for field, want in (("layer_features", "last"), ("head", "linear") if word else ("pooling", "first")):
+    errors.require(
+        cfg.objective in (*PROBLEM_TYPES, "tagging"),
+        "config.objective",
+        cfg.objective,
+        "classification, regression or tagging, which transformers has classes for",
+    )
+    is_tagging = cfg.objective == "tagging"
+    for field, expected in (("layer_features", "last"), ("head", "linear") if is_tagging else ("pooling", "first")):
         value = getattr(cfg.finetune, field)
-        errors.require(value == want, f"config.finetune.{field}", value, f"{want}, {end}")
-    name = KINDS[said["model_type"]].architecture.removesuffix(TOKENS) + (WORD if word else ROW)
-    called = dict(enumerate(classes or ("value",)))
-    problem = {} if word else {"problem_type": PROBLEMS[cfg.objective]}
-    return {"architectures": [name], "id2label": {str(number): label for number, label in called.items()},
-            "label2id": {label: number for number, label in called.items()}, **problem}
+        errors.require(value == expected, f"config.finetune.{field}", value, f"{expected}, which transformers needs")
+    prefix = ARCHITECTURES[config_json["model_type"]].model_class.removesuffix(MASKED_LM_CLASS)
+    labels = dict(enumerate(classes or ("value",)))
+    problem_type = {} if is_tagging else {"problem_type": PROBLEM_TYPES[cfg.objective]}
+    return {
+        "architectures": [prefix + (TOKEN_CLASS if is_tagging else SEQUENCE_CLASS)],
+        "id2label": {str(number): label for number, label in labels.items()},
+        "label2id": {label: number for number, label in labels.items()},
+        **problem_type,
+    }
 
 
-def tensors_of(objective: str, params: types.Params, said: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Their tensors of an objective's parameters; the inverse of `read`."""
-    found = {}
-    for its, ours in _names(KINDS[said["model_type"]], objective).items():
-        layer = params[ours] if ours else params
-        found |= {f"{its}.weight": np.asarray(layer["kernel"]).T, f"{its}.bias": np.asarray(layer["bias"])}
-    return found
+def export_tensors(objective: str, params: types.Params, config_json: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors of an objective's parameters; the inverse of `read_label_head`."""
+    tensors = {}
+    for module, path in _map_names(ARCHITECTURES[config_json["model_type"]], objective).items():
+        layer = params[path] if path else params
+        tensors |= {f"{module}.weight": np.asarray(layer["kernel"]).T, f"{module}.bias": np.asarray(layer["bias"])}
+    return tensors
 
 
-def _names(kind: Kind, objective: str) -> Mapping[str, str]:
-    return WORDS if objective == "tag" else kind.row
+def _map_names(architecture: HubArchitecture, objective: str) -> Mapping[str, str]:
+    return TOKEN_LABEL_HEAD if objective == "tagging" else architecture.label_head
 
 
-def _classes(where, said) -> tuple[str, ...]:
-    """The names in config.json's id2label; transformers takes two where it has none."""
-    found = said.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    right = isinstance(found, dict) and all(isinstance(label, str) for label in found.values())
-    errors.require(right, f"{where}: id2label", found, "names by number")
-    errors.require({*found} == {str(number) for number in range(len(found))}, f"{where}: id2label", list(found),
-                  "each number from 0 on")
-    return tuple(found[str(number)] for number in range(len(found)))
+def _read_classes(where, config_json) -> tuple[str, ...]:
+    """The names in id2label; two by default, as in transformers."""
+    labels = config_json.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    is_valid = isinstance(labels, dict) and all(isinstance(label, str) for label in labels.values())
+    errors.require(is_valid, f"{where}: id2label", labels, "names by number")
+    errors.require(
+        {*labels} == {str(number) for number in range(len(labels))},
+        f"{where}: id2label",
+        list(labels),
+        "each number from 0 on",
+    )
+    return tuple(labels[str(number)] for number in range(len(labels)))

@@ -1,7 +1,5 @@
-"""A folder of Hugging Face's as config fields and parameters, and back.
+"""A model folder of Hugging Face's `transformers` as config fields and parameters, and back."""
 
-Letters in array names: P positions of their table, R those of it before a row's first token.
-"""
 import dataclasses
 import functools
 import hashlib
@@ -17,223 +15,259 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.models import transformer
 from mlm.models.hub import bert, gpt2, heads, settings, tensors
 
-TABLES = {**dict.fromkeys(bert.KINDS, bert), **dict.fromkeys(gpt2.KINDS, gpt2)}  # of names, by model_type
-ENTRIES = (("token", "embedding"), ("bias",))  # of ours, a row for each entry of the vocabulary
+# The module with the tensor names of each model_type.
+MAPPING_MODULES = {**dict.fromkeys(bert.ARCHITECTURES, bert), **dict.fromkeys(gpt2.ARCHITECTURES, gpt2)}
+VOCABULARY_PARAMS = (("token", "embedding"), ("bias",))  # our parameters with an entry per vocabulary entry
 
 
-class Read(NamedTuple):
-    """What a folder holds."""
+class HubModel(NamedTuple):
+    """The contents of a folder."""
 
     model: config.Model
-    params: types.Params            # of the model, numpy, float32
-    settings: dict[str, Any]        # its config.json
-    rest: dict[str, np.ndarray]     # what the model has no place for: a pooler, positions of padding
-    output: bool                    # whether an output layer over the vocabulary is among the parameters
-    head: heads.Head | None = None  # of labels, where it was fine-tuned to tell them
+    params: types.Params  # of the model, numpy, float32
+    config_json: dict[str, Any]
+    unused_tensors: dict[str, np.ndarray]  # tensors that our model lacks: a pooler, positions of padding
+    has_lm_head: bool  # whether the parameters have an output layer over the vocabulary
+    label_head: heads.LabelHead | None = None  # of a fine-tuned model
 
 
-def is_one(folder: Path | str) -> bool:
-    """Whether a folder has any file by which Hugging Face's are known, and no directory of a run."""
-    there = (settings.NAME, tensors.NAME, tensors.SHARDS, *tensors.PICKLES)
-    if any(Path(folder, name).exists() for name in there[1:]):
+def is_hub_folder(folder: Path | str) -> bool:
+    """Whether a folder has files of a Hugging Face model."""
+    tensor_files = (tensors.TENSOR_FILE, tensors.SHARD_INDEX_FILE, *tensors.PICKLE_FILES)
+    if any(Path(folder, name).exists() for name in tensor_files):
         return True
     try:
-        return "model_type" in settings.parsed(Path(folder, there[0]))
+        return "model_type" in settings.read_json(Path(folder, settings.CONFIG_FILE))
     except errors.ConfigError:
         return False
 
 
-def read(folder: Path | str, order_V: np.ndarray) -> Read:
-    """The model of a folder. order_V: the number there of each entry of our vocabulary.
+def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
+    """The model of a folder.
 
-    Raises ConfigError for files that are not there, broken, of a model that ours cannot be, or unlike one another.
+    Args:
+        folder: with config.json and the tensors.
+        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
+
+    Raises:
+        ConfigError: a file is missing or damaged, our models cannot represent it, or the files do not match.
     """
     folder = Path(folder)
-    where = str(folder / settings.NAME)
-    said = settings.parsed(folder / settings.NAME)
-    model, vocab_size, first = _model(where, said)
-    table, kind = _table(said)
-    have = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (table is gpt2)
-    errors.require(vocab_size == have, f"{where}: vocab_size", vocab_size,
-                  f"{have}, which the tokenizer beside it has")
-    at = str(folder / tensors.NAME)
-    with tensors.reading(folder) as file:
-        called = _names(at, file.keys(), table, kind)
-        outer = {place.path: place for place in table.places(kind, 0)}
-        output = not any(place.head for place in outer.values()) or any(
-            place.head and place.name in called for place in outer.values())
-        for place in table.places(kind, model.num_layers):
-            errors.require(place.name in called or (place.head and not output), f"{at}: tensors", len(called),
-                          f"{place.name} among them")
-        wanted = [place for place in table.places(kind, model.num_layers) if output or not place.head]
-        shapes = _shapes(model, vocab_size)
-        for place in wanted:
-            tensors.check(at, file, called[place.name], _their_shape(place, shapes, first))
-        theirs = {place.name: tensors.read(file, called[place.name]) for place in wanted}
-        others = {name: tensors.read(file, mine) for name, mine in called.items()
-                  if name not in theirs and file.get_slice(mine).get_dtype() in tensors.FLOATS}
-    table_VxD = theirs[outer["token", "embedding"].name]
-    for name in [name for name in others if name.startswith(table.DECODERS)]:
-        same = others.pop(name)
-        errors.require(same.ndim != 2 or np.array_equal(same, table_VxD), f"{at}: {name}", same.shape,
-                      "the embeddings of the vocabulary, since ours are tied to the output layer")
-    head = heads.read(where, said, at, others)
-    name = outer["position", "embedding"].name
-    others[name], theirs[name] = np.split(theirs[name], [first])
-    return Read(model, _ours(wanted, theirs, shapes, order_V), said, others, output, head)
+    where, tensors_path = str(folder / settings.CONFIG_FILE), str(folder / tensors.TENSOR_FILE)
+    config_json = settings.read_json(folder / settings.CONFIG_FILE)
+    model, vocab_size, first_position = _read_model(where, config_json)
+    module, architecture = _get_mapping(config_json)
+    expected = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
+    errors.require(
+        vocab_size == expected, f"{where}: vocab_size", vocab_size, f"{expected}, the size of the tokenizer's"
+    )
+    with tensors.open_tensors(folder) as file:
+        names = _canonical_names(tensors_path, file.keys(), module, architecture)
+        outside_layers = {mapping.path: mapping for mapping in module.map_tensors(architecture, 0)}
+        has_lm_head = not any(mapping.lm_head for mapping in outside_layers.values()) or any(
+            mapping.lm_head and mapping.name in names for mapping in outside_layers.values()
+        )
+        mappings = []
+        for mapping in module.map_tensors(architecture, model.num_layers):
+            if has_lm_head or not mapping.lm_head:
+                is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
+                errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
+                mappings.append(mapping)
+        shapes = _param_shapes(model, vocab_size)
+        for mapping in mappings:
+            shape = _tensor_shape(mapping, shapes, first_position)
+            tensors.check_tensor(tensors_path, file, names[mapping.name], shape)
+        mapped = {mapping.name: tensors.read_tensor(file, names[mapping.name]) for mapping in mappings}
+        unused = {
+            name: tensors.read_tensor(file, name_in_file)
+            for name, name_in_file in names.items()
+            if name not in mapped and file.get_slice(name_in_file).get_dtype() in tensors.FLOAT_TYPES
+        }
+    table_VxD = mapped[outside_layers["token", "embedding"].name]
+    for name in [name for name in unused if name.startswith(module.DECODERS)]:
+        decoder = unused.pop(name)
+        errors.require(
+            decoder.ndim != 2 or np.array_equal(decoder, table_VxD),
+            f"{tensors_path}: {name}",
+            decoder.shape,
+            "the embeddings of the vocabulary, since our output layer is tied to them",
+        )
+    label_head = heads.read_label_head(where, config_json, tensors_path, unused)
+    name = outside_layers["position", "embedding"].name
+    unused[name], mapped[name] = np.split(mapped[name], [first_position])
+    params = _build_params(mappings, mapped, shapes, order_V)
+    return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
 
-def tensors_of(params: types.Params, said: Mapping[str, Any], order_V: np.ndarray,
-               rest: Mapping[str, np.ndarray] | None = None, *, output: bool = True) -> dict[str, np.ndarray]:
-    """Their tensors of our parameters, by the config.json that they go with; the inverse of `read`."""
-    (table, kind), found = _table(said), dict(rest or {})
-    leaves = {tuple(key.key for key in path): np.asarray(leaf)
-              for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    if ("type", "embedding") not in leaves:  # ours may have none
+def export_tensors(
+    params: types.Params,
+    config_json: Mapping[str, Any],
+    order_V: np.ndarray,
+    unused_tensors: Mapping[str, np.ndarray] | None = None,
+    *,
+    has_lm_head: bool = True,
+) -> dict[str, np.ndarray]:
+    """The tensors of our parameters; the inverse of `read_folder`.
+
+    Args:
+        params: of the model.
+        config_json: the config.json of the folder.
+        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
+        unused_tensors: as in HubModel.
+        has_lm_head: whether to export the output layer over the vocabulary.
+    """
+    (module, architecture), exported = _get_mapping(config_json), dict(unused_tensors or {})
+    leaves = {
+        tuple(key.key for key in path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    for place in table.places(kind, said[table.SIZES["num_layers"]]):
-        if place.head and not output:
+    for mapping in module.map_tensors(architecture, config_json[module.SIZE_FIELDS["num_layers"]]):
+        if mapping.lm_head and not has_lm_head:
             continue
-        x = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
-        if place.part is not None:
-            x = np.split(x, len(bert.QKV), -1)[place.part]
-        if place.path in ENTRIES:
+        x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
+        if mapping.qkv_index is not None:
+            x = np.split(x, len(bert.QKV), -1)[mapping.qkv_index]
+        if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
-        if place.path[0] == "position":
-            missing = said.get("max_position_embeddings", len(x)) - len(x)
-            x = np.concatenate([found.get(place.name, np.zeros((missing, x.shape[1]), x.dtype)), x])
-        found[place.name] = x.T if place.turned else x
-    return found
+        if mapping.path[0] == "position":
+            num_missing = config_json.get("max_position_embeddings", len(x)) - len(x)
+            x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
+        exported[mapping.name] = x.T if mapping.transposed else x
+    return exported
 
 
-def model_of(folder: Path | str) -> config.Model:
-    """What a folder's config.json says of its model. Raises ConfigError for what ours cannot be."""
-    path = Path(folder, settings.NAME)
-    return _model(str(path), settings.parsed(path))[0]
+def read_model_config(folder: Path | str) -> config.Model:
+    """The model that a folder's config.json describes. Raises ConfigError if our models cannot represent it."""
+    path = Path(folder, settings.CONFIG_FILE)
+    return _read_model(str(path), settings.read_json(path))[0]
 
 
-def said_of(model: config.Model, order_V: np.ndarray, *, output: bool = True) -> dict[str, Any]:
-    """config.json of a model of ours, with an output layer over the vocabulary or labels of its own.
+def build_config_json(model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True) -> dict[str, Any]:
+    """The config.json of a model of ours; has_lm_head: with an output layer over the vocabulary.
 
-    Raises ConfigError, saying why, for one that no class of theirs is.
+    Raises ConfigError if no class of transformers can read the model.
     """
-    return gpt2.of(model, order_V) if output and model.context == "left" else settings.of(model, order_V)
+    module = gpt2 if has_lm_head and model.context == "causal" else settings
+    return module.build_config_json(model, order_V)
 
 
-def grown(said: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
-    """What of a config.json is otherwise where its vocabulary has all our special tokens."""
-    return gpt2.grown(order_V) if _table(said)[0] is gpt2 else {}
+def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
+    """The entries of config.json that change when all our special tokens are added to its vocabulary."""
+    return gpt2.vocabulary_settings(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
 
 
-def _table(said):
-    """(the file of their names, which kind it is there) by a config.json."""
-    table = TABLES[said["model_type"]]
-    return table, table.KINDS[said["model_type"]]
+def _get_mapping(config_json):
+    """(the module with the tensor names, the architecture) of a config.json."""
+    module = MAPPING_MODULES[config_json["model_type"]]
+    return module, module.ARCHITECTURES[config_json["model_type"]]
 
 
-def _model(where, said):
-    return (gpt2 if said.get("model_type") in gpt2.KINDS else settings).read(where, said)
+def _read_model(where, config_json):
+    module = gpt2 if config_json.get("model_type") in gpt2.ARCHITECTURES else settings
+    return module.read_model(where, config_json)
 
 
-def digest(folder: Path | str) -> str:
-    """SHA-256 of config.json and the tensors. Raises ConfigError where one is not there."""
-    with tensors.reading(Path(folder)):
+def compute_digest(folder: Path | str) -> str:
+    """SHA-256 of config.json and the tensors. Raises ConfigError if one of them is missing."""
+    with tensors.open_tensors(Path(folder)):
         pass
-    settings.parsed(Path(folder, settings.NAME))
-    found = {}
-    for name in (settings.NAME, tensors.NAME):
+    settings.read_json(Path(folder, settings.CONFIG_FILE))
+    digests = {}
+    for name in (settings.CONFIG_FILE, tensors.TENSOR_FILE):
         with Path(folder, name).open("rb") as file:
-            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return files.sha256(found)
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return files.json_sha256(digests)
 
 
-def own(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """The fields, by dotted name, and the labels of a folder that was written with a config of our own; or None."""
-    path = Path(folder, settings.NAME)
-    said = settings.parsed(path)
-    if said.get("model_type") != settings.OURS:
+def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """(config fields by dotted name, class names) of a folder that has our own config; None for any other folder."""
+    path = Path(folder, settings.CONFIG_FILE)
+    config_json = settings.read_json(path)
+    if config_json.get("model_type") != settings.OWN_MODEL_TYPE:
         return None
-    kept = said.get("config")
-    errors.require(isinstance(kept, dict), f"{path}: config", kept, "fields by name")
-    labels = said.get("labels", [])
-    right = isinstance(labels, list) and all(isinstance(one, str) for one in labels)
-    errors.require(right, f"{path}: labels", labels, "names")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}, tuple(labels)
+    flat: Any = config_json.get("config")
+    errors.require(isinstance(flat, dict), f"{path}: config", flat, "fields by name")
+    labels = config_json.get("labels", [])
+    is_valid = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    errors.require(is_valid, f"{path}: labels", labels, "names")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in flat.items()}, tuple(labels)
 
 
-def own_tensors(params: types.Params) -> dict[str, np.ndarray]:
-    """Our parameters, "model" and "objective", by their own names, which dots join; the model's begin with no "model".
-    """
-    return {_dotted(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+def export_own_tensors(params: types.Params) -> dict[str, np.ndarray]:
+    """Our parameters, "model" and "objective", by dotted name; the prefix "model." is left out."""
+    return {_dotted_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def read_own(folder: Path | str, abstract: types.Params) -> types.Params:
-    """The parameters, "model" and "objective", of a folder with a config of our own, of these shapes."""
-    at = str(Path(folder, tensors.NAME))
-    with tensors.reading(Path(folder)) as file:
-        there = set(file.keys())
+def read_own_params(folder: Path | str, abstract: types.Params) -> types.Params:
+    """The parameters, "model" and "objective", of a folder with our own config; abstract: their shapes."""
+    tensors_path = str(Path(folder, tensors.TENSOR_FILE))
+    with tensors.open_tensors(Path(folder)) as file:
+        names = set(file.keys())
 
-        def one(path, leaf):
-            name = _dotted(path)
-            errors.require(name in there, f"{at}: tensors", len(there), f"{name} among them")
-            tensors.check(at, file, name, leaf.shape)
-            return tensors.read(file, name)
+        def read_leaf(path, leaf):
+            name = _dotted_name(path)
+            errors.require(name in names, f"{tensors_path}: tensors", len(names), f"{name} among them")
+            tensors.check_tensor(tensors_path, file, name, leaf.shape)
+            return tensors.read_tensor(file, name)
 
-        return jax.tree_util.tree_map_with_path(one, abstract)
+        return jax.tree_util.tree_map_with_path(read_leaf, abstract)
 
 
-def _dotted(path) -> str:
+def _dotted_name(path) -> str:
     return ".".join(key.key for key in path).removeprefix("model.")
 
 
-def write(folder: Path | str, said: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:
-    """Writes config.json and the tensors into a folder, which exists."""
-    files.write_json(Path(folder, settings.NAME), dict(said))
-    tensors.write(Path(folder), found)
+def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes config.json and the tensors into an existing folder."""
+    files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
+    tensors.write_tensors(Path(folder), arrays)
 
 
-def _names(at, names, table, kind) -> dict[str, str]:
-    """The name in the file of each tensor by its canonical one."""
-    called: dict[str, str] = {}
-    for name in names:
-        if not name.endswith(table.BUFFERS):
-            mine = table.canonical(name, kind)
-            errors.require(mine not in called or mine == kind.bias, f"{at}: {name}", called.get(mine), "it once")
-            called[mine] = name
-    return called
+def _canonical_names(tensors_path, names_in_file, module, architecture) -> dict[str, str]:
+    """The name in the file of each tensor, by its canonical name."""
+    names: dict[str, str] = {}
+    for name_in_file in names_in_file:
+        if not name_in_file.endswith(module.BUFFERS):
+            name = module.canonical_name(name_in_file, architecture)
+            is_new = name not in names or name == architecture.lm_head_bias
+            errors.require(is_new, f"{tensors_path}: {name_in_file}", names.get(name), "it once")
+            names[name] = name_in_file
+    return names
 
 
 @functools.cache
-def _shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
-    made = transformer.build(dataclasses.replace(model, scan_unroll=1), vocab_size)
-    tree = jax.eval_shape(made.init, jax.random.key(0))
+def _param_shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
+    init = transformer.build(dataclasses.replace(model, scan_unroll=1), vocab_size).init
+    tree = jax.eval_shape(init, jax.random.key(0))
     return {tuple(key.key for key in path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _their_shape(place, shapes, first) -> tuple[int, ...]:
-    shape = shapes[place.path][place.layer is not None:]
-    if place.part is not None:
+def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
+    shape = shapes[mapping.path][mapping.layer is not None :]
+    if mapping.qkv_index is not None:
         shape = (*shape[:-1], shape[-1] // len(bert.QKV))
-    if place.path[0] == "position":
-        shape = (shape[0] + first, shape[1])
-    return shape[::-1] if place.turned else shape
+    if mapping.path[0] == "position":
+        shape = (shape[0] + first_position, shape[1])
+    return shape[::-1] if mapping.transposed else shape
 
 
-def _ours(wanted, theirs, shapes, order_V) -> types.Params:
+def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
+    """Our parameters; each tensor leaves `mapped` once it is copied, to save memory."""
     leaves: dict[tuple[str, ...], np.ndarray] = {path: np.zeros(shape, np.float32) for path, shape in shapes.items()}
-    for place in wanted:
-        x = theirs.pop(place.name)
-        if place.path in ENTRIES:
-            x = (gpt2.entries(x, order_V) if len(x) < len(order_V) else x)[order_V]
-            leaves[place.path] = np.zeros(x.shape, np.float32)
-        leaf = leaves[place.path] if place.layer is None else leaves[place.path][place.layer]
-        if place.part is not None:
-            leaf = np.split(leaf, len(bert.QKV), -1)[place.part]
-        leaf[...] = x.T if place.turned else x
+    for mapping in mappings:
+        x = mapped.pop(mapping.name)
+        if mapping.path in VOCABULARY_PARAMS:
+            x = (gpt2.extend_embeddings(x, order_V) if len(x) < len(order_V) else x)[order_V]
+            leaves[mapping.path] = np.zeros(x.shape, np.float32)
+        leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
+        if mapping.qkv_index is not None:
+            leaf = np.split(leaf, len(bert.QKV), -1)[mapping.qkv_index]
+        leaf[...] = x.T if mapping.transposed else x
     tree: dict = {}
     for path, leaf in leaves.items():
-        below = tree
+        node = tree
         for name in path[:-1]:
-            below = below.setdefault(name, {})
-        below[path[-1]] = leaf
+            node = node.setdefault(name, {})
+        node[path[-1]] = leaf
     return tree

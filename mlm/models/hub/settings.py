@@ -1,4 +1,5 @@
-"""config.json of a model of theirs, checked, as fields of config.model; and one for a model of ours."""
+"""The config.json of BERT and similar models: reads it as config.model, and builds it for our models."""
+
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,91 +9,151 @@ import numpy as np
 
 from mlm.base import config, errors, files
 from mlm.base.special import CLS, PAD, SEP
-from mlm.models.hub.bert import KINDS, SIZES
+from mlm.models.hub.bert import ARCHITECTURES, SIZE_FIELDS
 
-NAME = "config.json"
-OURS = "mlm"              # the model_type of what no class of theirs can be
-MOST = 2**31 - 1
-RATES = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-ASKED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
-         "add_cross_attention": False, "tie_word_embeddings": True}  # all that ours can be
+CONFIG_FILE = "config.json"
+OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers can read
+MAX_INT = 2**31 - 1
+DROPOUT_FIELDS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+REQUIRED_SETTINGS = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}  # our models have no other values
 
 
-def parsed(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ConfigError for a file that is not there or holds anything else."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ConfigError if the file is missing or holds anything else."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file ({files.brief(error)})") from None
+        raise errors.ConfigError(f"{path}: expected a file ({files.describe_error(error)})") from None
     except (ValueError, RecursionError) as error:
         raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
-    errors.require(isinstance(found, dict), str(path), found, "a JSON object")
-    return found
+    errors.require(isinstance(content, dict), str(path), content, "a JSON object")
+    return content
 
 
-def whole(where: str, found: Mapping, name: str, low: int, default: int | None = None) -> int:
-    """A number of config.json. Raises ConfigError for one that is absent, not whole, or below `low`."""
-    value = found.get(name, default)
-    errors.require(type(value) is int, f"{where}: {name}", value, "a whole number")
-    errors.require_number(f"{where}: {name}", value, low, MOST)
+def get_integer(where: str, config_json: Mapping, name: str, low: int, default: int | None = None) -> int:
+    """An integer of config.json. Raises ConfigError if it is missing, no integer, or below `low`."""
+    value = config_json.get(name, default)
+    errors.require(type(value) is int, f"{where}: {name}", value, "an integer")
+    errors.require_number(f"{where}: {name}", value, low, MAX_INT)
     return value
 
 
-def fraction(where: str, found: Mapping, name: str, default: float) -> float:
-    value = found.get(name, default)
+def get_fraction(where: str, config_json: Mapping, name: str, default: float) -> float:
+    """A number of config.json in [0, 1). Raises ConfigError for any other value."""
+    value = config_json.get(name, default)
     errors.require(type(value) in (int, float), f"{where}: {name}", value, "a number")
     errors.require_number(f"{where}: {name}", value, 0, 1, high_open=True)
     return float(value)
 
 
-def read(where: str, found: Mapping[str, Any]) -> tuple[config.Model, int, int]:
-    """(config.model, entries of the vocabulary, rows of the position table before the first token's) of a config.json.
+def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """The model that a config.json describes.
 
-    where: what it is called in errors. Raises ConfigError for what ours cannot be.
+    Args:
+        where: the name of the file in errors.
+        config_json: its content.
+
+    Returns:
+        (config.model, size of the vocabulary, number of positions before that of the first token).
+
+    Raises:
+        ConfigError: our models cannot represent it.
     """
-    kind_name = found.get("model_type")
-    errors.require(isinstance(kind_name, str), f"{where}: model_type", kind_name, f"one of {', '.join(KINDS)}")
-    errors.require_one_of(f"{where}: model_type", kind_name, list(KINDS))
-    kind = KINDS[kind_name]
-    for name, want in ASKED.items():
-        errors.require(found.get(name, want) == want, f"{where}: {name}", found.get(name), f"{want!r}")
-    sizes = {field: whole(where, found, name, 1) for field, name in SIZES.items()}
-    errors.require(sizes["width"] % sizes["num_heads"] == 0, f"{where}: num_attention_heads", sizes["num_heads"],
-                  f"a divisor of hidden_size = {sizes['width']}")
-    first = whole(where, found, "pad_token_id", 0, 1) + 1 if kind.after_pad else 0
-    rows = whole(where, found, "max_position_embeddings", 1)
-    errors.require(rows > first, f"{where}: max_position_embeddings", rows,
-                  f"more than {first}, which is the first token's position (pad_token_id + 1)")
-    eps = fraction(where, found, "layer_norm_eps", 1e-12)
+    model_type: Any = config_json.get("model_type")
+    errors.require(
+        isinstance(model_type, str), f"{where}: model_type", model_type, f"one of {', '.join(ARCHITECTURES)}"
+    )
+    errors.require_one_of(f"{where}: model_type", model_type, list(ARCHITECTURES))
+    architecture = ARCHITECTURES[model_type]
+    for name, expected in REQUIRED_SETTINGS.items():
+        value = config_json.get(name, expected)
+        errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
+    sizes: dict[str, Any] = {field: get_integer(where, config_json, name, 1) for field, name in SIZE_FIELDS.items()}
+    errors.require(
+        sizes["width"] % sizes["num_heads"] == 0,
+        f"{where}: num_attention_heads",
+        sizes["num_heads"],
+        f"a divisor of hidden_size = {sizes['width']}",
+    )
+    first = get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
+    num_positions = get_integer(where, config_json, "max_position_embeddings", 1)
+    errors.require(
+        num_positions > first,
+        f"{where}: max_position_embeddings",
+        num_positions,
+        f"more than {first}, which is the first token's position (pad_token_id + 1)",
+    )
+    eps = get_fraction(where, config_json, "layer_norm_eps", 1e-12)
     errors.require(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
-    types = whole(where, found, "type_vocab_size", 1, 2)
-    errors.require_number(f"{where}: type_vocab_size", types, 1, 2)
-    model = config.Model(family="transformer", norm_placement=kind.norm, norm_eps=eps, positions="learned",
-                         context="both", max_positions=rows - first, type_vocab_size=types, **sizes,
-                         **{field: fraction(where, found, name, 0.1) for field, name in RATES.items()})
-    return model, whole(where, found, "vocab_size", 1), first
+    type_vocab_size = get_integer(where, config_json, "type_vocab_size", 1, 2)
+    errors.require_number(f"{where}: type_vocab_size", type_vocab_size, 1, 2)
+    dropout: dict[str, Any] = {
+        field: get_fraction(where, config_json, name, 0.1) for field, name in DROPOUT_FIELDS.items()
+    }
+    model = config.Model(
+        family="transformer",
+        norm_placement=architecture.norm_placement,
+        norm_eps=eps,
+        positions="learned",
+        context="bidirectional",
+        max_positions=num_positions - first,
+        type_vocab_size=type_vocab_size,
+        **sizes,
+        **dropout,
+    )
+    return model, get_integer(where, config_json, "vocab_size", 1), first
 
 
-def of(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
-    """config.json of a model of ours. order_V: the number there of each entry of our vocabulary.
+def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
+    """The config.json of a model of ours; a model with one token type is a RoBERTa.
 
-    A model of one segment type is a RoBERTa there. Raises ConfigError, saying why, for one that no class of theirs is.
+    Args:
+        model: our config.
+        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
+
+    Raises:
+        ConfigError: no class of transformers can read the model.
     """
-    for field, want in (("family", "transformer"), ("positions", "learned"), ("context", "both"), ("embed_norm", True),
-                        ("activation", "gelu"), ("lm_head", "bert")):
+    for field, expected in (
+        ("family", "transformer"),
+        ("positions", "learned"),
+        ("context", "bidirectional"),
+        ("embed_norm", True),
+        ("activation", "gelu"),
+        ("lm_head", "bert"),
+    ):
         value = getattr(model, field)
-        errors.require(value == want, f"config.model.{field}", value, f"{want}, for a class of transformers to read it")
-    name = ("roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert")
-    kind, pad = KINDS[name], int(order_V[PAD])
-    return {"architectures": [kind.architecture], "model_type": name, "vocab_size": len(order_V),
-            **{theirs: getattr(model, field) for field, theirs in (SIZES | RATES).items()},
-            "max_position_embeddings": model.max_positions + (pad + 1 if kind.after_pad else 0),
-            "type_vocab_size": max(model.type_vocab_size, 1), "layer_norm_eps": model.norm_eps,
-            "initializer_range": model.init_std or 0.02, **ASKED, "dtype": "float32",
-            "pad_token_id": pad, "bos_token_id": int(order_V[CLS]), "eos_token_id": int(order_V[SEP])}
+        errors.require(value == expected, f"config.model.{field}", value, f"{expected}, which transformers needs")
+    name = (
+        "roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert"
+    )
+    architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
+    return {
+        "architectures": [architecture.model_class],
+        "model_type": name,
+        "vocab_size": len(order_V),
+        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
+        "type_vocab_size": max(model.type_vocab_size, 1),
+        "layer_norm_eps": model.norm_eps,
+        "initializer_range": model.init_std or 0.02,
+        **REQUIRED_SETTINGS,
+        "dtype": "float32",
+        "pad_token_id": pad,
+        "bos_token_id": int(order_V[CLS]),
+        "eos_token_id": int(order_V[SEP]),
+    }
 
 
-def own(kept: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """config.json of what no class of theirs can be: fields by dotted name, and the names of its labels."""
+def build_own_config_json(
+    config_fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The config.json of a model that transformers cannot read: config fields by dotted name, and class names."""
     labels = {"labels": list(classes)} if classes else {}
-    return {"model_type": OURS, "vocab_size": vocab_size, "config": dict(kept), **labels}
+    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(config_fields), **labels}

@@ -1,11 +1,12 @@
-"""`recurrence.recur` by recurrence.cc, which a C++ compiler makes on the machine at first use and XLA calls on CPU.
+"""`recurrence.scan_cell` in C++ (recurrence.cc), compiled at first use on the machine and called by XLA on CPU.
 
-A kernel is packed once for all tokens, and each direction goes along its rows on a core of its own, where XLA's loop
-starts every product and every pass anew. Where no compiler is found, or it fails, the path is absent.
+The weights are packed once for all tokens, and each direction runs on cores of its own; XLA's loop starts every product
+anew. Without a working compiler the kernel is not used.
 
-What is kept for the way back, BxLx: an LSTM's gates and its cell's state (5 H), a GRU's gates and the recurrent product
-that its new state's gate has seen (4 H), nothing of an Elman net.
+The residuals of a token are an LSTM's gates and cell state (5 H), a GRU's gates and the recurrent product of its
+candidate (4 H), and nothing for an Elman cell.
 """
+
 import functools
 
 import jax
@@ -15,46 +16,69 @@ import numpy as np
 from mlm.models import recurrence
 from mlm.models.native import library
 
-# Of each cell, as recurrence.cc has them: its number, how many H are kept, and in a gradient beside the input's.
-CELLS = {"elman": (0, 0, 0), "gru": (1, 4, 1), "lstm": (2, 5, 0)}
+# The constants of recurrence.cc for each cell: its number, the size of the residuals in H, and that of the gradient of
+# the recurrent product beyond the input's, in H.
+CELL_LAYOUTS = {"elman": (0, 0, 0), "gru": (1, 4, 1), "lstm": (2, 5, 0)}
 
 
-def recur(cell: str, kernels, biases, inputs, same):
-    """As `recurrence.recur`. Raises KeyError for an unknown cell."""
-    return recurrence.in_float32(functools.partial(along, cell), kernels, biases, inputs, same)
+def scan_cell(cell: str, kernels, biases, inputs, same):
+    """As `recurrence.scan_cell`, which see. Raises KeyError for an unknown cell."""
+    return recurrence.run_in_float32(functools.partial(scan_directions, cell), kernels, biases, inputs, same)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def along(cell, kernels, biases, inputs, same):
+def scan_directions(cell, kernels, biases, inputs, same):
     return forward(cell, kernels, biases, inputs, same)[0]
 
 
 def forward(cell, kernels, biases, inputs, same):
-    _, kept, _ = CELLS[cell]
-    tokens, hidden = same[0].shape, len(kernels[0])
-    out = call(cell, False, [(*tokens, size * hidden) for _ in kernels for size in (1, kept)],
-               zip(kernels, biases, inputs, same, strict=True))
-    return tuple(out[::2]), (kernels, same, out[::2], out[1::2])
+    _, num_residuals, _ = CELL_LAYOUTS[cell]
+    tokens, rnn_dim = same[0].shape, len(kernels[0])
+    outputs = call_kernel(
+        cell,
+        False,
+        [(*tokens, size * rnn_dim) for _ in kernels for size in (1, num_residuals)],
+        zip(kernels, biases, inputs, same, strict=True),
+    )
+    return tuple(outputs[::2]), (kernels, same, outputs[::2], outputs[1::2])
 
 
 def backward(cell, saved, d_outputs):
-    kernels, same, h, kept = saved
-    _, _, more = CELLS[cell]
-    tokens, (hidden, width) = same[0].shape, kernels[0].shape
-    out = call(cell, True, [(*tokens, size) for _ in kernels for size in (width, more * hidden)],
-               zip(kernels, same, h, kept, d_outputs, strict=True))
-    d_recurrent = [recurrence.recurrent(d_input, (d_last,) if more else ())
-                   for d_input, d_last in zip(out[::2], out[1::2], strict=True)]
-    befores = [recurrence.before(*each) for each in zip(h, same, strict=True)]
-    d_kernels, d_biases = recurrence.of_products(kernels, befores, d_recurrent)
-    return d_kernels, d_biases, tuple(out[::2]), None
+    kernels, same, states, residuals = saved
+    _, _, num_extra = CELL_LAYOUTS[cell]
+    tokens, (rnn_dim, gate_dim) = same[0].shape, kernels[0].shape
+    outputs = call_kernel(
+        cell,
+        True,
+        [(*tokens, size) for _ in kernels for size in (gate_dim, num_extra * rnn_dim)],
+        zip(kernels, same, states, residuals, d_outputs, strict=True),
+    )
+    d_recurrent = [
+        recurrence.assemble_gate_gradient(d_input, (d_last,) if num_extra else ())
+        for d_input, d_last in zip(outputs[::2], outputs[1::2], strict=True)
+    ]
+    previous = [recurrence.select_previous_states(*arrays) for arrays in zip(states, same, strict=True)]
+    d_kernels, d_biases = recurrence.compute_weight_gradients(kernels, previous, d_recurrent)
+    return d_kernels, d_biases, tuple(outputs[::2]), None
 
 
-along.defvjp(forward, backward)
+scan_directions.defvjp(forward, backward)
 
 
-def call(cell: str, back: bool, shapes, arguments):
-    """The arrays that recurrence.cc fills, of these shapes; each direction's arguments in its order."""
-    return jax.ffi.ffi_call(library.target(), [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
-                            vmap_method="sequential")(*(x for each in arguments for x in each),
-                                                      kind=np.int64(CELLS[cell][0]), back=back)
+def call_kernel(cell: str, is_backward: bool, shapes, operands):
+    """Calls recurrence.cc.
+
+    Args:
+        cell: elman, gru or lstm.
+        is_backward: whether to run the backward pass.
+        shapes: of the results.
+        operands: for each direction its arrays.
+
+    Returns:
+        Arrays of these shapes.
+    """
+    name = library.get_ffi_target()
+    assert name is not None, "rnn.py checks this first"
+    return jax.ffi.ffi_call(
+        name, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes], vmap_method="sequential"
+    )(*(x for arrays in operands for x in arrays), kind=np.int64(CELL_LAYOUTS[cell][0]), backward=is_backward)

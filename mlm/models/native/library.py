@@ -1,4 +1,5 @@
-"""recurrence.cc as a library: made by the machine's compiler, kept for its processor and sources, told to XLA."""
+"""recurrence.cc as a shared library: compiled on this machine, cached by processor and sources, registered with XLA."""
+
 import ctypes
 import functools
 import hashlib
@@ -12,44 +13,64 @@ from absl import logging
 from mlm.base import machine
 
 SOURCES = [Path(__file__).with_name(name) for name in ("recurrence.cc", "product.h")]
-COMMAND = ("c++", "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math",
-           "-shared", "-fPIC", "-w")
+COMPILER_COMMAND = (
+    "c++",
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+    "-w",
+)
 
 
 @functools.cache
-def target() -> str | None:
-    """The name by which XLA calls it; None where it cannot be made."""
-    folder = machine.cache("native")
+def get_ffi_target() -> str | None:
+    """The name of the XLA FFI target of recurrence.cc; None if it cannot be compiled."""
+    folder = machine.cache_folder("native")
     if not folder:
         return None
     try:
-        content = b"".join(source.read_bytes() for source in SOURCES)
-        made_of = [content, " ".join(COMMAND).encode(), jax.__version__.encode(), machine.processor().encode()]
-        name = "mlm_recurrence_" + hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
-        function = loaded(Path(folder, f"{name}.so"))
+        sources = b"".join(source.read_bytes() for source in SOURCES)
+        key_parts = [
+            sources,
+            " ".join(COMPILER_COMMAND).encode(),
+            jax.__version__.encode(),
+            machine.describe_processor().encode(),
+        ]
+        name = "mlm_recurrence_" + hashlib.sha256(b"\0".join(key_parts)).hexdigest()[:16]
+        function = load_function(Path(folder, f"{name}.so"))
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error).encode()
-        logging.info("recurrent nets go without mlm/models/native: %s", said.decode(errors="replace").strip()[-300:])
+        output = getattr(error, "stderr", None) or str(error).encode()
+        logging.info(
+            "recurrent models run without mlm/models/native: %s", output.decode(errors="replace").strip()[-300:]
+        )
         return None
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
     return name
 
 
-def loaded(path: Path):
-    """The library's function; made where there is none, or one that cannot be loaded."""
+def load_function(path: Path):
+    """The function of the library, which is compiled if it is missing or cannot be loaded."""
     try:
         return ctypes.CDLL(str(path)).Recurrence
     except (OSError, AttributeError):
-        make(path)
+        compile_library(path)
     return ctypes.CDLL(str(path)).Recurrence
 
 
-def make(path: Path) -> None:
-    """Raises OSError or subprocess.SubprocessError where there is no compiler, or none that can."""
-    logging.info("compiling mlm/models/native for this machine, once, in some seconds")
+def compile_library(path: Path) -> None:
+    """Compiles the library. Raises OSError or subprocess.SubprocessError if there is no compiler, or it fails."""
+    logging.info("compiling mlm/models/native for this machine, which takes some seconds and happens once")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        subprocess.run([*COMMAND, f"-I{jax.ffi.include_dir()}", "-o", made, SOURCES[0]], check=True,
-                       capture_output=True, timeout=300)
-        made.replace(path)
+        compiled = Path(folder) / path.name
+        subprocess.run(
+            [*COMPILER_COMMAND, f"-I{jax.ffi.include_dir()}", "-o", compiled, SOURCES[0]],
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        compiled.replace(path)

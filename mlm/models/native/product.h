@@ -1,4 +1,4 @@
-// Products of few rows by a matrix that is packed once, in float32 or of bfloat16 operands.
+// Products of a few rows with a matrix that is packed once, with float32 or bfloat16 operands.
 #ifndef MLM_PRODUCT_H_
 #define MLM_PRODUCT_H_
 
@@ -13,40 +13,40 @@
 
 namespace mlm {
 
-constexpr int64_t kLanes = 16, kRows = 8, kColumns = 3;  // of a tile: 24 sums in registers, and 3 of the kernel
+constexpr int64_t kLanes = 16, kRows = 8, kColumns = 3;  // of a tile: 24 sums and 3 vectors of the matrix in registers
 using Lanes = float __attribute__((vector_size(4 * kLanes)));
-using Loose = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+using UnalignedLanes = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-inline int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-inline float wide(uint16_t x) {
+inline float to_float(uint16_t x) {
   uint32_t bits = uint32_t(x) << 16;
   float out;
   std::memcpy(&out, &bits, 4);
   return out;
 }
 
-inline uint16_t narrow(float x) {  // to the nearest bfloat16, ties to even
+inline uint16_t to_bfloat16(float x) {  // to the nearest bfloat16, ties to even
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   if (x != x) return 0x7fc0;
   return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The type of the operands of a product: how many lie in a word that meets one lane, and what is made of that.
+// The type of the operands of a product; a word holds kPacked of them, for one lane.
 struct Float32 {
   using Word = float;
   static constexpr int64_t kPacked = 1;
-  static void put(Word* word, int64_t, float x) { *word = x; }
-  static Lanes add(Lanes sum, Word x, const Word* w) { return sum + x * *reinterpret_cast<const Loose*>(w); }
+  static void store(Word* word, int64_t, float x) { *word = x; }
+  static Lanes add(Lanes sum, Word x, const Word* w) { return sum + x * *reinterpret_cast<const UnalignedLanes*>(w); }
 };
 
 #ifdef __AVX512BF16__
 struct BFloat16 {
   using Word = uint32_t;
   static constexpr int64_t kPacked = 2;
-  static void put(Word* word, int64_t at, float x) {
-    uint16_t bits = narrow(x);
+  static void store(Word* word, int64_t at, float x) {
+    uint16_t bits = to_bfloat16(x);
     std::memcpy(reinterpret_cast<char*>(word) + 2 * at, &bits, 2);
   }
   static Lanes add(Lanes sum, Word x, const Word* w) {
@@ -55,7 +55,7 @@ struct BFloat16 {
 };
 #else
 struct BFloat16 : Float32 {
-  static void put(Word* word, int64_t, float x) { *word = wide(narrow(x)); }
+  static void store(Word* word, int64_t, float x) { *word = to_float(to_bfloat16(x)); }
 };
 #endif
 
@@ -66,12 +66,12 @@ struct Packed {  // K x N: tiles of kColumns * kLanes columns, each K / kPacked 
 
   template <class Read>
   Packed(int64_t K, int64_t N, Read read)
-      : words(up(K, T::kPacked) / T::kPacked), columns(up(N, kLanes)), data(words * columns) {
+      : words(round_up(K, T::kPacked) / T::kPacked), columns(round_up(N, kLanes)), data(words * columns) {
     for (int64_t left = 0; left < columns; left += kColumns * kLanes) {
       int64_t width = std::min(kColumns * kLanes, columns - left);
       for (int64_t k = 0; k < K; ++k)
         for (int64_t n = left; n < std::min(left + width, N); ++n)
-          T::put(&data[left * words + k / T::kPacked * width + n - left], k % T::kPacked, read(k, n));
+          T::store(&data[left * words + k / T::kPacked * width + n - left], k % T::kPacked, read(k, n));
     }
   }
 };
@@ -83,13 +83,13 @@ void tile(const typename T::Word* x, int64_t words, const typename T::Word* w, f
     for (int r = 0; r < R; ++r)
       for (int c = 0; c < C; ++c) sums[r][c] = T::add(sums[r][c], x[r * words + k], w + c * kLanes);
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) *reinterpret_cast<Loose*>(out + r * stride + c * kLanes) = sums[r][c];
+    for (int c = 0; c < C; ++c) *reinterpret_cast<UnalignedLanes*>(out + r * stride + c * kLanes) = sums[r][c];
 }
 
 template <class T, int R>
-void rows_of_tiles(const typename T::Word* x, const Packed<T>& w, int64_t rows, float* out) {
+void multiply_rows(const typename T::Word* x, const Packed<T>& w, int64_t rows, float* out) {
   if constexpr (R > 0) {
-    if (rows < R) return rows_of_tiles<T, R - 1>(x, w, rows, out);
+    if (rows < R) return multiply_rows<T, R - 1>(x, w, rows, out);
     for (int64_t left = 0; left < w.columns; left += kColumns * kLanes) {
       auto* panel = &w.data[left * w.words];
       switch (std::min(kColumns, (w.columns - left) / kLanes)) {
@@ -98,14 +98,14 @@ void rows_of_tiles(const typename T::Word* x, const Packed<T>& w, int64_t rows, 
         default: tile<T, R, 3>(x, w.words, panel, out + left, w.columns);
       }
     }
-    rows_of_tiles<T, R>(x + R * w.words, w, rows - R, out + R * w.columns);
+    multiply_rows<T, R>(x + R * w.words, w, rows - R, out + R * w.columns);
   }
 }
 
-// out = x w, whose rows are w.columns long. x holds words.
+// out = x w; a row of out has w.columns entries, x consists of words.
 template <class T>
 void product(const std::vector<typename T::Word>& x, const Packed<T>& w, int64_t rows, float* out) {
-  rows_of_tiles<T, kRows>(x.data(), w, rows, out);
+  multiply_rows<T, kRows>(x.data(), w, rows, out);
 }
 
 }  // namespace mlm

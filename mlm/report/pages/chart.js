@@ -1,7 +1,7 @@
 const TOPICS = JSON.parse(document.getElementById("data").textContent);
 const DASHES = JSON.parse(document.getElementById("dashes").textContent);
 const MARGIN = { top: 28, right: 16, bottom: 46, left: 58 };
-const hidden = new Set();  // names of series, in all figures at once
+const hidden = new Set();  // names of series, shared by all figures
 const views = [];
 
 function svg(tag, attributes = {}, ...children) {
@@ -38,8 +38,8 @@ const MARKERS = [around(24, 4), around(4, 5, 1 / 8), around(3, 5.2), around(4, 5
   plus(Math.PI / 4), around(3, 5.2, -1 / 4), around(3, 5.2, 1 / 4), around(5, 4.8), around(6, 4.8),
   around(5, 5.6, 0, 0.45)].map(points => "M" + points.map(p => p.map(v => v.toFixed(2)).join(" ")).join("L") + "Z");
 
-const look = one => one.reference ? "reference" : `s${one.colour}`;
-const dashes = one => one.reference ? (one.colour ? "8 4" : "1.5 2.5") : DASHES[one.dashes].map(d => 2 * d).join(" ");
+const look = one => one.reference ? "reference" : `s${one.color}`;
+const dashes = one => one.reference ? (one.color ? "8 4" : "1.5 2.5") : DASHES[one.dashes].map(d => 2 * d).join(" ");
 
 function mark(one, x, y) {
   const transform = `translate(${x.toFixed(1)} ${y.toFixed(1)})`;
@@ -58,7 +58,7 @@ class View {
     this.figure = figure;
     this.charts = TOPICS[figure.dataset.topic];
     this.chart = this.charts[0];
-    this.along = 0;
+    this.axis = 0;
     this.log = { x: false, y: false };
     this.plot = figure.querySelector(".plot");
     this.tip = html("div", { className: "tip", hidden: true });
@@ -72,15 +72,15 @@ class View {
   }
 
   controls() {
-    const what = this.figure.querySelector(".what");
-    if (what) what.addEventListener("change", () => {
-      this.chart = this.charts[what.value];
-      this.along = Math.min(this.along, this.chart.axes.length - 1);
+    const chart = this.figure.querySelector(".chart-select");
+    if (chart) chart.addEventListener("change", () => {
+      this.chart = this.charts[chart.value];
+      this.axis = Math.min(this.axis, this.chart.axes.length - 1);
       this.draw();
     });
-    const along = this.figure.querySelector(".along");
-    if (along) along.addEventListener("change", () => {
-      this.along = Number(along.value);
+    const axis = this.figure.querySelector(".axis-select");
+    if (axis) axis.addEventListener("change", () => {
+      this.axis = Number(axis.value);
       this.draw();
     });
     for (const button of this.figure.querySelectorAll(".log")) button.addEventListener("click", () => {
@@ -92,16 +92,16 @@ class View {
 
   draw(width = this.figure.clientWidth) {
     this.drawnFor = this.figure.clientWidth;
-    if (!width) return;  // not laid out yet
+    if (!width) return;  // before the page's layout
     const { chart, figure } = this;
-    this.x = chart.axes[this.along].x;
+    this.x = chart.axes[this.axis].x;
     this.classes = typeof chart.series[0].x[0][0] === "string" ? chart.series[0].x[0] : null;
     figure.querySelector(".log[data-axis=x]").hidden = Boolean(this.classes);
-    figure.querySelector(".chosen").textContent = `${chart.y} by ${this.x}`;
+    figure.querySelector(".selection").textContent = `${chart.y} by ${this.x}`;
     figure.querySelector(".note").textContent = chart.series.some(one => one.bounds.some(Boolean))
       ? `${chart.band ? "Band" : "Bars"}: ${chart.bounds}.` : "";
     figure.querySelector("figcaption .files").replaceChildren(...["png", "svg", "csv"].flatMap((ending, i) =>
-      [i ? " · " : "", html("a", { href: `figures/${chart.axes[this.along].files}.${ending}`, textContent: ending.toUpperCase() })]));
+      [i ? " · " : "", html("a", { href: `figures/${chart.axes[this.axis].files}.${ending}`, textContent: ending.toUpperCase() })]));
     const legend = this.legend(), beside = figure === figure.parentNode.firstElementChild && width > 650;
     this.plot.classList.toggle("beside", beside);
     this.hide();
@@ -141,9 +141,9 @@ class View {
     const ys = (seen.length ? seen : all).flatMap(one => [...one.y, ...one.bounds.flatMap(bound => bound || [])]);
     let up = scale(ys, this.log.y ? LOG : EVEN, 0.04);
     if (chart.share && !this.log.y) up = within(up, -0.02, 1.02);
-    this.place = (one, i) => classes ? classes.indexOf(one.x[0][i]) : one.x[this.along][i];
+    this.place = (one, i) => classes ? classes.indexOf(one.x[0][i]) : one.x[this.axis][i];
     const across = classes ? scale([-0.4, classes.length - 0.6], EVEN, 1e-9) : scale(
-      all.flatMap(one => one.x.length ? one.x[this.along] : []), this.log.x ? LOG : EVEN, chart.band ? 0.02 : 0.04);
+      all.flatMap(one => one.x.length ? one.x[this.axis] : []), this.log.x ? LOG : EVEN, chart.band ? 0.02 : 0.04);
     const inner = [MARGIN.left, width - MARGIN.right, MARGIN.top, height - MARGIN.bottom];
     this.atX = x => inner[0] + (inner[1] - inner[0]) * across.at(x);
     this.atY = y => inner[3] - (inner[3] - inner[2]) * up.at(y);
@@ -184,7 +184,7 @@ class View {
     this.drawing = drawing;
   }
 
-  // Series with bars stand side by side, so that no bar covers another.
+  // Offsets series with bars, so that no bar covers another.
   shift(one) {
     if (this.chart.band || one.reference) return 0;
     const models = this.chart.series.filter(other => !other.reference);
@@ -195,7 +195,7 @@ class View {
   line(one) {
     const group = svg("g", { class: `series ${look(one)}`, "data-name": one.name });
     const path = points => "M" + points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
-    if (!one.x.length) {  // the same everywhere
+    if (!one.x.length) {  // a constant
       const y = this.atY(one.y[0]);
       if (!isNaN(y)) group.append(svg("path", { class: "line", "stroke-dasharray": dashes(one),
         d: path([[this.inner[0], y], [this.inner[1], y]]) }));

@@ -1,27 +1,27 @@
-// A map as matrices: one large, whose cells can be read, those of all layers and heads small, and one as a table.
-// Colours follow the page's own, light or dark.
+// A map as matrices: a large one with readable cells, small ones of all layers and heads, and a table.
+// The colors follow the page's, light or dark.
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const channels = name => [1, 3, 5].map(at => parseInt(style(name).slice(at, at + 2), 16));
 let ramp = [];
-function colours() {
+function updateColors() {
   const [low, high] = [channels("--ground"), channels("--heat")];
   ramp = Array.from({ length: 256 }, (_, at) => low.map((from, i) => Math.round(from + (high[i] - from) * at / 255)));
 }
 
 function drawSheet() {
-  const room = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130);
-  const cell = Math.max(11, Math.min(34, Math.floor(room / size)));
+  const available = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130);
+  const cell = Math.max(11, Math.min(34, Math.floor(available / size)));
   find(".square").style.setProperty("--cell", `${cell}px`);
   find(".square").style.setProperty("--label", `${Math.min(13, cell)}px`);
   sheet.style.width = sheet.style.height = `${cell * size}px`;
-  const pen = sized(sheet, cell * size, cell * size), most = shown.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const pen = sized(sheet, cell * size, cell * size), max = weights.reduce((a, b) => Math.max(a, b), 0) || 1;
   const gap = cell > 14 ? 1 : 0;
-  shown.forEach((value, at) => {
-    pen.fillStyle = `rgb(${ramp[Math.round(255 * value / most)]})`;
+  weights.forEach((value, at) => {
+    pen.fillStyle = `rgb(${ramp[Math.round(255 * value / max)]})`;
     pen.fillRect(at % size * cell, Math.floor(at / size) * cell, cell - gap, cell - gap);
   });
   find(".matrix h2").textContent = where();
-  find(".scale span:last-child").textContent = `0 to ${percent(most)}`;
+  find(".scale span:last-child").textContent = `0 to ${percent(max)}`;
 }
 
 function drawOverview() {
@@ -42,14 +42,14 @@ function mark(cell) {
     box.style.top = `${sheet.offsetTop + cell[0] * side}px`;
   }
   [".rows", ".head"].forEach((part, axis) => [...find(`.square ${part}`).children].forEach(
-    (one, at) => one.classList.toggle("at", Boolean(cell) && cell[axis] === at)));
-  tell(cell);
+    (element, at) => element.classList.toggle("at", Boolean(cell) && cell[axis] === at)));
+  describe(cell);
 }
 
 function table() {
   if (!find(".numbers").open) return;
   const top = make("tr"), body = make("tbody"), name = at => make("bdi", data.tokens[at]);
-  top.append(make("th", `${state.map.of} \\ ${state.map.to}`));
+  top.append(make("th", `${state.map.subject} \\ ${state.map.relation}`));
   data.tokens.forEach((_, at) => {
     const column = make("th", "", { scope: "col" });
     column.append(name(at));
@@ -58,43 +58,43 @@ function table() {
   data.tokens.forEach((_, at) => {
     const row = make("tr"), first = make("th", "", { scope: "row" });
     first.append(name(at));
-    row.append(first, ...Array.from(shown.subarray(at * size, (at + 1) * size), share => make("td", percent(share))));
+    row.append(first, ...Array.from(weights.subarray(at * size, (at + 1) * size), share => make("td", percent(share))));
     body.append(row);
   });
-  const whole = make("table"), headed = make("thead");
-  whole.append(make("caption", where()), headed, body);
-  headed.append(top);
-  find(".numbers .wide").replaceChildren(whole);
+  const table = make("table"), head = make("thead");
+  table.append(make("caption", where()), head, body);
+  head.append(top);
+  find(".numbers .wide").replaceChildren(table);
 }
 
-// A small matrix of each head, a row a layer; of a map without heads one of each layer, beside each other.
+// A small matrix for each head, in a row per layer; for a map without heads one row with a matrix per layer.
 function overview(map) {
-  const by = map.heads > 1, wide = by ? map.heads : map.layers, grid = find(".grid"), buttons = [];
+  const hasHeads = map.heads > 1, columns = hasHeads ? map.heads : map.layers, grid = find(".grid"), buttons = [];
   find(".overview").hidden = map.layers * map.heads === 1;
-  find(".overview h2").textContent = by ? "All layers and heads" : "All layers";
-  grid.style.gridTemplateColumns = `auto repeat(${wide}, minmax(2.6rem, ${wide > 4 ? 4 : 7}rem))`;
-  const at = (one, row, column) => {
-    one.style.gridArea = `${row + 1} / ${column + 1}`;
-    return one;
+  find(".overview h2").textContent = hasHeads ? "All layers and heads" : "All layers";
+  grid.style.gridTemplateColumns = `auto repeat(${columns}, minmax(2.6rem, ${columns > 4 ? 4 : 7}rem))`;
+  const at = (element, row, column) => {
+    element.style.gridArea = `${row + 1} / ${column + 1}`;
+    return element;
   };
   const label = (text, row) => at(make("span", text, { className: "layer" }), row, 0);
-  grid.replaceChildren(label(by ? "layer \\ head" : "layer", 0),
-    ...Array.from({ length: wide }, (_, column) => at(make("span", column + 1), 0, column + 1)),
-    ...Array.from({ length: by ? map.layers : 0 }, (_, row) => label(row + 1, row + 1)));
+  grid.replaceChildren(label(hasHeads ? "layer \\ head" : "layer", 0),
+    ...Array.from({ length: columns }, (_, column) => at(make("span", column + 1), 0, column + 1)),
+    ...Array.from({ length: hasHeads ? map.layers : 0 }, (_, row) => label(row + 1, row + 1)));
   for (let layer = 0; layer < map.layers; layer++) {
     for (let number = 0; number < map.heads; number++) {
-      const name = `layer ${layer + 1}${by ? `, head ${number + 1}` : ""}`;
+      const name = `layer ${layer + 1}${hasHeads ? `, head ${number + 1}` : ""}`;
       const button = at(make("button", "", { type: "button", title: name, ariaLabel: name, onclick: () => {
         [state.layer, state.heads] = [layer, [number]];
         draw();
         const { top } = find(".matrix").getBoundingClientRect();
         if (top < 0 || top > innerHeight / 2) find(".matrix").scrollIntoView({ block: "start" });
-      } }), by ? layer + 1 : 1, (by ? number : layer) + 1);
+      } }), hasHeads ? layer + 1 : 1, (hasHeads ? number : layer) + 1);
       Object.assign(button.dataset, { layer, head: number });
       button.append(make("canvas"));
       buttons.push(button);
     }
   }
   grid.append(...buttons);
-  rove(buttons, wide);
+  rove(buttons, columns);
 }

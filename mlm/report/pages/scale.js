@@ -1,7 +1,7 @@
 const EVEN = { to: value => value, from: value => value };
-const LOG = { to: Math.log10, from: value => 10 ** value };  // what is not above 0 has no place
+const LOG = { to: Math.log10, from: value => 10 ** value };  // values of 0 and below have no position
 
-// From values to places between 0 and 1, which hold all of them; pad: what is left free at each end.
+// Maps values to positions between 0 and 1; pad: the free share at each end.
 function scale(values, kind, pad) {
   const known = values.map(kind.to).filter(Number.isFinite);
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
@@ -13,7 +13,7 @@ function scale(values, kind, pad) {
   };
 }
 
-// The same between bounds: an interval that reaches further is drawn to the end.
+// The scale limited to bounds; a longer interval is drawn up to the end.
 function within(bounded, low, high) {
   return scale([Math.max(bounded.low, low), Math.min(bounded.high, high)], EVEN, 1e-9);
 }
@@ -33,7 +33,7 @@ function even(low, high, count) {
   return found;
 }
 
-// None where there would be too few: a part of a decade has even ones.
+// Ticks of a log scale; null if there would be too few, as in a part of a decade.
 function decades(of, count) {
   const span = Math.log10(of.high / of.low), skip = Math.max(1, Math.ceil(span / count)), found = [];
   const each = [[1, 2, 5], [1, 3], [1]].find(some => some.length * span <= 1.5 * count) || [1];
@@ -48,10 +48,10 @@ function decades(of, count) {
 
 const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
-const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const THREE = new Intl.NumberFormat("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
+const INTEGER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const THREE_DECIMALS = new Intl.NumberFormat("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
 
-// Of a tick; digits: after the point.
+// The name of a tick; digits: decimal places.
 function tickName(value, digits) {
   const size = Math.abs(value);
   if (size >= 1e15 || (size && (size < 1e-4 || digits > 5))) return Number(value.toPrecision(3)).toExponential();
@@ -59,15 +59,15 @@ function tickName(value, digits) {
   return digits === undefined ? String(Number(value.toPrecision(6))) : value.toFixed(digits);
 }
 
-// Of a value that a person reads off.
+// The text of a value.
 function precise(value) {
   const size = Math.abs(value);
   if (size >= 1e15) return value.toExponential(3);
-  if (size >= 1000) return WHOLE.format(value);
-  return size && size < 0.1 ? String(Number(value.toPrecision(3))) : THREE.format(value);
+  if (size >= 1000) return INTEGER.format(value);
+  return size && size < 0.1 ? String(Number(value.toPrecision(3))) : THREE_DECIMALS.format(value);
 }
 
-// Of a place on the axis x.
+// The text of an x value.
 function placeName(value) {
   if (Math.abs(value) >= 1e15) return value.toExponential(3);
   return Math.abs(value) >= 1e7 ? COMPACT.format(value) : String(Number(value.toPrecision(7)));

@@ -1,27 +1,27 @@
 "use strict";
 const form = document.getElementById("ask"), field = document.getElementById("text");
-const go = document.getElementById("go"), said = document.getElementById("said");
+const go = document.getElementById("go"), statusLine = document.getElementById("status");
 const chips = document.getElementById("words");
 const columns = [...document.querySelectorAll(".column")];
 const MASK = "[MASK]";
-let round = 0;  // answers to a question before the last are dropped
+let round = 0;  // answers to earlier requests are dropped
 
 columns.forEach((column, i) => column.style.setProperty("--series", `var(--s${i % 8})`));
 
-function made(name, kind = "", text = "") {
+function make(name, kind = "", text = "") {
   const element = document.createElement(name);
   if (kind) element.className = kind;
   element.textContent = text;
   return element;
 }
 
-async function answer(question) {
-  const sent = await fetch("ask", {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question),
-  }).catch(() => { throw new Error("the server does not answer; was it stopped?"); });
-  const told = await sent.json().catch(() => ({ error: `the server answered ${sent.status}` }));
-  if (told.error !== undefined) throw new Error(told.error);
-  return told.answer;
+async function requestAnswer(request) {
+  const response = await fetch("ask", {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
+  }).catch(() => { throw new Error("the server does not answer; is it still running?"); });
+  const reply = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+  if (reply.error !== undefined) throw new Error(reply.error);
+  return reply.answer;
 }
 
 function percent(share) {
@@ -29,17 +29,17 @@ function percent(share) {
 }
 
 function bar(one, label) {
-  const row = made("button", "filling");
-  const length = made("span", "bar");
+  const row = make("button", "filling");
+  const length = make("span", "bar");
   length.style.width = `${100 * one.probability}%`;
-  row.append(length, made("span", "token", label), made("span", "share", percent(one.probability)));
+  row.append(length, make("span", "token", label), make("span", "share", percent(one.probability)));
   return row;
 }
 
-function listed(rows) {
-  const list = made("ol");
+function makeList(rows) {
+  const list = make("ol");
   for (const row of rows) {
-    const item = made("li");
+    const item = make("li");
     item.append(row);
     list.append(item);
   }
@@ -47,10 +47,10 @@ function listed(rows) {
 }
 
 const show = {
-  fill(masks) {
+  fill_mask(masks) {
     return masks.flatMap((fillings, number) => [
-      ...(masks.length > 1 ? [made("p", "mask", `${MASK} ${number + 1}`)] : []),
-      listed(fillings.map(one => {
+      ...(masks.length > 1 ? [make("p", "mask", `${MASK} ${number + 1}`)] : []),
+      makeList(fillings.map(one => {
         const row = bar(one, one.token.replace(/^\u2581/, "") || " ");
         row.title = one.text;
         row.type = "button";
@@ -60,7 +60,7 @@ const show = {
   },
   predict(rows) {
     const named = rows.length > 1;
-    return [listed(rows.map(one => {
+    return [makeList(rows.map(one => {
       const label = typeof one.label === "number" ? one.label.toFixed(3) : one.label;
       const row = bar({ probability: one.probability ?? 0 }, named ? `${one.text}  ${label}` : label);
       if (one.probability === null) row.lastChild.textContent = "";
@@ -68,19 +68,19 @@ const show = {
       return row;
     }))];
   },
-  similar({ text, near }, asked) {
-    return [...(text === asked ? [] : [made("p", "of", `filled in: ${text}`)]), listed(near.map(one => {
-      const row = made("div", "near");
-      row.append(made("span", "found", one.text), made("span", "cosine", one.cosine.toFixed(3)));
+  similar({ text, near }, requested) {
+    return [...(text === requested ? [] : [make("p", "of", `with ${MASK} filled in: ${text}`)]), makeList(near.map(one => {
+      const row = make("div", "near");
+      row.append(make("span", "found", one.text), make("span", "cosine", one.cosine.toFixed(3)));
       row.title = `line ${one.line}`;
       return row;
     }))];
   },
   word({ near }) {
-    return [listed(near.map(one => {
-      const row = made("div", "near"), found = made("span", "found");
-      found.append(one.before, made("b", "", one.word), one.after);
-      row.append(found, made("span", "cosine", one.cosine.toFixed(3)));
+    return [makeList(near.map(one => {
+      const row = make("div", "near"), found = make("span", "found");
+      found.append(one.before, make("b", "", one.word), one.after);
+      row.append(found, make("span", "cosine", one.cosine.toFixed(3)));
       row.title = `line ${one.line}`;
       return row;
     }))];
@@ -89,41 +89,41 @@ const show = {
 
 function part(column, what) {
   const found = column.querySelector(`[data-what=${what}]`);
-  return found && found.dataset.cannot === undefined ? found : null;
+  return found && found.dataset.unsupported === undefined ? found : null;
 }
 
-// One part of one column asks, and shows what it is told, or why it is not.
-async function fillPart(column, what, question, now) {
+// Requests the answer of one model to one task, and shows it or the error.
+async function fillPart(column, what, request, now) {
   const place = part(column, what);
   if (!place) return null;
   const box = place.querySelector(".answer");
   place.hidden = false;
   box.classList.add("waiting");
   try {
-    const told = await answer({ run: Number(column.dataset.run), what, ...question });
+    const answer = await requestAnswer({ run: Number(column.dataset.run), what, ...request });
     if (now !== round) return null;
-    box.replaceChildren(...show[what](told, question.text));
-    return told;
+    box.replaceChildren(...show[what](answer, request.text));
+    return answer;
   } catch (error) {
-    if (now === round) box.replaceChildren(made("p", "wrong", error.message));
+    if (now === round) box.replaceChildren(make("p", "wrong", error.message));
     return null;
   } finally {
     if (now === round) box.classList.remove("waiting");
   }
 }
 
-// A page of its own in a frame, which is asked for when it is opened.
-function attended(column, text) {
+// The attention page in a frame, which is loaded when the details are opened.
+function showAttention(column, text) {
   const place = part(column, "attend");
   if (!place) return;
   const details = place.querySelector("details"), box = place.querySelector(".answer");
   details.ontoggle = () => {
     if (!details.open) return;
-    const frame = made("iframe"), alone = made("a", "", "on a page of its own");
-    frame.title = `${column.querySelector("h2").textContent}: what it looks at`;
-    frame.src = alone.href = `attention?${new URLSearchParams({ run: column.dataset.run, text })}`;
-    alone.target = "_blank";
-    box.replaceChildren(frame, alone);
+    const frame = make("iframe"), link = make("a", "", "open as a separate page");
+    frame.title = `${column.querySelector("h2").textContent}: attention`;
+    frame.src = link.href = `attention?${new URLSearchParams({ run: column.dataset.run, text })}`;
+    link.target = "_blank";
+    box.replaceChildren(frame, link);
     details.ontoggle = null;
   };
   details.ontoggle();
@@ -132,13 +132,13 @@ function attended(column, text) {
 async function ask() {
   const text = field.value.trim().replace(/\s*\n\s*/g, " "), now = ++round;
   if (!text) {
-    said.className = "wrong";
-    said.textContent = "Type a sentence first.";
+    statusLine.className = "wrong";
+    statusLine.textContent = "Type a sentence first.";
     field.focus();
     return;
   }
-  said.className = "";
-  said.textContent = "Asking …";
+  statusLine.className = "";
+  statusLine.textContent = "Waiting for answers …";
   form.setAttribute("aria-busy", "true");
   for (const column of columns) {
     const words = column.querySelector("[data-what=word]");
@@ -146,38 +146,38 @@ async function ask() {
   }
   if (chips) chips.hidden = true;
   await Promise.all(columns.map(async column => {
-    if (text.includes(MASK)) await fillPart(column, "fill", { text }, now);
-    else part(column, "fill")?.querySelector(".answer").replaceChildren(
-      made("p", "none", `Put ${MASK} where a word is to be guessed.`));
+    if (text.includes(MASK)) await fillPart(column, "fill_mask", { text }, now);
+    else part(column, "fill_mask")?.querySelector(".answer").replaceChildren(
+      make("p", "none", `Put ${MASK} where the model should predict a word.`));
     await fillPart(column, "predict", { text }, now);
-    const known = !text.includes(MASK) || part(column, "fill");
+    const known = !text.includes(MASK) || part(column, "fill_mask");
     if (!known) {
       part(column, "similar")?.querySelector(".answer").replaceChildren(
-        made("p", "none", `It fills nothing in: compare texts without ${MASK}.`));
+        make("p", "none", `This model cannot fill in ${MASK}: compare texts without it.`));
     }
     const near = known ? await fillPart(column, "similar", { text }, now) : null;
-    if (near && chips && chips.hidden && !text.includes(MASK)) choose(near.words, text);
-    if (now === round) attended(column, text);
+    if (near && chips && chips.hidden && !text.includes(MASK)) showWords(near.words, text);
+    if (now === round) showAttention(column, text);
   }));
   if (now !== round) return;
-  said.textContent = "";
+  statusLine.textContent = "";
   form.removeAttribute("aria-busy");
 }
 
-// The words of a text, each a button that asks for its neighbours.
-function choose(words, text) {
+// The words of a text, each a button that searches for its neighbors.
+function showWords(words, text) {
   const seen = new Map();
   chips.replaceChildren(chips.firstElementChild, ...words.map(word => {
     const which = (seen.get(word) ?? 0) + 1;
     seen.set(word, which);
-    const button = made("button", "", word);
+    const button = make("button", "", word);
     button.type = "button";
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => {
       for (const other of chips.querySelectorAll("button")) other.setAttribute("aria-pressed", other === button);
       for (const column of columns) {
         const place = part(column, "word");
-        if (place) place.querySelector("h3").textContent = `Words like “${word}” here`;
+        if (place) place.querySelector("h3").textContent = `Words similar to “${word}” in this context`;
         fillPart(column, "word", { text, word, which }, round);
       }
     });

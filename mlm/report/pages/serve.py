@@ -1,35 +1,47 @@
-"""The page on which models are asked, side by side; what they answer comes from the server that sends it."""
+"""The page that queries models side by side; the server that sends it computes their answers."""
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.report.pages import template
 
-WHAT = {"fill": "Fills in", "predict": "Predicts", "similar": "Texts like this", "word": "Words like",
-        "attend": "What it looks at"}
-SEARCHES = ("similar", "word")
+TASK_TITLES = {
+    "fill_mask": "Tokens for [MASK]",
+    "predict": "Predictions",
+    "similar": "Similar texts",
+    "word": "Similar words",
+    "attend": "Attention",
+}
+SEARCH_TASKS = ("similar", "word")
 
 
-class Column(NamedTuple):
-    """A model. cannot: why it cannot be asked something, by what."""
+class ModelColumn(NamedTuple):
+    """The column of a model."""
 
     name: str
-    about: str
-    cannot: dict[str, str]
+    description: str
+    unsupported: dict[str, str]  # why it does not support a task, by task
 
 
-def html(shown: Sequence[Column], example: str, longest: int, texts: bool) -> str:
-    """The page. example: the text that it begins with. longest: characters of one. texts: whether there are some to
-    search."""
-    there = {name for name in WHAT if texts or name not in SEARCHES}
-    if all("predict" in one.cannot for one in shown):
-        there.remove("predict")
-    return template.filled("serve.html", shown=shown, example=example, longest=longest, there=there, what=WHAT)
+def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has_texts: bool) -> str:
+    """The HTML page.
+
+    Args:
+        models: the columns.
+        example: the text that the page starts with.
+        max_chars: characters of a text.
+        has_texts: whether there are texts to search.
+    """
+    tasks = {name: title for name, title in TASK_TITLES.items() if has_texts or name not in SEARCH_TASKS}
+    if all("predict" in column.unsupported for column in models):
+        del tasks["predict"]
+    return template.render("serve.html", models=models, example=example, max_chars=max_chars, tasks=tasks)
 
 
-def css() -> str:
-    return template.filled("sweep.css") + template.filled("serve.css")
+def render_css() -> str:
+    return template.render("sweep.css") + template.render("serve.css")
 
 
-def js() -> str:
+def read_js() -> str:
     return Path(__file__).with_suffix(".js").read_text()

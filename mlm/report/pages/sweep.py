@@ -1,13 +1,13 @@
-"""A sweep on one page: a single HTML file that needs no network, and beside it every figure and table as files.
+"""The report of a sweep: a single HTML page that needs no network, and all figures and tables as files.
 
-What an experiment gives the page: its docstring (the first paragraph is the question), `table(results)` -> (rows,
-columns), in which a column NAME_paper holds the paper's values of the column NAME, and, if it likes,
+The page uses of an experiment: its docstring, whose first paragraph is the question; `table(results)` -> (rows,
+columns), in which a column NAME_paper holds the paper's values of the column NAME; and optionally
 
-    group(result) -> str        the series that a run belongs to, the same for all its seeds;
-                                without it the name of the run's directory up to "-seed"
-    claims(names) -> pairs      which series it claims beforehand to be better than which, a few, of the names of all
-                                series that have finished runs; below them stands the best against each other one
+    group(result) -> str        the name of a run's group (series), the same for all its seeds;
+                                default: the name of the run's directory up to "-seed"
+    claims(names) -> pairs      planned claims (better, worse), among the names of all groups with finished runs
 """
+
 import collections
 import json
 import re
@@ -15,22 +15,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, fields
+from mlm.base import config, extras, fields
 from mlm.base.files import make_folder, write_text
 from mlm.report import charts, compare, figures, palette, series, table
-from mlm.report.pages import origin, recipe, sheet, template
+from mlm.report.pages import docstring, run_provenance, table_blocks, template
 from mlm.report.table import Column
 
-TOOK = (
-    Column("steps", "steps", ",d"), Column("tokens", "tokens", ".3g"), Column("timed_seconds", "seconds", ",.0f"),
-    Column("tokens_per_second", "tokens/s", ",.0f"), Column("parameters", "parameters", ",d"),
+COST_COLUMNS = (
+    Column("steps", "steps", ",d"),
+    Column("tokens", "tokens", ".3g"),
+    Column("timed_seconds", "seconds", ",.0f"),
+    Column("tokens_per_second", "tokens/s", ",.0f"),
+    Column("parameters", "parameters", ",d"),
     Column("flops", "training FLOPs", ".2e"),
 )
-POINTS = 200
+MAX_POINTS = 200  # of a line on the page
 
 
 class Findings(NamedTuple):
-    """What the results of a sweep say: the experiment's table, the claims, and all charts."""
+    """The tables and charts of a sweep."""
 
     rows: list[dict]
     columns: Sequence[Column]
@@ -40,79 +43,102 @@ class Findings(NamedTuple):
     charts: list
 
 
-def findings(experiment, results: Sequence[dict]) -> Findings:
-    """What finished runs say, at least one, as `series` has them."""
-    group = getattr(experiment, "group", series.name_of)
-    groups = series.groups(results, group)
-    rows, columns = table.against_paper(*experiment.table(results))
-    named = getattr(experiment, "claims", None)
-    claims, claim_columns = compare.claims(groups, named and named(list(groups)))
-    judged = compare.judged(results[0])
-    note = (f"{judged.title[0].upper()}{judged.title[1:]} of the first less the second's: "
-            f"{'negative' if judged.better < 0 else 'positive'} where the first is better.")
-    return Findings(rows, columns, claims, claim_columns, note, charts.of(results, rows, columns, group))
+def collect_findings(experiment, results: Sequence[dict]) -> Findings:
+    """The findings of finished runs, at least one, as in report/series.py."""
+    group = getattr(experiment, "group", series.group_name)
+    groups = series.group_runs(results, group)
+    rows, columns = table.add_paper_differences(*experiment.table(results))
+    plan_claims = getattr(experiment, "claims", None)
+    claims, claim_columns = compare.build_claims_table(groups, plan_claims and plan_claims(list(groups)))
+    score = compare.primary_score(results[0])
+    note = (
+        f"{score.title[0].upper()}{score.title[1:]} of the first group minus the second: "
+        f"{'negative' if score.better < 0 else 'positive'} if the first is better."
+    )
+    return Findings(rows, columns, claims, claim_columns, note, charts.build_charts(results, rows, columns, group))
 
 
-def files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.* and root/figures/*, and returns what they hold; results: as of `findings`."""
-    found = findings(experiment, results)
-    table.write(root, found.rows, found.columns)
-    table.write(root, found.claims, found.claim_columns, "claims")
-    for chart in found.charts:
-        figures.draw(root / "figures", chart)
-    return found
+def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
+    """Writes root/table.*, root/claims.* and, with matplotlib, root/figures/*; returns their content."""
+    findings = collect_findings(experiment, results)
+    table.write_table(root, findings.rows, findings.columns)
+    table.write_table(root, findings.claims, findings.claim_columns, "claims")
+    for chart in findings.charts if extras.is_installed("matplotlib") else ():
+        figures.draw_chart(root / "figures", chart)
+    return findings
 
 
-def write(root: Path, experiment, results: Sequence[dict], planned: int) -> Path:
-    """Writes root/report.html and the files beside it, and returns its path.
+def write_report(root: Path, experiment, results: Sequence[dict], num_points: int) -> Path:
+    """Writes root/report.html and its files, and returns its path.
 
-    planned: how many points the sweep has. With no results yet the page holds the experiment's question alone.
+    num_points: of the sweep. Without results the page holds only the experiment's question.
     """
-    found = files(root, experiment, results) if results else Findings([], [], [], [], "", [])
+    findings = write_files(root, experiment, results) if results else Findings([], [], [], [], "", [])
     make_folder(root)
-    write_text(root / "report.html", html(root.name, experiment, found, results, planned))
+    write_text(root / "report.html", render_page(root.name, experiment, findings, results, num_points))
     return root / "report.html"
 
 
-def html(name: str, experiment, found: Findings, results: Sequence[dict], planned: int) -> str:
-    """The page of the sweep of that name."""
+def render_page(name: str, experiment, findings: Findings, results: Sequence[dict], num_points: int) -> str:
+    """The HTML page of the sweep `name`."""
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
-    same, different = settings(results)
-    origins = origin.origins(results, getattr(experiment, "group", series.name_of))
-    topics = by_topic(found.charts)
-    return template.filled(
-        "sweep.html", question=" ".join(question.split()), recipe=rest.strip(), entries=recipe.entries(rest.strip()),
-        name=name, done=len(results), planned=planned, found=found, topics=topics, same=same, origins=origins,
-        table=sheet.of(found.rows, found.columns), claims=sheet.of(found.claims, found.claim_columns),
-        runs=scored(results, different), took=took(results, origins),
-        intervals=[interval_plot(chart) for chart in found.charts if isinstance(chart, charts.Intervals)],
-        heats=[chart for chart in found.charts if isinstance(chart, charts.Heat)],
-        data=embedded({topic: [drawn(chart, stems(found.charts)) for chart in of] for topic, of in topics.items()}),
-        text=table.text, below=table.notes)
+    same, different = split_settings(results)
+    provenance = run_provenance.collect_provenance(results, getattr(experiment, "group", series.group_name))
+    topics = group_by_topic(findings.charts)
+    return template.render(
+        "sweep.html",
+        question=" ".join(question.split()),
+        description=rest.strip(),
+        entries=docstring.parse_entries(rest.strip()),
+        name=name,
+        num_finished=len(results),
+        num_points=num_points,
+        findings=findings,
+        topics=topics,
+        same=same,
+        provenance=provenance,
+        table=table_blocks.build_blocks(findings.rows, findings.columns),
+        claims=table_blocks.build_blocks(findings.claims, findings.claim_columns),
+        runs=build_score_blocks(results, different),
+        costs=build_cost_blocks(results, provenance),
+        intervals=[layout_intervals(chart) for chart in findings.charts if isinstance(chart, charts.IntervalChart)],
+        heat_maps=[chart for chart in findings.charts if isinstance(chart, charts.HeatMap)],
+        data=embed_json(
+            {
+                topic: [layout_lines(chart, file_stems(findings.charts)) for chart in line_charts]
+                for topic, line_charts in topics.items()
+            }
+        ),
+        format_cell=table.format_cell,
+        collect_notes=table.collect_notes,
+    )
 
 
-def by_topic(found: Sequence) -> dict[str, list[charts.Lines]]:
-    """The charts of lines that stand in one place each of the page."""
+def group_by_topic(all_charts: Sequence) -> dict[str, list[charts.LineChart]]:
+    """The line charts by topic; those of a topic share a place on the page."""
     topics = {}
-    for chart in found:
-        each = chart.charts if isinstance(chart, charts.Panels) and not chart.again else [chart]
-        for one in each:
-            if isinstance(one, charts.Lines):
-                topics.setdefault(one.topic, []).append(one)
+    for chart in all_charts:
+        panels = chart.charts if isinstance(chart, charts.PanelChart) and not chart.is_duplicate else [chart]
+        for panel in panels:
+            if isinstance(panel, charts.LineChart):
+                topics.setdefault(panel.topic, []).append(panel)
     return topics
 
 
-def stems(found: Sequence) -> dict[str, str]:
-    """The name of the files that hold a chart of lines beside others, by the chart's own name."""
-    return {one.name: chart.name for chart in found if isinstance(chart, charts.Panels) for one in chart.charts}
+def file_stems(all_charts: Sequence) -> dict[str, str]:
+    """The name of the files of each line chart that is a panel, by the panel's own name."""
+    panel_charts = [chart for chart in all_charts if isinstance(chart, charts.PanelChart)]
+    return {panel.name: chart.name for chart in panel_charts for panel in chart.charts}
 
 
-def settings(results: Sequence[dict]) -> tuple[dict, dict]:
-    """Config fields that can change a result: the value of those that are the same in all runs, and that which at
-    least half of the runs have (or None) of the others."""
+def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
+    """Config fields that can change a result: (value of those that are equal in all runs, common value of the others).
+
+    The common value is that of at least half of the runs, or None.
+    """
     same, different = {}, {}
     for name in fields.flatten(config.Config(), results_only=True):
-        values = collections.Counter(shown(result["config"].get(name)) for result in results)
+        values = collections.Counter(format_value(result["config"].get(name)) for result in results)
         if len(values) == 1:
             same[name] = next(iter(values))
         elif values:
@@ -121,107 +147,178 @@ def settings(results: Sequence[dict]) -> tuple[dict, dict]:
     return same, different
 
 
-def shown(value) -> str:
+def format_value(value) -> str:
+    """The text of a config field."""
     return "" if value is None else str(value)
 
 
-def scored(results: Sequence[dict], different: dict) -> list[sheet.Block]:
-    """A row a run: its name, the config fields that differ (odd: from most runs' one value), and its scores."""
-    scores = [table.scored(score, ".4f") for score in charts.worth_a_curve(results)] if results else []
-    error = [Column(f"{column.name}_se", "its error", column.form) for column in scores[:1]]
+def build_score_blocks(results: Sequence[dict], different: dict) -> list[table_blocks.TableBlock]:
+    """A row per run: its name, the config fields that differ (class "odd": from the common value), and its scores."""
+    scores = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
+    error = [Column(f"{column.name}_se", "standard error", column.format) for column in scores[:1]]
     columns = [*scores[:1], *error, *scores[1:]]
-    heads = [sheet.Cell(by_word(name), None, "config") for name in different]
-    return of_runs(results, heads, [
-        [sheet.Cell(text, text, "config" if name == "seed" or common in (None, text) else "config odd")
-         for name, common in different.items() for text in [shown(result["config"].get(name))]]
-        for result in results], columns)
+    heads = [table_blocks.TableCell(add_word_breaks(name), None, "config") for name in different]
+    return build_run_blocks(
+        results,
+        heads,
+        [
+            [
+                table_blocks.TableCell(
+                    text, text, "config" if name == "seed" or common in (None, text) else "config odd"
+                )
+                for name, common in different.items()
+                for text in [format_value(result["config"].get(name))]
+            ]
+            for result in results
+        ],
+        columns,
+    )
 
 
-def took(results: Sequence[dict], origins: origin.Origins) -> list[sheet.Block]:
-    """A row a run: what it took, and where and when it ran; odd is what most others have another value of."""
-    when = {"begun (UTC)": origins.since, "ended (UTC)": origins.until}
-    when = {name: times for name, times in when.items() if any(times)}
-    odd = {name: {value for value, groups in found.items() if 2 * len(groups) < len(results)}
-           for name, found in origins.mixed.items()}
-    cells = [[sheet.Cell(text, text, "config odd" if text in odd.get(name, ()) else "config")
-              for name, text in (*run.items(), *((name, times[i]) for name, times in when.items()))]
-             for i, run in enumerate(origins.runs)]
-    return of_runs(results, [sheet.Cell(name, None, "config") for name in (*origins.mixed, *when)], cells, TOOK)
+def build_cost_blocks(
+    results: Sequence[dict], provenance: run_provenance.RunProvenance
+) -> list[table_blocks.TableBlock]:
+    """A row per run: its costs, provenance and times; class "odd": a value that less than half of the runs have."""
+    times_by_name = {"start (UTC)": provenance.start_times, "end (UTC)": provenance.end_times}
+    times_by_name = {name: times for name, times in times_by_name.items() if any(times)}
+    odd = {
+        name: {value for value, groups in groups_by_value.items() if 2 * len(groups) < len(results)}
+        for name, groups_by_value in provenance.mixed.items()
+    }
+    cells = [
+        [
+            table_blocks.TableCell(text, text, "config odd" if text in odd.get(name, ()) else "config")
+            for name, text in (*run.items(), *((name, times[i]) for name, times in times_by_name.items()))
+        ]
+        for i, run in enumerate(provenance.runs)
+    ]
+    return build_run_blocks(
+        results,
+        [table_blocks.TableCell(name, None, "config") for name in (*provenance.mixed, *times_by_name)],
+        cells,
+        COST_COLUMNS,
+    )
 
 
-def of_runs(results: Sequence[dict], heads: Sequence[sheet.Cell], cells: Sequence[Sequence[sheet.Cell]],
-            columns: Sequence[Column]) -> list[sheet.Block]:
-    """The blocks of a table of runs: names, cells of text, then the columns of numbers that some run has."""
-    columns = [column for column in columns if any(measured(result, column.name) is not None for result in results)]
+def build_run_blocks(
+    results: Sequence[dict],
+    heads: Sequence[table_blocks.TableCell],
+    cells: Sequence[Sequence[table_blocks.TableCell]],
+    columns: Sequence[Column],
+) -> list[table_blocks.TableBlock]:
+    """The blocks of a table of runs: names, cells of text, then numbers; columns without any number are left out."""
+    columns = [column for column in columns if any(read_value(result, column.name) is not None for result in results)]
     names = [Path(result["config"]["workdir"]).name for result in results]
-    heads = [sheet.Cell("run"), *heads, *(sheet.Cell(column.title, None, "number") for column in columns)]
-    return sheet.blocks(heads, [[sheet.Cell(name, name), *of, *(sheet.number(measured(result, column.name), column)
-                                                                for column in columns)]
-                                for name, of, result in zip(names, cells, results, strict=True)])
+    heads = [
+        table_blocks.TableCell("run"),
+        *heads,
+        *(table_blocks.TableCell(column.title, None, "number") for column in columns),
+    ]
+    return table_blocks.split_table(
+        heads,
+        [
+            [
+                table_blocks.TableCell(name, name),
+                *text_cells,
+                *(table_blocks.number_cell(read_value(result, column.name), column) for column in columns),
+            ]
+            for name, text_cells, result in zip(names, cells, results, strict=True)
+        ],
+    )
 
 
-def by_word(name: str) -> str:
-    """A config field that may be broken after each word."""
+def add_word_breaks(name: str) -> str:
+    """A config field with zero-width spaces, at which the browser may break it."""
     return name.replace(".", ".\u200b").replace("_", "_\u200b")
 
 
-def measured(result: dict, name: str) -> float | None:
+def read_value(result: dict, name: str) -> float | None:
+    """A number of a run, from its evaluation or its result."""
     return result["evaluation"].get(name, result.get(name))
 
 
-def interval_plot(chart: charts.Intervals) -> dict:
-    """The chart's places as per cent of the axis, which holds all that is drawn."""
-    from matplotlib.ticker import MaxNLocator
-
+def layout_intervals(chart: charts.IntervalChart) -> dict:
+    """The chart for the page's template, with positions in per cent of an axis that holds all values."""
+    ticker = extras.import_extra("matplotlib.ticker", "report", chart.name)
     ends = [x for _, value, paper in chart.rows for x in (*value, paper) if x is not None]
     low, high = min(ends), max(ends)
-    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+    ticks = ticker.MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     low, high = float(ticks[0]), float(ticks[-1])
 
-    def place(x):
+    def position(x):
         return None if x is None else round(100 * (x - low) / (high - low), 2)
 
-    return {"title": chart.x, "name": chart.name, "form": chart.form,
-            "ticks": [(f"{x:.6g}", place(x)) for x in ticks.tolist()],
-            "papers": any(paper is not None for _, _, paper in chart.rows),
-            "rows": [{"label": name, "value": value, "paper": paper, "mean": place(value.mean),
-                      "low": place(value.low), "high": place(value.high), "paper_at": place(paper)}
-                     for name, value, paper in chart.rows]}
+    return {
+        "title": chart.x,
+        "name": chart.name,
+        "format": chart.format,
+        "ticks": [(f"{x:.6g}", position(x)) for x in ticks.tolist()],
+        "has_paper": any(paper is not None for _, _, paper in chart.rows),
+        "rows": [
+            {
+                "label": name,
+                "value": value,
+                "paper": paper,
+                "mean": position(value.mean),
+                "low": position(value.low),
+                "high": position(value.high),
+                "paper_position": position(paper),
+            }
+            for name, value, paper in chart.rows
+        ],
+    }
 
 
-def drawn(chart: charts.Lines, stems: dict[str, str]) -> dict:
-    """The chart for the page's script: rounded numbers, and at most some POINTS of a line, for a screen has no more.
+def layout_lines(chart: charts.LineChart, stems: dict[str, str]) -> dict:
+    """The chart for the page's script: rounded numbers, and at most MAX_POINTS points of a line.
 
-    A series has its places on each axis; a reference that is the same everywhere has none.
+    A series has x values for each axis; a constant reference has none.
+
+    Args:
+        chart: the chart.
+        stems: of `file_stems`.
     """
-    axes = chart.axes or [charts.Axis(chart.along, chart.x, [line.x for line in (*chart.series, *chart.references)])]
+    axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [line.x for line in (*chart.series, *chart.references)])]
 
-    def line(index, of, places, reference):
-        points = thinned(len(of.y)) if places else [0]
-        values = [of.y[i] for i in points]
-        return {"name": of.name, "x": [[short(x[i]) for i in points] for x in places],
-                "y": [short(value.mean) for value in values],
-                "bounds": [None if value.low is None else [short(value.low), short(value.high)] for value in values],
-                "reference": reference, **palette.style(index)._asdict()}
+    def layout_line(index, line, x_values, is_reference):
+        points = thin_points(len(line.y)) if x_values else [0]
+        values = [line.y[i] for i in points]
+        return {
+            "name": line.name,
+            "x": [[round_value(x[i]) for i in points] for x in x_values],
+            "y": [round_value(value.mean) for value in values],
+            "bounds": [
+                None if value.low is None else [round_value(value.low), round_value(value.high)] for value in values
+            ],
+            "reference": is_reference,
+            **palette.select_style(index)._asdict(),
+        }
 
-    lines = [line(i, of, [axis.x[i] for axis in axes], False) for i, of in enumerate(chart.series)]
-    for i, of in enumerate(chart.references):
-        lines.append(line(i, of, [] if chart.axes else [of.x], True))
-    own = stems.get(chart.name, chart.name)
-    return {"name": chart.name, "y": chart.y, "band": chart.band, "bounds": chart.bounds, "share": chart.share,
-            "axes": [{"x": axis.title, "files": stems.get(f"{chart.value}-by-{axis.along}", own)} for axis in axes],
-            "series": lines}
+    lines = [layout_line(i, line, [axis.x[i] for axis in axes], False) for i, line in enumerate(chart.series)]
+    for i, line in enumerate(chart.references):
+        lines.append(layout_line(i, line, [] if chart.axes else [line.x], True))
+    stem = stems.get(chart.name, chart.name)
+    return {
+        "name": chart.name,
+        "y": chart.y,
+        "band": chart.band,
+        "bounds": chart.bounds,
+        "share": chart.share,
+        "axes": [{"x": axis.title, "files": stems.get(f"{chart.y_name}-by-{axis.name}", stem)} for axis in axes],
+        "series": lines,
+    }
 
 
-def thinned(count: int) -> list[int]:
-    """The places of a line's points that are drawn: at most some POINTS, and the last."""
-    return sorted({*range(0, count, -(-count // POINTS)), count - 1})
+def thin_points(count: int) -> list[int]:
+    """The indices of a line's points that are drawn: about MAX_POINTS, with the last."""
+    return sorted({*range(0, count, -(-count // MAX_POINTS)), count - 1})
 
 
-def short(value: float | str) -> float | str:
+def round_value(value: float | str) -> float | str:
+    """A number with six digits; a class name as it is."""
     return value if isinstance(value, str) else float(f"{value:.6g}")
 
 
-def embedded(value) -> str:
-    """JSON that may stand inside a script element."""
-    return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, separators=(",", ":")))
+def embed_json(value) -> str:
+    """JSON that is safe inside a script element."""
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, separators=(",", ":")))

@@ -1,11 +1,17 @@
-"""The files beside this one as templates of pages."""
+"""The files of this folder as templates of pages."""
+
+from mlm.base import extras
 from mlm.report import palette
 
 
-def filled(file: str, /, **given) -> str:
-    """A template with what it asks for, colours among it; texts are escaped, what is missing is an error."""
-    import jinja2
-
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("mlm.report.pages", "."), autoescape=True,
-                                     trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template(file).render(palette=palette, **given)
+def render(file: str, /, **values) -> str:
+    """A rendered template, which also gets the palette; texts are escaped, a missing value is an error."""
+    jinja2 = extras.import_extra("jinja2", "report", file)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mlm.report.pages", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(file).render(palette=palette, **values)

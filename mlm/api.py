@@ -1,0 +1,93 @@
+"""The functions of `import mlm`: load a model, train one, evaluate one."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mlm.base.config import Config
+from mlm.inference.language_model import LanguageModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a finished run reports: the content of its result.json.
+
+    Attributes:
+        workdir: the run's directory, for `mlm.load`.
+        steps: optimizer steps.
+        loss: held-out loss, nats; on a labelled task its first score.
+        metrics: all held-out scores by name; NAME_se is the standard error of NAME over examples.
+        content: the whole of result.json.
+    """
+
+    workdir: str
+    steps: int
+    loss: float
+    metrics: Mapping[str, float]
+    content: Mapping[str, Any] = dataclasses.field(repr=False)
+
+
+def load(path: str | os.PathLike) -> LanguageModel:
+    """Loads a trained model.
+
+    Args:
+        path: a run's directory (its newest checkpoint is read, also while it trains), a Hugging Face folder (BERT,
+            RoBERTa, XLM-R, GPT-2, or one that `save_pretrained` wrote), or hf:ORG/NAME, which is downloaded.
+
+    Raises:
+        mlm.base.errors.ConfigError: there is no model.
+    """
+    from mlm.inference import pretrained_io
+
+    return pretrained_io.load_model(str(path))
+
+
+def train(config: Config | Mapping[str, Any]) -> Result:
+    """Trains the model of a config, or continues its run, as `mlm train` does in a single process.
+
+    Args:
+        config: a Config, or the fields that differ from the defaults by dotted name, such as
+            {"mask.rate": 0.4, "workdir": "runs/a"}.
+
+    Raises:
+        mlm.base.errors.ConfigError: a field or its value is wrong, or the directory holds another run.
+        mlm.training.run.log.DivergenceError: the loss became infinite, or spikes outlasted their rewinds.
+        mlm.training.run.shutdown.RunStopped: a signal stopped the run; the same call continues it.
+    """
+    from mlm.base.estimates import read_scores
+    from mlm.cli import train as command
+    from mlm.training import resolution
+    from mlm.training.run import initialization
+
+    base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
+    cfg = initialization.resolve(base, overrides)
+    resolution.check(cfg)
+    content = command.run_training(cfg)
+    metrics = content["evaluation"]
+    return Result(cfg.workdir, content["steps"], metrics[read_scores(content)[0].name], metrics, content)
+
+
+def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[str, Any]:
+    """Evaluates a run's model, as `mlm evaluate` does, and stores the results in the run's evaluations.json.
+
+    Args:
+        model: a run's directory, or a model that was loaded from one.
+        **options: the flags of `mlm evaluate` (`mlm evaluate --help`), such as max_sentences=50, blimp="FOLDER",
+            sts="FOLDER", anisotropy=True or prompt="sst2". None: pseudo-log-likelihood of the held-out sentences.
+
+    Returns:
+        {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call.
+
+    Raises:
+        mlm.base.errors.ConfigError: no such run or option, or the model does not support an evaluation.
+    """
+    from mlm.cli import evaluate as command
+
+    run = model.config.workdir if isinstance(model, LanguageModel) else str(model)
+    flags = [
+        f"--{name}" if value is True else f"--{name}={','.join(value) if isinstance(value, list | tuple) else value}"
+        for name, value in options.items()
+        if value is not False
+    ]
+    return command.evaluate_run(run, command.make_parser().parse_words([run, *flags]), {})

@@ -1,0 +1,39 @@
+"""Packages that an extra of mlm installs: a missing one is one line that names the extra."""
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from mlm.base import errors
+
+
+def import_extra(module: str, extra: str, field: str) -> ModuleType:
+    """Imports a module of a package that an extra installs.
+
+    Call it before the work whose result needs the package.
+
+    Args:
+        module: The module's dotted name.
+        extra: The extra of mlm that installs it.
+        field: What needs it: a command, a config field with its value, a path.
+
+    Raises:
+        ConfigError: The package, or one that it needs, is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        other = error.name is not None and error.name.partition(".")[0] != package
+        reason = f" ({errors.first_line(error)})" if other else ""
+        raise errors.ConfigError(f"{field}: expected {format_hint(package, extra)}{reason}") from None
+
+
+def is_installed(package: str) -> bool:
+    """Whether the package can be imported, without importing it."""
+    return importlib.util.find_spec(package) is not None
+
+
+def format_hint(package: str, extra: str) -> str:
+    """The package, and the command that installs it."""
+    return f'the package {package}: pip install "mlm[{extra}]"'

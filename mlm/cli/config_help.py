@@ -1,0 +1,44 @@
+"""mlm config: the config fields with type, default and meaning."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from mlm.base import config, errors
+from mlm.cli import command
+
+
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(
+        prog="mlm config", description="List the config fields: name, default, type, meaning."
+    )
+    parser.add_argument(
+        "--search", default="", metavar="WORD", help="list only fields with this word in their name or meaning"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
+    return parser
+
+
+def list_fields(part=None, prefix: str = "") -> Iterator[tuple[str, object, str]]:
+    """(dotted name, default, help) of each field, in the order of their definition."""
+    part = config.Config() if part is None else part
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from list_fields(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value, field.metadata["help"]
+
+
+def main(words: list[str]) -> None:
+    args = make_parser().parse_words(words[1:])
+    rows = [row for row in list_fields() if args.search.lower() in f"{row[0]} {row[2]}".lower()]
+    errors.require(
+        bool(rows), "--search", args.search, "a word in the name or meaning of a field; mlm config lists all fields"
+    )
+    if args.markdown:
+        print("| field | type | default | meaning |\n|---|---|---|---|")
+        for name, value, help_text in rows:
+            print(f"| `{name}` | {type(value).__name__} | `{value!r}` | {help_text.replace('|', chr(92) + '|')} |")
+        return
+    for name, value, help_text in rows:
+        print(f"{name} = {value!r} ({type(value).__name__})\n    {help_text}")

@@ -1,0 +1,136 @@
+"""mlm floor: exact probabilities of texts of the built-in language."""
+
+from pathlib import Path
+
+from mlm.cli import command
+
+DESCRIPTION = """Exact probabilities of the built-in language; nothing is trained.
+
+    mlm floor bound [--documents=200] [--orders=1]
+    mlm floor score "the horse sleeps ." [--file=texts.txt]
+    mlm floor next "the horse" [--top_k=10]
+
+bound: sample held-out documents and print their mean -log P: left to right, right to left, word by word in a random
+order, and over random masks of every size with the exact posterior. Errors of differences are paired over documents.
+score: print -log P of each document. next: print the most probable next words.
+The fields data.language.* define the language.
+"""
+
+
+def make_parser() -> command.CommandParser:
+    parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION)
+    parser.add_argument("verb", metavar="VERB", help="bound, score or next")
+    parser.add_argument(
+        "texts", metavar="TEXT", nargs="*", help="documents (score), or the beginning of a document (next)"
+    )
+    parser.add_argument(
+        "--documents", type=command.Number(int, 2), default=200, help="bound: number of documents to sample (200)"
+    )
+    parser.add_argument(
+        "--orders", type=command.Number(int, 1), default=1, help="bound: number of random masks of each size (1)"
+    )
+    parser.add_argument("--file", default="", help="score: documents, one a line")
+    parser.add_argument("--top_k", type=command.Number(int, 1), default=10, help="next: number of words to print (10)")
+    return parser
+
+
+def measure_bound(language, args):
+    """The mean -log P of documents, computed in several ways, in nats per document and per word (the end counts)."""
+    import numpy as np
+
+    from mlm.base import errors
+    from mlm.base.estimates import compute_ratio
+    from mlm.data.language import diffusion_bound, floor, grammar, hmm
+    from mlm.data.text.corpus import FIRST_HELD_OUT
+
+    errors.require(not args.texts, "bound", args.texts, "no text: bound samples its documents")
+    model = grammar.build_grammar(language).hmm
+    words_NxL = hmm.sample_documents(model, language.max_words, language.seed, FIRST_HELD_OUT, args.documents)
+    count_N = (words_NxL >= 0).sum(1)
+    left_N = floor.compute_causal_floor(model, words_NxL, language.max_words).nats_N
+    length_N = -diffusion_bound.compute_length_log_probs(model, language.max_words)[count_N]
+    losses = {
+        "document, left to right": left_N,
+        "document, right to left": floor.compute_backward_floor(model, words_NxL, language.max_words).nats_N,
+        "its number of words": length_N,
+        "its words, given their number: the exact bound": left_N - length_N,
+    }
+    losses["exact posterior, word by word in a random order"] = diffusion_bound.compute_random_order_loss(
+        model, words_NxL, language.seed
+    )
+    losses |= {
+        "exact posterior, over masks of every size": diffusion_bound.compute_integrated_loss(
+            model, words_NxL, language.seed, args.orders
+        )
+    }
+    *_, exact_N, in_order_N, over_masks_N = losses.values()
+    losses |= {
+        "random order minus the exact bound": in_order_N - exact_N,
+        "masks minus the exact bound": over_masks_N - exact_N,
+    }
+    ones_N = np.ones(len(count_N))
+    for label, nats_N in losses.items():
+        per_document, per_word = compute_ratio(nats_N, ones_N), compute_ratio(nats_N, count_N)
+        yield {
+            "what": label,
+            "document": per_document[0],
+            "document_error": per_document[1],
+            "word": per_word[0],
+            "word_error": per_word[1],
+        }
+
+
+def score_texts(language, args):
+    """-log P of each text as a complete document, in nats and in nats per word."""
+    from mlm.base import errors
+    from mlm.data.language import probability
+
+    errors.require(
+        bool(args.texts) != bool(args.file), "--file", args.file, "texts in a file or on the command line, not both"
+    )
+    try:
+        texts = args.texts or Path(args.file).read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise errors.ConfigError(f"--file = {args.file!r}: expected a file ({error.strerror})") from None
+    for text, log_prob in zip(texts, probability.compute_document_log_probs(language, texts), strict=True):
+        yield {"what": text, "document": -float(log_prob), "word": -float(log_prob) / max(len(text.split()), 1)}
+
+
+def rank_next_words(language, args):
+    """The most probable next words."""
+    import numpy as np
+
+    from mlm.base import errors
+    from mlm.data.language import probability
+
+    errors.require(len(args.texts) == 1, "next", args.texts, "one text")
+    words, log_prob_W = probability.predict_next_word(language, args.texts[0])
+    for word_id in np.argsort(-log_prob_W, kind="stable")[: args.top_k]:
+        yield {"what": words[word_id] or "(the end)", "probability": float(np.exp(log_prob_W[word_id]))}
+
+
+VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words}
+
+
+def main(words: list[str]) -> None:
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    from mlm.base import errors
+    from mlm.report.table import Column, to_markdown
+    from mlm.training import resolution
+
+    errors.require_one_of("verb", args.verb, list(VERBS))
+    cfg = resolution.resolve(config_flags.load_base(), {"data.corpus": "language"}, config_flags.overrides)
+    resolution.check(cfg)
+    command.raise_on_interrupt()
+    rows = list(VERBS[args.verb](cfg.data.language, args))
+    errors.require(bool(rows), "--file", args.file, "a text, one a line")
+    columns = (
+        Column("what", args.verb),
+        Column("probability", "probability", ".4f"),
+        Column("document", "nats", ".4f"),
+        Column("document_error", "its error", ".4f"),
+        Column("word", "nats per word", ".5f"),
+        Column("word_error", "its error", ".5f"),
+    )
+    print(to_markdown(rows, [column for column in columns if column.name in rows[0]]))

@@ -1,0 +1,96 @@
+"""Labelled examples drawn from the built-in language, and what is the same in all tasks of it.
+
+Example n of a split depends on the language, the split and n alone: a task draws documents of its own numbers, far past
+those that pretraining reads. Passages are whole documents of few words. Two may be equal by chance, as the language
+writes short sentences often; of the label, another passage's tells nothing that the posterior does not know.
+
+Letters in array names: N examples, C labels, L places of a passage, D documents.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base import errors
+from mlm.base.config import Language
+from mlm.base.special import MASK, SPECIAL_TOKENS
+from mlm.data.language.grammar import Grammar
+
+SPLIT_SIZES = {"train": 4000, "dev": 1000, "test": 1000}  # examples of a split, where no other number is asked for
+FIRST_DOCUMENT, SPLIT_STRIDE = 2**40, 2**36  # the tasks' first document, and how many each split of each task may take
+STREAM_OFFSET = 2**62  # added to a document's number: the stream of what a task draws for it beside its words
+HIDDEN_WORD = SPECIAL_TOKENS[MASK]  # stands where a word is hidden; rows must carry the token of that id
+
+
+class LanguageExample(NamedTuple):
+    """What is asked. Words are apart by one space; a hidden word is HIDDEN."""
+
+    id: str
+    texts: tuple[str, ...]  # one passage, or two; extractive_qa: the question, then the passage
+    words: tuple[str, ...]  # tagging: of the passage; else none
+    label: str | tuple[str, ...] | tuple[tuple[str, int], ...]
+    #                             classification: a label. tagging: one for each word, "" where none is asked.
+    #                             extractive_qa: answers, here one: its text and its first character in the passage.
+
+
+class OptimalScore(NamedTuple):
+    """The Bayes-optimal predictions: what they get right, of how many asked, and what they were expected to."""
+
+    right_N: np.ndarray
+    weight_N: np.ndarray
+    expected_N: np.ndarray
+
+
+class LanguageTask(NamedTuple):
+    """A task whose best possible score is known on the very examples."""
+
+    objective: str  # classification | tagging | extractive_qa
+    list_labels: Callable[[Language], tuple[str, ...]]  # the posterior's columns; extractive_qa: none
+    generate_examples: Callable[[Language, str, int | None], Iterator[LanguageExample]]  # of a split, the first so many
+    # Exact, float64, from the texts alone. classification: NxC. tagging: a row per tagged word. extractive_qa:
+    # NxL, over the words of the passage, 0 past its end.
+    compute_posterior: Callable[[Language, Sequence[LanguageExample]], np.ndarray]
+    score_optimum: Callable[[Language, Sequence[LanguageExample]], OptimalScore]
+
+
+def get_first_document(task: int, split: str) -> int:
+    """The number of the first document of a task's split. Raises ConfigError for a split that is none."""
+    errors.require_one_of("split", split, list(SPLIT_SIZES))
+    return FIRST_DOCUMENT + SPLIT_STRIDE * (len(SPLIT_SIZES) * task + list(SPLIT_SIZES).index(split))
+
+
+def make_stream(seed: int, number: int) -> np.random.Generator:
+    """The stream of what a task draws for a document beside its words."""
+    return np.random.Generator(np.random.Philox(key=[seed, STREAM_OFFSET + number]))
+
+
+def format_passage(language: Grammar, words_L: np.ndarray, hidden_L: np.ndarray | None = None) -> str:
+    """A passage as text."""
+    hidden_L = np.zeros(len(words_L), bool) if hidden_L is None else hidden_L
+    return " ".join(
+        HIDDEN_WORD if hidden else language.words[word]
+        for word, hidden in zip(words_L, hidden_L, strict=True)
+        if word >= 0
+    )
+
+
+def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """words_NxL of passages, -1 past a passage's end, and hidden_NxL; any word stands where one is hidden.
+
+    Raises ValueError for a passage with a word that the language lacks, or of more words than `length`.
+    """
+    number = {word: i for i, word in enumerate(language.words)} | {HIDDEN_WORD: 0}
+    words_NxL, hidden_NxL = np.full((len(passages), length), -1), np.zeros((len(passages), length), bool)
+    for n, passage in enumerate(passages):
+        words = passage.split()
+        if len(words) > length or not number.keys() >= set(words):
+            raise ValueError(f"passage {n}, {passage!r}: expected at most {length} words of the built-in language")
+        words_NxL[n, : len(words)] = [number[word] for word in words]
+        hidden_NxL[n, : len(words)] = [word == HIDDEN_WORD for word in words]
+    return words_NxL, hidden_NxL
+
+
+def score_labels(label_N: np.ndarray, share_NxC: np.ndarray) -> OptimalScore:
+    """The likeliest of the labels of each example, against label_N, which numbers the true ones."""
+    return OptimalScore((share_NxC.argmax(1) == label_N).astype(float), np.ones(len(label_N)), share_NxC.max(1))

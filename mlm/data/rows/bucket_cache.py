@@ -1,0 +1,78 @@
+"""A cache on a bucket: what is made on one host is put there once, and fetched by the others into a folder of theirs.
+
+Under its name lie the files, each called by its digest too, and at last the manifest, which says which they are: two
+that put at once never mix. While one makes, others wait (base/lease.py), and fetch.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from mlm.base import buckets, files, lease
+
+MANIFEST = "manifest.json"
+
+
+def make_through_bucket(
+    bucket_folder: Path, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]]
+) -> Callable:
+    """`make` of store.made for a cache on a bucket, where the folder is `there`."""
+
+    def fetch_or_make(folder):
+        manifest = fetch_folder(bucket_folder, folder, inputs)
+        if manifest is not None:
+            return manifest
+        with lease.wait_for_lock(bucket_folder):
+            manifest = fetch_folder(bucket_folder, folder, inputs)
+            if manifest is None:
+                manifest = make(folder)
+                upload_folder(folder, bucket_folder, {"inputs": inputs, **manifest})
+        return manifest
+
+    return fetch_or_make
+
+
+def fetch_folder(bucket_folder: Path, folder: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
+    """Fills a folder from a bucket and returns what the manifest there says beside inputs and digests; None, and the
+    folder is empty, where nothing whole is there, of which a warning says why.
+    """
+    try:
+        manifest = files.read_json_with_digest(bucket_folder / MANIFEST)
+        if manifest is None:
+            return None
+        if manifest["inputs"] != inputs:
+            raise files.DamagedFile(f"{bucket_folder / MANIFEST} is damaged: it was changed")
+        for name, digest in manifest["sha256"].items():
+            try:
+                buckets.download(_make_object_path(bucket_folder, name, digest), folder / name)
+            except FileNotFoundError:
+                raise files.DamagedFile(f"{bucket_folder} is damaged: it lacks {name}") from None
+            if file_sha256(folder / name) != digest:
+                raise files.DamagedFile(f"{bucket_folder} is damaged: the digest of {name} does not match")
+    except files.DamagedFile as damaged:
+        logging.warning("%s; making it again", damaged)
+        for file in folder.iterdir():
+            file.unlink()
+        return None
+    return {name: value for name, value in manifest.items() if name not in ("inputs", "sha256")}
+
+
+def upload_folder(folder: Path, bucket_folder: Path, manifest: dict[str, Any]) -> None:
+    """Puts the files of a folder on a bucket, and last the manifest with their digests."""
+    digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+    for name, digest in digests.items():
+        lease.check_held(bucket_folder / MANIFEST)
+        buckets.upload(folder / name, _make_object_path(bucket_folder, name, digest))
+    files.write_json_with_digest(bucket_folder / MANIFEST, {**manifest, "sha256": digests})
+
+
+def _make_object_path(bucket_folder, name, digest):
+    return bucket_folder / f"{digest[:16]}-{name}"
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,91 @@
+"""Token ids of many texts at once, as arrays: a word that came before is not tokenized again.
+
+Letters in array names: S texts, W their words, K words that are known, T tokens.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer
+
+KNOWN = 2**18  # words, and in all so many times LETTERS characters, that are kept; then it begins anew
+LETTERS = 16
+Flat = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts one after another, how many each one's are
+
+
+class Memo:
+    """encode_batch of a tokenizer for stripped texts, with the same ids; memory stays bounded, whatever they hold."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._encode_batch, self._tied = tokenizer.encode_batch, re.compile(tokenizer.tied)
+        self._alone, self._never = tokenizer.tied == "", tokenizer.tied == NEVER
+        self._part = re.compile(tokenizer.parts) if tokenizer.parts else None
+        self._parts = _Known(self._texts)
+        self._words = _Known(self._of_parts) if self._part else self._parts
+
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        if self._alone:
+            return self._texts(texts)
+        if self._never or not self._tied.search(" ".join(texts)):
+            return self._of_words(texts)
+        tied_S = np.array([bool(self._tied.search(text)) for text in texts])
+        size_S, found = np.empty(len(texts), np.int64), []
+        for which_S, encode in ((tied_S, self._texts), (~tied_S, self._of_words)):
+            ids_T, size_S[which_S] = encode(list(itertools.compress(texts, which_S)))
+            found.append(ids_T)
+        tied_T = np.repeat(tied_S, size_S)
+        ids_T = np.empty(len(tied_T), np.int32)
+        ids_T[tied_T], ids_T[~tied_T] = found
+        return ids_T, size_S
+
+    def _texts(self, texts):
+        return flat(self._encode_batch(list(texts)))
+
+    def _of_words(self, texts):
+        words = " ".join(texts).split(" ") if texts else []
+        return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
+
+    def _of_parts(self, words):
+        assert self._part is not None
+        parts = list(map(self._part.findall, words))
+        return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
+
+
+class _Known(dict):
+    """Words by the order in which they first came, and their ids, which `encode` gives once."""
+
+    def __init__(self, encode: Callable[[list[str]], Flat]):
+        self._encode, self._new, self._letters = encode, [], 0
+        self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(1, np.int64)  # ids begin where those before end
+
+    def __missing__(self, word):
+        number = self[word] = len(self)
+        self._new.append(word)
+        return number
+
+    def __call__(self, words: list[str], count_S: np.ndarray) -> Flat:
+        """Those of texts that have so many of the words each."""
+        if len(self) > KNOWN or self._letters > KNOWN * LETTERS:
+            self.clear()
+            self.__init__(self._encode)
+        number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
+        if self._new:
+            ids_T, size_K = self._encode(self._new)
+            self._ids_T = np.concatenate([self._ids_T, ids_T])
+            self._end_K = np.concatenate([self._end_K, self._end_K[-1] + np.cumsum(size_K)])
+            self._letters += sum(map(len, self._new))
+            self._new = []
+        first_W = self._end_K[number_W]
+        size_W = self._end_K[number_W + 1] - first_W
+        end_W = np.concatenate([[0], np.cumsum(size_W)])
+        ids_T = self._ids_T[np.repeat(first_W - end_W[:-1], size_W) + np.arange(end_W[-1])]
+        return ids_T, np.diff(end_W[np.cumsum(count_S)], prepend=0)
+
+
+def flat(ids: Sequence[Sequence[int]]) -> Flat:
+    """Of lists of ids."""
+    size_S = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(size_S.sum())), size_S

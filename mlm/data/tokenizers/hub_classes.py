@@ -1,0 +1,79 @@
+"""What transformers' tokenizer classes take from tokenizer_config.json, whatever tokenizer.json says of it.
+
+As transformers 5 has it: its classes for BERT, RoBERTa and XLM-R read a vocabulary from tokenizer.json and make the
+steps before it anew. Where both files are of one mind, as where it saved them, nothing changes.
+"""
+
+from typing import Any
+
+from mlm.data.tokenizers.unigram import SPACE
+
+CLASS = {
+    "bert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "roberta-prelayernorm": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}  # where none is named, by the model_type of config.json
+
+
+def applied(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """tokenizer.json with the steps that the class makes which tokenizer_config.json names, or else config.json.
+
+    As it is for any other class.
+    """
+    name = knobs.get("tokenizer_class") or config.get("tokenizer_class") or CLASS.get(str(config.get("model_type")))
+    model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))
+    return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
+
+
+def _bert(made, knobs):
+    return {
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "strip_accents": knobs.get("strip_accents"),
+            "handle_chinese_chars": bool(knobs.get("tokenize_chinese_chars", True)),
+            "lowercase": bool(knobs.get("do_lower_case", True)),
+        },
+    }
+
+
+def _roberta(made, knobs):
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": bool(knobs.get("add_prefix_space", False)),
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+    }
+
+
+def _xlm_roberta(made, knobs):
+    normal = made.get("normalizer") or {}
+    steps = (normal, *normal.get("normalizers", ()))
+    table = next((one for one in steps if one.get("type") == "Precompiled"), None)
+    scheme = "always" if knobs.get("add_prefix_space", True) else "never"
+    return {
+        "normalizer": table,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "WhitespaceSplit"},
+                {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True},
+            ],
+        },
+    }
+
+
+STEPS = {
+    "BertTokenizer": ("WordPiece", _bert),
+    "DistilBertTokenizer": ("WordPiece", _bert),
+    "ElectraTokenizer": ("WordPiece", _bert),
+    "RobertaTokenizer": ("BPE", _roberta),
+    "XLMRobertaTokenizer": ("Unigram", _xlm_roberta),
+}

@@ -1,0 +1,104 @@
+"""Exports a model as a Hugging Face folder."""
+
+import json
+
+import jax
+
+from mlm import objectives
+from mlm.base import errors, fields, files, types
+from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers import hub_export
+from mlm.inference import model_card
+from mlm.models.hub import heads, hub
+
+EXPORTED_FIELDS = ("objective", "pack.seq_len")
+# Also exported for a fine-tuned model.
+EXPORTED_LABEL_FIELDS = (
+    "finetune.pooling",
+    "finetune.layer_features",
+    "finetune.head",
+    "finetune.head_dim",
+    "finetune.max_layer",
+    "data.labelled.scores",
+    "data.labelled.choice_columns",
+)
+
+
+def save_pretrained(model, folder: str) -> dict:
+    """Exports a LanguageModel as a Hugging Face folder and returns {"written", "model_type", "note"}.
+
+    A model that no transformers class supports is written with a config of our own, which `load_model` reads; the note
+    says why. Raises ConfigError for a folder that is not empty.
+    """
+    cfg = model.config
+    files.check_empty_folder("export", folder)
+    params, note = jax.device_get(model.params), ""
+    if model.source is not None:
+        hf_config, tensors = _export_source(model, params)
+    else:
+        try:
+            hf_config, tensors = _export_transformers(model, params)
+        except errors.ConfigError as error:
+            hf_config, tensors = _export_native(model, params)
+            note = str(error)
+    tokenizer_files = hub_export.files(model.tokenizer, model.length, cfg.model.type_vocab_size)
+    if cfg.objective == "tagging" and model.source is None:
+        tokenizer_files[vocabulary.FILE] = _add_prefix_space(tokenizer_files[vocabulary.FILE])
+    with files.atomic_folder(folder) as path:
+        for name, text in tokenizer_files.items():
+            files.write_text(path / name, text)
+        files.write_text(path / "README.md", model_card.format_model_card(model, hf_config))
+        hub.write_folder(path, hf_config, tensors)
+    return {"written": str(folder), "model_type": hf_config["model_type"], "note": note}
+
+
+def _add_prefix_space(tokenizer_json: str) -> str:
+    """A tokenizer.json that puts a space before each given word, which is how a tagger was trained."""
+    settings = json.loads(tokenizer_json)
+    pre_tokenizer = settings.get("pre_tokenizer") or {}
+    for step in (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ())):
+        if step.get("type") == "ByteLevel":
+            step["add_prefix_space"] = True
+    return json.dumps(settings, ensure_ascii=False)
+
+
+def _export_source(model, params):
+    """config.json and tensors of a model that came from such a folder, bit for bit."""
+    source = model.source
+    hf_config = {key: value for key, value in source.config_json.items() if key != "torch_dtype"}  # dtype's older name
+    hf_config["dtype"] = "float32"
+    order_V = vocabulary.order(model.tokenizer)
+    hf_config |= hub.vocabulary_settings(hf_config, order_V)
+    return hf_config, hub.export_tensors(
+        params["model"], hf_config, order_V, source.unused_tensors, has_lm_head=model.has_lm_head
+    )
+
+
+def _export_transformers(model, params):
+    """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
+    cfg, order_V = model.config, vocabulary.order(model.tokenizer)
+    has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
+    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels)
+    if has_labels:
+        hf_config |= heads.build_config_json(cfg, model.about.classes, hf_config)
+    tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
+    if has_labels:
+        tensors |= heads.export_tensors(cfg.objective, params["objective"], hf_config)
+    return hf_config, tensors
+
+
+def _export_native(model, params):
+    """config.json with a config of our own, and tensors under our own names."""
+    flat, visibility = fields.flatten(model.config), objectives.get_visibility(model.config)
+    has_labels = visibility == types.Visibility.FULL
+    kept = {
+        name: flat[name]
+        for name in flat
+        if name.startswith("model.") or name in EXPORTED_FIELDS or (has_labels and name in EXPORTED_LABEL_FIELDS)
+    }
+    if visibility == types.Visibility.UNMASKED:
+        kept["objective"] = "mlm"
+    hf_config = hub.settings.build_own_config_json(
+        kept, model.tokenizer.vocab_size, model.about.classes if has_labels else ()
+    )
+    return hf_config, hub.export_own_tensors(params)

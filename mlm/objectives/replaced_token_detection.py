@@ -1,0 +1,196 @@
+"""Replaced token detection: which tokens a small generator replaced (ELECTRA, Clark et al. 2020, 2003.10555).
+
+The generator is trained as mlm. Its samples replace the masked tokens, and the run's model classifies every token as
+original or replaced. A sample that happens to be the original token counts as original. No gradient passes through the
+sampling. Generator and model share no parameters; the paper's share their token embeddings, through a projection.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config, errors, types
+from mlm.base.estimates import Score
+from mlm.base.special import NUM_SPECIAL
+from mlm.objectives import heads, masking, masking_units
+
+TERM = "replaced_token_detection"
+NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
+SCORES = (
+    Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True),
+    Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True),
+    Score(
+        "original_loss",
+        "loss of the share of replaced tokens",
+        ("original", WEIGHT),
+        "entropy",
+        unit="nats per token",
+        reference="share of replaced tokens",
+        reference_for="loss",
+    ),
+    Score(
+        "original_accuracy",
+        "accuracy of always original",
+        ("original", WEIGHT),
+        share=True,
+        reference="share of replaced tokens",
+        reference_for="accuracy",
+    ),
+    Score(
+        "generator_loss",
+        "generator's held-out loss",
+        ("mlm_nats", "mlm_weight"),
+        unit="nats per masked token",
+        better=-1,
+    ),
+    Score("generator_accuracy", "generator's held-out accuracy", ("mlm_correct", "mlm_weight"), better=1, share=True),
+)
+TRAIN_SCORES = (
+    Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),
+    Score("original_accuracy", "share of tokens not replaced", ("original", WEIGHT), share=True),
+    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+)
+
+
+def build_generator_config(cfg: config.Config) -> config.Model:
+    """The run's model with a share of its width, its heads and the units of its layers."""
+    model, size = cfg.model, cfg.replaced_token_detection.generator_size
+    num_heads = max(1, round(size * model.num_heads)) if model.num_heads else 0
+    width = num_heads * (model.width // model.num_heads) if num_heads else max(1, round(size * model.width))
+    units = {name: max(1, round(size * count)) for name in ("mlp_dim", "rnn_dim") if (count := getattr(model, name))}
+    return dataclasses.replace(model, width=width, num_heads=num_heads, **units)
+
+
+def build(cfg: config.Config, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
+    """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
+    cdf_V = masking.compute_random_token_cdf(
+        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
+    )
+    unit = masking_units.build_unit(cfg, dataset)
+
+    def init(key, model):
+        key_generator, key_hidden, key_label = jax.random.split(key, 3)
+        return {
+            "generator": generator.init(key_generator),
+            "hidden": heads.init_dense(key_hidden, model.width, model.width),
+            "label": heads.init_dense(key_label, model.width, 1),
+        }
+
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
+        text, head = batch.text, params["objective"]
+        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
+        num_slots = masking.count_slots(cfg.mask.max_rate if train else cfg.eval.mask_rate, dataset.seq_len)
+        masked, rest_key_B = masking.sample_masks(
+            key_B,
+            text.ids_BxL,
+            hparams,
+            num_slots=num_slots,
+            cdf_V=cdf_V,
+            static_key_B=static_key_B,
+            mask_unk=cfg.mask.mask_unk and train,
+            unit=unit if train else None,
+        )
+        generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
+        (generator_h_BxLxD,) = generator.encode(
+            head["generator"], text._replace(ids_BxL=masked.ids_BxL), key_B=generator_key_B if train else None
+        )
+        logits_BxKxV = generator.logits(
+            head["generator"], jnp.take_along_axis(generator_h_BxLxD, masked.positions_BxK[..., None], axis=1)
+        )
+        label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
+        nats_BxK = (jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK) * masked.weights_BxK
+        correct_BxK = (logits_BxKxV.argmax(-1) == masked.targets_BxK) * masked.weights_BxK
+
+        input_BxL = insert_samples(sample_key_B, text.ids_BxL, masked, logits_BxKxV)
+        replaced_BxL, real_BxL = input_BxL != text.ids_BxL, (text.segments_BxL > 0).astype(jnp.float32)
+        (h_BxLxD,) = model.encode(params["model"], text._replace(ids_BxL=input_BxL), key_B=key_B if train else None)
+        hidden_BxLxD = jax.nn.gelu(heads.apply_dense(head["hidden"], h_BxLxD.astype(jnp.float32)), approximate=False)
+        logit_BxL = heads.apply_dense(head["label"], hidden_BxLxD)[..., 0]
+        nats_BxL = jax.nn.softplus(jnp.where(replaced_BxL, -logit_BxL, logit_BxL))
+        sums = {
+            "correct": ((logit_BxL > 0) == replaced_BxL) * real_BxL,
+            "original": ~replaced_BxL * real_BxL,
+            "tokens": real_BxL,
+            "mlm_correct": correct_BxK,
+        }
+        counts = {"eligible": masked.num_eligible_B, "corrupted": masked.num_corrupted_B}
+        return types.LossSums(
+            {"mlm": nats_BxK.sum(-1), TERM: (nats_BxL * real_BxL).sum(-1)},
+            {"mlm": masked.weights_BxK.sum(-1), TERM: real_BxL.sum(-1)},
+            {name: value_BxL.sum(-1) for name, value_BxL in sums.items()}
+            | {name: count_B.astype(jnp.float32) for name, count_B in counts.items()},
+        )
+
+    return types.Objective(
+        init=init,
+        loss=loss,
+        eval_mask=heads.make_empty_eval_mask,
+        predicts_tokens=False,
+        scores=SCORES,
+        train_scores=TRAIN_SCORES,
+        totals=("tokens", "eligible", "corrupted"),
+        schedule_hparams=masking.schedule_rate,
+        loss_weights=lambda hparams: {TERM: hparams.objective["discriminator_weight"]},
+    )
+
+
+def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
+    """ids_BxL with a sample from the logits at each corrupted position; no gradient passes through it."""
+    special_V = jnp.where(jnp.arange(logits_BxKxV.shape[-1]) < NUM_SPECIAL, -jnp.inf, 0.0)
+    sample_BxK = jax.vmap(jax.random.categorical)(key_B, jax.lax.stop_gradient(logits_BxKxV) + special_V)
+    corrupted_BxK = jnp.arange(sample_BxK.shape[1]) < masked.num_corrupted_B[:, None]
+    number_Bx1 = jnp.arange(len(ids_BxL))[:, None]
+    return ids_BxL.at[number_Bx1, masked.positions_BxK].set(
+        jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
+    )
+
+
+def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """Those of the masks, and the weight of the model's loss beside the generator's."""
+    weight = np.float32(cfg.replaced_token_detection.discriminator_weight)
+    return masking.make_train_hparams(cfg) | {"discriminator_weight": weight}
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a generator of no size, several masks of an example, and a model that does not see its own
+    token.
+    """
+    masking.check(cfg)
+    errors.require(
+        (cfg.model.family, cfg.model.context) != ("feedforward", "bidirectional"),
+        "config.model.context",
+        "bidirectional",
+        "mixed, since a bidirectional feedforward net does not see the token itself",
+    )
+    errors.require_number(
+        "config.replaced_token_detection.generator_size",
+        cfg.replaced_token_detection.generator_size,
+        0,
+        1,
+        low_open=True,
+    )
+    errors.require_at_least(
+        0, "config.replaced_token_detection.discriminator_weight", cfg.replaced_token_detection.discriminator_weight
+    )
+    errors.require(
+        cfg.mask.masks_per_example == 1,
+        "config.mask.masks_per_example",
+        cfg.mask.masks_per_example,
+        "1, since config.objective is replaced_token_detection",
+    )
+
+
+SPEC = types.ObjectiveSpec(
+    build,
+    check,
+    predictions_per_token=lambda cfg: 1.0,
+    contexts=("mixed", "bidirectional"),
+    visibility=types.Visibility.CORRUPTED,
+    auxiliary_model=build_generator_config,
+    train_hparams=make_train_hparams,
+    eval_hparams=masking.make_eval_hparams,
+    traced_fields=(*masking.TRACED_FIELDS, "replaced_token_detection.discriminator_weight"),
+    conditional_fields=("mask", "eval.mask_rate", "replaced_token_detection"),
+)

@@ -1,0 +1,94 @@
+"""Loss, unigram baseline and scores that objectives share which predict tokens."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base.estimates import Score
+from mlm.objectives.cross_entropy import compute_logit_margin, cross_entropy
+
+
+def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
+    """log_share_V: log shares of the train split's tokens among the possible targets; -inf for all others.
+
+    One is added to each count, so that an unseen target has a finite baseline.
+    """
+    smooth_V = np.where(possible_V, unigram_V + 1, 0)
+    with np.errstate(divide="ignore"):
+        return jax.device_put(np.log(smooth_V / smooth_V.sum()).astype(np.float32))
+
+
+def compute_token_loss(params, model, h_BxKxD, target_BxK):
+    """(nats_BxK, correct_BxK): correct where the target is the first entry of the vocabulary with the largest logit."""
+    logits_BxKxV = model.logits(params, h_BxKxD)
+    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
+
+
+def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0):
+    """`compute_token_loss`, where ties count as correct: that saves a pass over the logits.
+
+    smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy et
+    al. 2016, section 7).
+    """
+    if model.lm_head is not None:
+        h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
+        h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
+        nats_N, correct_N = cross_entropy(h_NxD, table_VxD, bias_V, target_N)
+        if smoothing:
+            nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
+        return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
+    logits_BxKxV = model.logits(params, h_BxKxD)
+    label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
+    smooth_BxK = label_BxK + smoothing * (logits_BxKxV.mean(-1) - label_BxK) if smoothing else label_BxK
+    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - smooth_BxK, label_BxK >= logits_BxKxV.max(-1)
+
+
+def select_token_loss(train: bool, smoothing: float) -> Callable:
+    """The fast loss with label smoothing in training, the exact one without smoothing in evaluation."""
+    return functools.partial(compute_token_loss_fast, smoothing=smoothing) if train else compute_token_loss
+
+
+def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
+    """Sums over each example of the nats and the correct predictions of the train split's token frequencies."""
+    correct_BxK = target_BxK == log_unigram_V.argmax()
+    nats_BxK = jnp.where(weight_BxK > 0, -log_unigram_V[target_BxK], 0)  # infinite where no target is possible
+    return {"unigram_nats": (nats_BxK * weight_BxK).sum(-1), "unigram_correct": (correct_BxK * weight_BxK).sum(-1)}
+
+
+def build_scores(term: str, unit: str) -> tuple[Score, ...]:
+    """Loss, perplexity and accuracy of a term's predictions and of the unigram baseline."""
+    nats, correct, weight = f"{term}_nats", "correct", f"{term}_weight"
+    return (
+        Score("loss", "held-out loss", (nats, weight), unit=unit, better=-1, chart=True),
+        Score("perplexity", "held-out perplexity", (nats, weight), "exp_mean", format=".2f", better=-1),
+        Score("accuracy", "held-out accuracy", (correct, weight), better=1, share=True, chart=True),
+        Score(
+            "unigram_loss",
+            "unigram loss",
+            ("unigram_nats", weight),
+            unit=unit,
+            reference="unigram",
+            reference_for="loss",
+        ),
+        Score(
+            "unigram_perplexity",
+            "unigram perplexity",
+            ("unigram_nats", weight),
+            "exp_mean",
+            format=".2f",
+            reference="unigram",
+            reference_for="perplexity",
+        ),
+        Score(
+            "unigram_accuracy",
+            "unigram accuracy",
+            ("unigram_correct", weight),
+            share=True,
+            reference="unigram",
+            reference_for="accuracy",
+        ),
+    )

@@ -1,0 +1,85 @@
+"""The provenance of the runs of a page: commit, versions, devices and dates, and in which of them the runs differ."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+UNKNOWN, NONE = "not known", "none"
+MAX_NAMED_FILES = 5  # changed files of a run that are listed
+
+
+class RunProvenance(NamedTuple):
+    """The provenance of several runs, by the names of its properties."""
+
+    same: dict[str, str]  # properties that are equal in all runs
+    mixed: dict[str, dict[str, list[str]]]  # other properties: name -> value -> the group of each run with that value,
+    # the most frequent value first
+    runs: list[dict[str, str]]  # for each run its values of the other properties
+    start_times: list[str]  # for each run (UTC), "" if unknown
+    end_times: list[str]
+
+
+def collect_provenance(results: Sequence[dict], group: Callable[[dict], str]) -> RunProvenance:
+    """The provenance of runs, each with "provenance", a record per start; group: the name of a run's group."""
+    starts = [result.get("provenance") or [{}] for result in results]
+    runs = [describe_run(records) for records in starts]
+    same, mixed = {}, {}
+    for name in dict.fromkeys(name for run in runs for name in run):
+        groups = {}
+        for run, result in zip(runs, results, strict=True):
+            groups.setdefault(run.get(name, UNKNOWN), []).append(group(result))
+        if len(groups) == 1:
+            same[name] = next(iter(groups))
+        else:
+            mixed[name] = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+    return RunProvenance(
+        same,
+        mixed,
+        [{name: run.get(name, UNKNOWN) for name in mixed} for run in runs],
+        [format_minute(records[0].get("time")) for records in starts],
+        [format_minute(records[-1].get("ended")) for records in starts],
+    )
+
+
+def describe_run(starts: Sequence[dict]) -> dict[str, str]:
+    """The properties of a run; those of several starts are joined in order, without starts whose steps were lost."""
+    effective = [
+        start
+        for i, start in enumerate(starts)
+        if start and all(later["step"] > start["step"] for later in starts[i + 1 :])
+    ]
+    descriptions = [
+        {
+            "commit": start["commit"][:7] if start["commit"] else UNKNOWN,
+            "changed files": describe_changes(start["changed_files"]),
+            "device": describe_device(start),
+            "Python": start["python"],
+            **start["versions"],
+        }
+        for start in effective
+    ]
+    return {
+        name: ", then ".join(dict.fromkeys(description.get(name, UNKNOWN) for description in descriptions))
+        for name in dict.fromkeys(name for description in descriptions for name in description)
+    }
+
+
+def describe_changes(status: str | None) -> str:
+    """The files in the output of `git status --porcelain`."""
+    if status is None:
+        return UNKNOWN
+    names = [line.split(maxsplit=1)[-1] for line in status.splitlines()]
+    return (
+        ", ".join(
+            names[:MAX_NAMED_FILES] + [f"and {len(names) - MAX_NAMED_FILES} more"] * (len(names) > MAX_NAMED_FILES)
+        )
+        or NONE
+    )
+
+
+def describe_device(start: dict) -> str:
+    count = f"{start['devices']} x " if start["devices"] > 1 else ""
+    return f"{count}{start['device']}" + (f" in {start['processes']} processes" if start["processes"] > 1 else "")
+
+
+def format_minute(time: str | None) -> str:
+    return time[:16].replace("T", " ") if time else ""

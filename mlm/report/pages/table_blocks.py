@@ -1,0 +1,88 @@
+"""A table as a page shows it: split into blocks below each other that fit into the window."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mlm.base.estimates import Estimate
+from mlm.report import table
+from mlm.report.table import Column
+
+WINDOW_WIDTH = 1210  # CSS pixels of a table in a window of 1280
+CHARACTER_WIDTH = 7.8  # CSS pixels, in a rather wide font
+HEAD_CHARACTER_WIDTH = 8.4  # in bold
+CELL_PADDING = 13  # CSS pixels of both sides
+MAX_WORD = 30  # characters of a word before it may be broken
+
+
+class TableCell(NamedTuple):
+    """A cell."""
+
+    text: str
+    key: str | None = None  # sorts the column; None: the text does
+    kind: str = ""  # CSS classes
+
+
+class TableBlock(NamedTuple):
+    """The heads and rows of some columns of a table; the first cell of a row is its name."""
+
+    heads: list[TableCell]
+    rows: list[list[TableCell]]
+
+
+def split_table(
+    heads: Sequence[TableCell], rows: Sequence[Sequence[TableCell]], num_leading: int = 1
+) -> list[TableBlock]:
+    """The table in blocks of about equal width, each with the leading columns first; none without rows."""
+    if not rows:
+        return []
+    heads, *rows = ([cell._replace(text=add_break_points(cell.text)) for cell in row] for row in (heads, *rows))
+    widths = [
+        max([HEAD_CHARACTER_WIDTH * cell_width(head), *(CHARACTER_WIDTH * cell_width(row[i]) for row in rows)])
+        + CELL_PADDING
+        for i, head in enumerate(heads)
+    ]
+    num_leading = num_leading if 2 * sum(widths[:num_leading]) < WINDOW_WIDTH else 1
+    max_width = WINDOW_WIDTH - sum(widths[:num_leading])
+    total_width = sum(widths[num_leading:])
+    target_width = total_width / max(1, math.ceil(total_width / max_width))
+    parts, part_width = [[]], 0.0
+    for i in range(num_leading, len(heads)):
+        if parts[-1] and (part_width + widths[i] / 2 > target_width or part_width + widths[i] > max_width):
+            parts.append([])
+            part_width = 0.0
+        parts[-1].append(i)
+        part_width += widths[i]
+    return [
+        TableBlock([heads[i] for i in columns], [[row[i] for i in columns] for row in rows])
+        for columns in [(*range(num_leading), *part) for part in parts]
+    ]
+
+
+def add_break_points(text: str) -> str:
+    """The text with zero-width spaces, at which the browser may break long words."""
+    return re.sub(rf"(\S{{{MAX_WORD}}})(?=\S)", "\\1\u200b", text)
+
+
+def cell_width(cell: TableCell) -> int:
+    """The characters of the longest part of a cell that cannot be broken."""
+    is_unbreakable = cell.kind == "number" and cell.key is not None
+    return len(cell.text) if is_unbreakable else max(map(len, re.split(r"[ \u200b]|(?<=[-/])(?=[^\W\d])", cell.text)))
+
+
+def build_blocks(rows: Sequence[dict], columns: Sequence[Column]) -> list[TableBlock]:
+    """The blocks of a table of numbers, each with the leading columns of text first."""
+    num_leading = next((i for i, column in enumerate(columns) if column.format), len(columns))
+    return split_table(
+        [TableCell(column.title, None, "number" if column.format else "") for column in columns],
+        [[number_cell(row.get(column.name), column) for column in columns] for row in rows],
+        max(1, num_leading),
+    )
+
+
+def number_cell(value, column: Column) -> TableCell:
+    """A cell of a table of numbers: a number, or a text in place of one."""
+    key = "" if value is None else str(value.mean if isinstance(value, Estimate) else value)
+    kind = ("message" if isinstance(value, str) else "number") if column.format else ""
+    return TableCell(table.format_cell(value, column.format), key, kind)

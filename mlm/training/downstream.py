@@ -1,0 +1,106 @@
+"""config.downstream: the tasks on which a run is fine-tuned after its training."""
+
+from typing import Any
+
+from mlm.base import config, errors, fields
+from mlm.base.conditional_fields import FieldCondition
+from mlm.data.tasks import tasks
+
+GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
+FIELD_CONDITIONS = (
+    FieldCondition(
+        tuple(f"downstream.{field}" for field in ("path", *GRID_FIELDS, "seeds", "variants")),
+        "downstream.tasks",
+        excluded_values=("",),
+    ),
+)
+# Fields that each fine-tuning sets itself, so no variant may.
+RESERVED_FIELDS = (
+    "workdir",
+    "seed",
+    "data.task",
+    "data.task_path",
+    "optim.learning_rate",
+    "train.batch_size",
+    "train.steps",
+    "init.run",
+    "init.run_sha256",
+    "init.hub",
+    "init.hub_sha256",
+    "data.cache",
+    "tokenizer.path",
+    "eval.batch_size",
+    "parallel.mode",
+)
+FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
+PARSERS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
+
+
+def parse_tasks(cfg: config.Config) -> tuple[str, ...]:
+    """The names of the tasks, in their order."""
+    return tuple(name.strip() for name in cfg.downstream.tasks.split(",")) if cfg.downstream.tasks.strip() else ()
+
+
+def parse_variants(cfg: config.Config) -> tuple[str, ...]:
+    """The variants, in their order: what each sets besides the recipe, "" for nothing."""
+    return tuple(" ".join(variant.split()) for variant in cfg.downstream.variants.split(","))
+
+
+def parse_variant(variant: str) -> dict[str, Any]:
+    """The fields that a variant sets, by dotted name. Raises ConfigError for a bad field or value."""
+    field, settings = "config.downstream.variants", {}
+    for word in (words := variant.split()):
+        if word == FROM_SCRATCH:
+            settings |= {"init.run": "", "init.run_sha256": ""}
+            continue
+        name, equals, text = word.partition("=")
+        errors.require(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {FROM_SCRATCH}")
+        fields.check_name(name)
+        kind = type(fields.DEFAULT[name])
+        errors.require(
+            name not in (*RESERVED_FIELDS, *settings) and kind in PARSERS,
+            field,
+            word,
+            "a field that may be set here, once",
+        )
+        is_architecture = name.startswith("model.") and not name.endswith("dropout")
+        errors.require(
+            FROM_SCRATCH in words or not is_architecture,
+            field,
+            word,
+            f"{FROM_SCRATCH} beside it: the model of a trained run cannot be changed",
+        )
+        errors.require("/" not in text, field, word, "a value without /")
+        try:
+            settings[name] = PARSERS[kind](text)
+        except (ValueError, KeyError):
+            errors.require(False, field, word, f"a value of type {kind.__name__}")
+    return settings
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a config.downstream that no run could use; reads no file."""
+    settings, field = cfg.downstream, "config.downstream"
+    for name in parse_tasks(cfg):
+        errors.require_one_of(f"{field}.tasks", name, [*tasks.DRAWN, *tasks.TASKS])
+    for name, values in (("tasks", parse_tasks(cfg)), ("variants", parse_variants(cfg))):
+        errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
+    file_task = next((name for name in parse_tasks(cfg) if name not in tasks.DRAWN), None)
+    errors.require(
+        file_task is None or bool(settings.path.strip()),
+        f"{field}.path",
+        settings.path,
+        f"the folder that holds a folder {file_task!r} with the task's files, since {field}.tasks has it",
+    )
+    for name in GRID_FIELDS:
+        values = getattr(settings, name)
+        errors.require(
+            len({*values}) == len(values) and (bool(values) or name == "learning_rates"),
+            f"{field}.{name}",
+            values,
+            "at least one value, each once",
+        )
+        errors.require(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
+    for variant in parse_variants(cfg):
+        parse_variant(variant)
+    errors.require_at_least(1, f"{field}.seeds", settings.seeds)

@@ -1,0 +1,171 @@
+"""The config of a fine-tuning: that of the run it starts from, changed by a recipe."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mlm.base import config, errors, fields
+from mlm.data.rows import pack
+from mlm.data.tasks import splits, tasks
+from mlm.training import downstream, resolution
+from mlm.training.run import initialization
+
+# As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
+# and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest
+# models need larger ones.
+RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
+EPOCHS, BATCH_SIZE = 3.0, 32
+SEED_STRIDE = 1000  # between the seeds of two pretrained runs' fine-tunings: no two fine-tunings share a seed
+LEARNING_RATES = (2e-5, 3e-5, 5e-5)
+LEARNING_RATES_BY_SIZE = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
+# Most examples of a task fit.
+SEQ_LENS = {
+    "topic": 32,
+    "pair": 32,
+    "tag": 32,
+    "subject": 32,
+    "sst2": 64,
+    "cola": 32,
+    "wnut17": 64,
+    "swag": 64,
+    "stsb": 96,
+    "mnli": 128,
+    "qnli": 128,
+    "qqp": 128,
+    "mrpc": 128,
+    "rte": 128,
+}
+
+
+class Trial(NamedTuple):
+    """One of the fine-tunings of config.downstream."""
+
+    task: str
+    variant: str  # one of config.downstream.variants
+    learning_rate: float
+    epochs: float
+    batch_size: int
+    seed: int  # 0, 1, ...
+
+
+def get_learning_rates(size: str) -> tuple[float, ...]:
+    """The learning rates to choose from for a model size of mlm/models/sizes.py."""
+    return LEARNING_RATES_BY_SIZE.get(size, LEARNING_RATES)
+
+
+def list_trials(cfg: config.Config) -> list[Trial]:
+    """All fine-tunings of config.downstream; those that share a program are next to each other."""
+    settings = cfg.downstream
+    return [
+        Trial(task, variant, rate, epochs, size, seed)
+        for task, variant, size, epochs, rate, seed in itertools.product(
+            downstream.parse_tasks(cfg),
+            downstream.parse_variants(cfg),
+            settings.batch_sizes,
+            settings.epochs,
+            settings.learning_rates or get_learning_rates(cfg.model.size),
+            range(settings.seeds),
+        )
+    ]
+
+
+def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
+    """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
+    path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
+    is_pooled = tasks.objective(trial.task) in ("classification", "regression", "multiple_choice")
+    pooling = {"finetune.pooling": "last"} if is_pooled and cfg.model.context in ("causal", "two_stack") else {}
+    return (
+        path
+        | pooling
+        | {
+            "data.task": trial.task,
+            "data.cache": cfg.data.cache,
+            "train.batch_size": trial.batch_size,
+            "optim.learning_rate": trial.learning_rate,
+            "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
+        }
+        | downstream.parse_variant(trial.variant)
+    )
+
+
+def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
+    """The config of a trial of the run of cfg, before the run is trained: without the steps and the initial state.
+
+    Raises ConfigError if the run cannot be fine-tuned so.
+    """
+    inherited = initialization.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
+    resolved = resolution.resolve(*_stack_overrides(config.Config(), inherited, make_overrides(cfg, trial)))
+    resolution.check(resolved)
+    return resolved
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError if config.downstream asks for an impossible fine-tuning, or names files that do not exist."""
+    for trial in {(trial.task, trial.variant, trial.batch_size): trial for trial in list_trials(cfg)}.values():
+        try:
+            trial_cfg = plan_config(cfg, trial)
+            if trial.task not in tasks.DRAWN:
+                splits.paths(trial_cfg.data)
+        except errors.ConfigError as error:
+            raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
+
+
+def resolve(
+    base: config.Config,
+    run: str,
+    overrides: Mapping[str, Any],
+    *,
+    from_scratch: bool = False,
+    epochs: float | None = None,
+) -> tuple[config.Config, pack.PackedDataset]:
+    """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
+
+    Args:
+        base: the config that all others override.
+        run: the directory of the run, or a Hugging Face folder. Its fields override base.
+        overrides: fields by dotted name, data.task among them. They override the recipe, which overrides the run.
+        from_scratch: initialize the parameters instead of loading the run's.
+        epochs: replaces train.steps.
+
+    Raises:
+        ConfigError: the run cannot be fine-tuned so.
+    """
+    errors.require(
+        bool(overrides.get("data.task")),
+        "config.data.task",
+        overrides.get("data.task", ""),
+        "the task to fine-tune for: --config.data.task=NAME",
+    )
+    errors.require(
+        epochs is None or "train.steps" not in overrides,
+        "--epochs",
+        epochs,
+        "no --epochs, since config.train.steps is set",
+    )
+    errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
+    name = overrides["data.task"] + ("-from_scratch" if from_scratch else "")
+    workdir = {"workdir": str(initialization.choose_finetuning_folder(run, name))}
+    source_cfg = fields.override(base, {**workdir, **overrides})
+    inherited = initialization.read_source_fields(run, source_cfg, from_scratch=from_scratch)
+    layers = _stack_overrides(base, inherited | workdir, overrides)
+    cfg = resolution.resolve(*layers)
+    if not from_scratch:
+        initialization.check_inherited_fields(cfg, inherited)
+    resolution.check(cfg)
+    packed = pack.load(cfg)
+    if "train.steps" not in overrides:
+        num_examples = len(packed.train["ids"]) * (EPOCHS if epochs is None else epochs)
+        cfg = resolution.resolve(*layers, {"train.steps": max(1, math.ceil(num_examples / cfg.train.batch_size))})
+    return cfg, packed
+
+
+def _stack_overrides(base, inherited, overrides) -> Sequence:
+    """The config and the overrides that make up a fine-tuning's; inherited: the fields of the run it starts from."""
+    recipe = RECIPE | {
+        "train.batch_size": BATCH_SIZE,
+        "optim.learning_rate": get_learning_rates(inherited["model.size"])[1],
+    }
+    seq_len = inherited["pack.seq_len"]
+    recipe |= {"pack.seq_len": min(seq_len, SEQ_LENS.get(overrides["data.task"]) or seq_len)}
+    return base, inherited, recipe, overrides

@@ -1,0 +1,127 @@
+"""The steps from a config to a run: fields that follow from others are filled in, and each package checks its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlm import models, objectives
+from mlm.base import conditional_fields, errors, fields
+from mlm.base.config import Config
+from mlm.data.language import grammar
+from mlm.data.rows import pack
+from mlm.data.text import corpus
+from mlm.training import downstream
+from mlm.training.run import spikes, trackers
+from mlm.training.step import ngrams, optim, parallel, trainable
+
+FIELD_CONDITIONS = (
+    *corpus.FIELD_CONDITIONS,
+    *pack.FIELD_CONDITIONS,
+    *models.FIELD_CONDITIONS,
+    *objectives.FIELD_CONDITIONS,
+    *optim.FIELD_CONDITIONS,
+    *trainable.FIELD_CONDITIONS,
+    *downstream.FIELD_CONDITIONS,
+    *spikes.FIELD_CONDITIONS,
+    *ngrams.FIELD_CONDITIONS,
+)
+
+
+def resolve(cfg: Config, *overrides: Mapping[str, Any]) -> Config:
+    """Applies overrides to a config and fills in the fields that follow from others, package by package.
+
+    A field that is set and read never changes. A field that was set below an override may lose its reader by it:
+    `--config.data.path` over a recipe for the built-in language. It then returns to its default.
+
+    Args:
+        overrides: fields by dotted name; each mapping overrides cfg and the mappings before it.
+
+    Raises:
+        ConfigError: a field is set that nothing reads at the level at which it was set.
+    """
+    levels = [cfg]
+    for changes in overrides:
+        levels.append(fields.override(levels[-1], changes))
+    defaults = {}
+    for name, why in find_unread_settings(levels[-1]).items():
+        level = max((i for i, changes in enumerate(overrides, 1) if name in changes), default=0)
+        if name in find_unread_settings(levels[level]):
+            check(_fill_derived(levels[-1]))  # where the reader's own field is wrong, report that one
+            value = fields.flatten(levels[level])[name]
+            raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
+        defaults[name] = fields.DEFAULT[name]
+    return _fill_derived(fields.override(levels[-1], defaults))
+
+
+def find_unread_settings(cfg: Config) -> dict[str, str]:
+    """The fields that cfg sets itself though nothing reads them, each with the reason."""
+    fields.check_values(cfg)
+    unread = {}
+    settings, filled = fields.flatten(cfg), _fill_derived(cfg)
+    for name, why in conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(filled)).items():
+        if settings[name] != fields.DEFAULT[name]:
+            without = _fill_derived(fields.override(cfg, {name: fields.DEFAULT[name]}))
+            if settings[name] != fields.flatten(without)[name]:
+                unread[name] = why
+    return unread
+
+
+def _fill_derived(cfg):
+    return objectives.resolve(models.resolve(pack.resolve(cfg)))
+
+
+def check(cfg: Config) -> None:
+    """Raises ConfigError for the first value of a resolved config that no run could use; compiles nothing."""
+    fields.check_values(cfg)
+    corpus.check(cfg.data)
+    pack.check(cfg)
+    grammar.check(cfg.data.language)
+    models.check(cfg)
+    objectives.check(cfg)
+    _check_source(cfg)
+    optim.check(cfg.optim, cfg.train.steps)
+    trainable.check(cfg)
+    downstream.check(cfg)
+    parallel.check_mode(cfg)
+    for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
+        errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
+    errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
+    spikes.check(cfg)
+    trackers.check(cfg)
+    errors.require(
+        cfg.train.batch_size % cfg.train.grad_accum_steps == 0,
+        "config.train.grad_accum_steps",
+        cfg.train.grad_accum_steps,
+        f"a divisor of config.train.batch_size = {cfg.train.batch_size}",
+    )
+    errors.require_at_least(1, "config.eval.batch_size", cfg.eval.batch_size)
+    errors.require_at_least(0, "config.eval.max_examples", cfg.eval.max_examples)
+    errors.require_number("config.eval.mask_rate", cfg.eval.mask_rate, 0, 1, low_open=True, high_open=True)
+    ngrams.check(cfg)
+    for rate in cfg.eval.mask_rates:
+        errors.require_number("config.eval.mask_rates", rate, 0, 1, low_open=True, high_open=True)
+
+
+def _check_source(cfg):
+    """Examples have a source exactly where the model reads one; the corpus has it, or the objective makes it."""
+    has_source, makes_source = cfg.data.corpus == "parallel", objectives.makes_source(cfg)
+    reads_source = models.reads_source(cfg)
+    errors.require(
+        not (has_source and makes_source),
+        "config.objective",
+        cfg.objective,
+        "one that makes no source, since the examples of config.data.corpus = parallel have one",
+    )
+    why = "config.data.corpus is parallel" if has_source else f"config.objective is {cfg.objective}"
+    errors.require(
+        reads_source or not (has_source or makes_source),
+        "config.model.family",
+        cfg.model.family,
+        f"one that reads a source, such as encoder_decoder, since {why}",
+    )
+    errors.require(
+        has_source or makes_source or not reads_source,
+        "config.model.family",
+        cfg.model.family,
+        "one that reads no source; examples have one if config.data.corpus is parallel, or "
+        "config.objective is denoising",
+    )

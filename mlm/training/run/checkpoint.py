@@ -1,0 +1,253 @@
+"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+from mlm.base import buckets, config, errors, fields, files, types
+from mlm.training.run import directory, extension
+from mlm.training.step import parallel
+from mlm.training.step.program import Program
+
+NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
+
+
+class Checkpoint(NamedTuple):
+    """The state of a run between two steps."""
+
+    state: types.TrainState  # numpy arrays; sharded arrays stay on their devices
+    totals: Mapping[str, float]  # the run's running totals
+
+
+def open_manager(
+    workdir: Path | str, *steps: int, keep_period: int = 0, exclusive: bool = True
+) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory: it keeps the newest, those of `steps`, and the newest multiples of `every`.
+
+    exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
+    """
+    sys.unraisablehook = _report_unraisable
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+    policies = ocp.checkpoint_managers
+    policy = policies.AnyPreservationPolicy(
+        [
+            policies.LatestN(NUM_KEPT),
+            policies.CustomSteps(steps),
+            *([policies.EveryNSteps(keep_period, max_to_keep=NUM_KEPT)] if keep_period else []),
+        ]
+    )
+    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
+    return ocp.CheckpointManager(files.make_absolute(directory.checkpoint_folder(workdir)), options=options)
+
+
+def restore_or_init(
+    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
+) -> Checkpoint:
+    """The newest intact checkpoint, or the initial state if there are no checkpoints. Deletes damaged checkpoints.
+
+    Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
+    """
+    target, faults = _make_restore_target(program, hparams), {}
+    for step in sorted(checkpoints.all_steps(), reverse=True):
+        try:
+            restored = restore(checkpoints, step, cfg, data, target)
+        except files.DamagedFile as damaged:
+            faults[step] = damaged
+            continue
+        for damaged_step, damaged in faults.items():
+            logging.warning("%s; continuing from step %d, where the checkpoint is intact", damaged, step)
+            checkpoints.delete(damaged_step)
+        return restored
+    if faults:
+        raise files.DamagedFile(
+            f"{'; '.join(map(str, faults.values()))}; none is intact: remove {checkpoints.directory} to start again"
+        )
+    return Checkpoint(
+        jax.tree.map(
+            lambda leaf, x: np.asarray(x) if isinstance(leaf, np.ndarray) else x, target, program.init_state(hparams)
+        ),
+        {},
+    )
+
+
+def restore_newest(
+    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
+) -> Checkpoint | None:
+    """The newest checkpoint, or None if there is none. Raises as `restore` does, and says what to do about damage."""
+    step = checkpoints.latest_step()
+    try:
+        return None if step is None else restore(checkpoints, step, cfg, data, _make_restore_target(program, hparams))
+    except files.DamagedFile as damaged:
+        result = directory.result_file(str(checkpoints.directory.parent))
+        removal = f"remove {result} and " if result.exists() else ""
+        raise files.DamagedFile(
+            f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
+        ) from None
+
+
+def read_newest_digest(workdir: Path | str) -> str:
+    """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does.
+
+    Reads its JSON directly: orbax's manager would initialize JAX's devices before the processes have connected.
+    """
+    steps = ocp.utils.checkpoint_steps(files.make_absolute(directory.checkpoint_folder(workdir)))
+    if not steps:
+        return ""
+    name = f"{workdir}: checkpoint {max(steps)}"
+    try:
+        path = directory.checkpoint_folder(workdir) / str(max(steps)) / "origin" / "metadata"
+        origin = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise _make_error(name, error) from None
+    return files.verify_digest(origin, name)["state"]
+
+
+def find_superseded(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:
+    """The steps of checkpoints from before the run was extended, which the extended run does not share."""
+    superseded = []
+    for step in checkpoints.all_steps():
+        with contextlib.suppress(files.DamagedFile):
+            saved = _read_origin(checkpoints, step)
+            if extension.match_saved_length(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
+                superseded.append(step)
+    return superseded
+
+
+def check_extendable(
+    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
+) -> None:
+    """Raises ConfigError if there are checkpoints, but none that is intact and shared with the longer run of cfg."""
+    target, faults = _make_restore_target(program, hparams), []
+    for step in sorted(checkpoints.all_steps(), reverse=True):
+        try:
+            restore(checkpoints, step, cfg, data, target)
+            return
+        except errors.ConfigError as error:
+            faults.append(f"{step:,}" + (" (damaged)" if isinstance(error, files.DamagedFile) else ""))
+    if faults:
+        raise errors.ConfigError(
+            f"{cfg.workdir} cannot be extended: of its checkpoints, {', '.join(faults)}, none is "
+            "intact and shared with the longer run; choose another config.workdir"
+        )
+
+
+def check_clock() -> None:
+    """Raises OSError if the clock stands still: with every checkpoint TensorStore would wait for it forever."""
+    before = time.time_ns()
+    time.sleep(0.002)
+    if time.time_ns() == before:
+        raise OSError(errno.ETIME, "the clock of this machine stands still; once it runs, the same command continues")
+
+
+def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, checkpoint: Checkpoint) -> None:
+    """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk.
+
+    data: the identity of the data.
+    """
+    check_clock()
+    origin = fields.build_identity(cfg, data) | {
+        "totals": dict(checkpoint.totals),
+        "state": compute_digest(checkpoint.state),
+    }
+    checkpoints.save(
+        int(checkpoint.state.step),
+        args=ocp.args.Composite(
+            state=ocp.args.StandardSave(checkpoint.state._asdict()), origin=ocp.args.JsonSave(files.add_digest(origin))
+        ),
+        force=True,
+    )
+
+
+def restore(
+    checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
+) -> Checkpoint:
+    """Restores the checkpoint of a step.
+
+    Args:
+        data: the identity of the data.
+        target: the shapes and types of the state, as numpy arrays, or with the shardings to restore into. Each process
+            then reads only the shards of its devices, however the state was sharded when it was saved.
+
+    Raises:
+        DamagedFile: the checkpoint is not what was saved.
+        ConfigError: the run differs in what can change results up to there, was trained on other data, or an array has
+            another type.
+    """
+    name = _describe(checkpoints, step)
+    origin = _read_origin(checkpoints, step)
+    try:
+        fields.check_identity(extension.match_saved_length(cfg, origin, step), data, origin, name)
+        abstract = target._asdict()
+        restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
+        state = types.TrainState(**restored["state"])
+        # Orbax silently casts to the target's type; its metadata has the type that was saved.
+        stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
+        for (path, leaf), metadata in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
+            errors.require(
+                np.dtype(metadata.dtype) == leaf.dtype,
+                f"checkpoint{jax.tree_util.keystr(path)}",
+                str(metadata.dtype),
+                f"the type {leaf.dtype}",
+            )
+    except errors.ConfigError:
+        raise
+    except Exception as error:  # orbax and its libraries raise any exception
+        raise _make_error(name, error) from None
+    if compute_digest(state) != origin["state"]:
+        raise files.DamagedFile(f"{name} is damaged: its arrays are not what was saved")
+    return Checkpoint(state, origin["totals"])
+
+
+def _make_error(name: str, error: Exception) -> Exception:
+    if message := buckets.describe_error(error):
+        return buckets.BucketError(f"{name}: {message}")
+    return files.DamagedFile(f"{name} is damaged: {files.describe_error(error)}")
+
+
+def _report_unraisable(unraisable) -> None:
+    """Ignores one error: after a failed save or restore, tensorstore's threads use an event loop that orbax closed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+def _make_restore_target(program, hparams):
+    return program.strategy.make_restore_target(program.init_state.eval_shape(hparams))
+
+
+def _describe(checkpoints, step):
+    return f"{checkpoints.directory.parent}: checkpoint {step}"
+
+
+def _read_origin(checkpoints, step):
+    name = _describe(checkpoints, step)
+    try:
+        origin = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+    except Exception as error:  # as in `restore`
+        raise _make_error(name, error) from None
+    origin = files.verify_digest(origin, name)
+    fields.check_format(origin, name)
+    return origin
+
+
+def compute_digest(state: types.TrainState) -> str:
+    """The SHA-256 of a state's arrays, names and types: the same however the state is sharded.
+
+    No host holds more than one full array at a time.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        digest.update(np.ascontiguousarray(parallel.gather_to_host(leaf) if isinstance(leaf, jax.Array) else leaf).data)
+    return digest.hexdigest()

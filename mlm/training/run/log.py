@@ -1,0 +1,197 @@
+"""The metrics of a run, from the devices to metrics.jsonl, the trackers and the terminal."""
+
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from mlm.base import config, files, types
+from mlm.base.estimates import SCORE_FUNCTIONS, Score
+from mlm.training.run import directory, trackers
+from mlm.training.run.progress import Progress
+from mlm.training.step import parallel
+from mlm.training.step.evaluation import name_sums
+
+FINITE_METRICS = (
+    "loss",
+    "gradient_norm",
+    "parameter_norm",
+)  # a run whose metrics of these names are not finite has diverged
+TIMING_TOTALS = ("timed_tokens", "timed_seconds")
+
+
+class DivergenceError(Exception):
+    """A loss or gradient was not finite."""
+
+
+def compute_throughput(totals: dict) -> float | None:
+    """Tokens per second over the timed steps; None if no step was timed."""
+    return totals["timed_tokens"] / totals["timed_seconds"] if totals["timed_seconds"] else None
+
+
+def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
+    """The scores whose sums are there; 0 where nothing was counted."""
+    available = [score for score in scores if set(score.columns) <= sums.keys()]
+    return {
+        score.name: SCORE_FUNCTIONS[score.function](*(sums[name] for name in score.columns))
+        if sums[score.columns[-1]]
+        else 0.0
+        for score in available
+    }
+
+
+def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
+    """An evaluation in one line: the model's scores with their errors, then the references of the first score."""
+    parts = [
+        f"{score.title} {evaluation[score.name]:.4f} ± {evaluation[f'{score.name}_se']:.4f}"
+        for score in scores
+        if score.chart
+    ]
+    parts += [
+        f"{score.title} {evaluation[score.name]:.4f}" for score in scores if score.reference_for == scores[0].name
+    ]
+    return ", ".join(parts)
+
+
+class Log:
+    """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
+
+    Records have running totals: tokens, predictions (the weight of the objective's first score) and the other totals
+    of the objective.
+
+    totals: those of the checkpoint from which the run continues, {} for a new run.
+    """
+
+    def __init__(self, cfg: config.Config, objective: types.Objective, start_step: int, totals: Mapping[str, float]):
+        self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
+        self.weight = objective.scores[0].columns[-1]
+        is_primary = parallel.is_primary()
+        self.writer = MetricsWriter(cfg, start_step) if is_primary else None
+        self.progress = Progress(start_step, cfg.train.steps, self.workdir.name) if is_primary else None
+        names = ("predictions", *objective.totals, *TIMING_TOTALS)
+        self.totals = {name: totals.get(name, 0.0) for name in names}
+        self.recorded_totals, self.pending, self.last_time = dict(self.totals), [], None
+        if self.progress is not None:
+            self.progress.write_message(
+                f"results in {self.workdir}" + (f", continuing from step {start_step:,}" if start_step else "")
+            )
+
+    def add(self, number: int, values: dict, checkpoints, flush: bool = False) -> None:
+        """Adds the metrics of a step. Raises DivergenceError, with the last good checkpoint, if they are not finite."""
+        checked = {name: float(values[name]) for name in FINITE_METRICS}
+        if not all(map(math.isfinite, checked.values())):
+            checkpoints.wait_until_finished()
+            last_good_step = checkpoints.latest_step()
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in checked.items())
+            checkpoint = (
+                "there is no checkpoint yet"
+                if last_good_step is None
+                else f"last good checkpoint: {directory.checkpoint_folder(self.workdir)}/{last_good_step}"
+            )
+            raise DivergenceError(f"step {number:,}: {metrics}; {checkpoint}")
+        if self.progress is None:
+            return
+        sums = {name: float(value) for name, value in name_sums(values["sums"]).items()}
+        new_totals = {"predictions": sums[self.weight], **{name: sums[name] for name in self.objective.totals}}
+        now = time.monotonic()
+        if self.last_time is not None:  # the first step after a start or a pause is not timed: it compiles, or waits
+            new_totals |= {"timed_tokens": sums["tokens"], "timed_seconds": now - self.last_time}
+        for name, value in new_totals.items():
+            self.totals[name] += value
+        self.pending.append((values, sums))
+        self.last_time = now
+        self.progress.advance(number)
+        if flush or number % self.cfg.train.log_every == 0:
+            self.write_record(number, flush)
+
+    def write_records(self, number: int, records: Iterable[dict]) -> None:
+        """Writes more records of a step, before the record of its metrics."""
+        if self.writer is not None:
+            for record in records:
+                self.writer.write(number, record)
+
+    def write_record(self, number: int, flush: bool) -> None:
+        """Writes the means and totals since the last record."""
+        sums_since, last_metrics = Counter(), self.pending[-1][0]
+        for _, sums in self.pending:
+            sums_since.update(sums)
+        timed = {name: self.totals[name] - self.recorded_totals[name] for name in TIMING_TOTALS}
+        record = {
+            "loss": statistics.fmean(float(values["loss"]) for values, _ in self.pending),
+            **compute_scores(self.objective.train_scores, sums_since),
+            **{name: float(last_metrics[name]) for name in ("gradient_norm", "parameter_norm", "learning_rate")},
+            "tokens_per_second": compute_throughput(timed),
+            **self.totals,
+        }
+        if len(terms := last_metrics["sums"].loss_B) > 1:
+            record |= {
+                f"{term}_loss": sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1) for term in terms
+            }
+        self.recorded_totals, self.pending = dict(self.totals), []
+        assert self.writer is not None and self.progress is not None
+        self.writer.write(number, record, flush)
+        self.progress.log(record)
+
+    def write_evaluation(self, number: int, values: dict, scores: Sequence[Score]) -> None:
+        """Writes and shows the scores of an evaluation."""
+        if self.writer is not None and self.progress is not None:
+            self.writer.write(number, {f"eval_{name}": value for name, value in values.items()}, True)
+            self.progress.write_message(f"step {number:,}: {format_evaluation(values, scores)}")
+        self.pause_timing()
+
+    def write_message(self, text: str) -> None:
+        """Shows a line of text."""
+        if self.progress is not None:
+            self.progress.write_message(text)
+
+    def pause_timing(self) -> None:
+        """Leaves the time until the next step out of the throughput."""
+        self.last_time = None
+
+    def summarize(self) -> dict:
+        """The run's totals, its throughput, and the training scores that follow from the totals."""
+        return {
+            **self.totals,
+            "tokens_per_second": compute_throughput(self.totals),
+            **compute_scores(self.objective.train_scores, self.totals | {self.weight: self.totals["predictions"]}),
+        }
+
+    def close(self) -> None:
+        if self.progress is not None and self.writer is not None:
+            self.progress.close()
+            self.writer.close()
+
+
+class MetricsWriter:
+    """Appends records, each with its step, to metrics.jsonl, and passes their numbers on to the run's trackers.
+
+    It starts at a step: records after it are dropped first, since the coming steps write them again.
+    """
+
+    def __init__(self, cfg: config.Config, step: int):
+        path = directory.metrics_file(cfg.workdir)
+        records, faults = files.read_complete_lines(path)
+        for fault in faults:
+            logging.warning("%s; it is skipped", fault)
+        self.mirror = files.MirroredFolder(directory.tensorboard_folder(cfg.workdir))
+        self.trackers = trackers.open_trackers(cfg, step, self.mirror.local, records)
+        self.lines = files.RecordWriter(path, [record for record in records if record["step"] <= step])
+
+    def write(self, step: int, values: dict, flush: bool = False) -> None:
+        """Writes a record; flush: make it visible to other processes at once, on a bucket too."""
+        uploaded = self.lines.add({"step": step, **values}, flush)
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        for tracker in self.trackers:
+            tracker.log(step, numbers)
+        if uploaded:
+            self.mirror.upload()
+
+    def close(self) -> None:
+        self.lines.close()
+        for tracker in self.trackers:
+            tracker.close()
+        self.mirror.close()

@@ -1,0 +1,173 @@
+"""A Hugging Face folder as config, vocabulary and parameters, to load or to initialize a run from."""
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mlm import models, objectives
+from mlm.base import config, errors, extras, fields, files, types
+from mlm.data.rows import labelled
+from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.models.hub import heads, hub, settings, tensors
+from mlm.models.sizes import SIZES
+from mlm.training.step import program
+
+HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other path uses the network
+DOWNLOADED_FILES = (
+    settings.CONFIG_FILE,
+    tensors.TENSOR_FILE,
+    vocabulary.FILE,
+    vocabulary.KNOBS,
+    vocabulary.OLDER,
+    vocabulary.WORDS,
+    *vocabulary.MERGED,
+)
+DEFAULT_SCORES = {"regression": "pearson"}  # of a loaded model's objective; accuracy for classes and tags
+
+
+class PretrainedFolder(NamedTuple):
+    """The contents of a Hugging Face folder."""
+
+    cfg: config.Config  # resolved: its model and objective, its longest examples
+    tokenizer: Tokenizer
+    about: types.DatasetInfo
+    params: types.Params  # "model" and "objective", numpy
+    has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
+    source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
+
+    def read_pooler(self) -> types.Params | None:
+        """BERT's pooler, if the folder has one."""
+        return heads.read_pooler(self.source.unused_tensors) if self.source is not None else None
+
+
+def is_pretrained_folder(path: str) -> bool:
+    """Whether a path is a Hugging Face folder, or hf:ORG/NAME."""
+    return path.startswith(HUB_PREFIX) or hub.is_hub_folder(path)
+
+
+def download_folder(path: str) -> str:
+    """The local folder of a path: itself, or for hf:ORG/NAME and hf:ORG/NAME@REVISION, huggingface_hub's copy.
+
+    Downloads it if necessary. Raises ConfigError if that fails, or huggingface_hub is not installed.
+    """
+    if not path.startswith(HUB_PREFIX):
+        return path
+    name, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
+    huggingface_hub = extras.import_extra("huggingface_hub", "hub", path)
+    try:
+        return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(DOWNLOADED_FILES))
+    except Exception as error:  # of the network, the name, the server, the disk
+        raise errors.ConfigError(
+            f"{path}: cannot be downloaded ({errors.first_line(error)}); expected the name of a "
+            "model on huggingface.co, and a network"
+        ) from None
+
+
+def read_folder(folder: Path | str) -> PretrainedFolder:
+    """Reads a Hugging Face folder. Raises ConfigError if it is none, is broken, or has an unsupported model."""
+    tokenizer = vocabulary.read(folder)
+    if (saved := hub.read_own_config(folder)) is not None:
+        values, classes = saved
+        cfg = _resolve_saved_config(folder, values)
+        dataset_info = make_dataset_info(cfg, tokenizer, classes)
+        abstract = jax.eval_shape(
+            functools.partial(_init_params, *program.build_model_and_objective(cfg, dataset_info)), jax.random.key(0)
+        )
+        return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
+    pretrained = hub.read_folder(folder, vocabulary.order(tokenizer))
+    cfg = fields.override(
+        config.Config(workdir=str(folder), model=pretrained.model),
+        {
+            "pack.seq_len": pretrained.model.max_positions,
+            "objective": objectives.find_token_objective(pretrained.model.context),
+        },
+    )
+    head = pretrained.label_head
+    if head is not None:
+        cfg = fields.override(
+            cfg,
+            {
+                "objective": head.objective,
+                "data.corpus": "task",
+                "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
+            },
+        )
+    cfg = objectives.resolve(cfg)
+    dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
+    params = {"model": pretrained.params, "objective": head.params if head else {}}
+    return PretrainedFolder(
+        cfg, tokenizer, dataset_info, params, pretrained.has_lm_head, pretrained._replace(params=None)
+    )
+
+
+def _init_params(model, objective, key):
+    return {"model": model.init(key), "objective": objective.init(key, model)}
+
+
+def _resolve_saved_config(folder, values) -> config.Config:
+    """The config of a folder that was written with a config of this project."""
+    cfg = fields.override(config.Config(), values | {"workdir": str(folder)})
+    fields.check_values(cfg)
+    cfg = objectives.resolve(models.resolve(cfg))
+    models.check(cfg)
+    objectives.check(cfg)
+    return cfg
+
+
+def make_dataset_info(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[str, ...] = ()) -> types.DatasetInfo:
+    """The dataset that a model and its objective are built for, with equal counts of all tokens and classes."""
+    once_V = np.ones(tokenizer.vocab_size, np.int64)
+    if objectives.get_visibility(cfg) == types.Visibility.FULL:
+        return labelled.describe_classes(cfg, tokenizer.vocab_size, once_V, classes)
+    return types.DatasetInfo(tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes())
+
+
+def read_model_fields(folder: Path | str) -> dict[str, Any]:
+    """The fields of config.model, by dotted name, of a folder; model.size is the nearest of mlm/models/sizes.py."""
+    if (saved := hub.read_own_config(folder)) is not None:
+        cfg = _resolve_saved_config(folder, saved[0])
+    else:
+        model = hub.read_model_config(folder)
+        nearest = min(
+            SIZES["transformer"].items(),
+            key=lambda row: abs(np.log(_weights(**row[1]) / _weights(model.num_layers, model.width))),
+        )
+        cfg = fields.override(config.Config(model=model), {"model.size": nearest[0]})
+    return {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
+
+
+def _weights(num_layers, width, **_) -> float:
+    return float(num_layers) * width**2
+
+
+def compute_digest(folder: Path | str) -> str:
+    """The SHA-256 of config.json, the tensors and the vocabulary. Raises ConfigError if one is missing or broken."""
+    changed = [
+        (path.name, path.stat().st_mtime_ns, path.stat().st_size)
+        for name in DOWNLOADED_FILES
+        if (path := Path(folder, name)).exists()
+    ]
+    return _compute_digest(str(folder), tuple(changed))
+
+
+@functools.lru_cache
+def _compute_digest(folder, changed):
+    words = hashlib.sha256(vocabulary.read(folder).model).hexdigest()
+    return files.json_sha256({"model": hub.compute_digest(folder), "vocabulary": words})
+
+
+def find_folder(path: str) -> str:
+    """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
+    folder = download_folder(path)
+    errors.require(
+        hub.is_hub_folder(folder),
+        "config.init.hub",
+        path,
+        "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME",
+    )
+    return folder

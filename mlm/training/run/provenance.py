@@ -1,0 +1,41 @@
+"""The provenance of a run's start, to reproduce its numbers: code, versions, devices."""
+
+import json
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+from mlm.training.step import parallel
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
+SNAPSHOT_FILE = "code_snapshot.json"  # in a copy of the code: `describe_source` of the original
+
+
+def describe_source() -> dict:
+    """The commit of this code, None if it is no git checkout, and its changed files."""
+
+    def run_git(*arguments):
+        process = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+        return process.stdout.strip() if process.returncode == 0 else None
+
+    snapshot = Path(__file__).parents[3] / SNAPSHOT_FILE
+    if snapshot.exists():  # the copy may lie in a checkout, such as the original, which may have changed since
+        return json.loads(snapshot.read_bytes())
+    return {"commit": run_git("rev-parse", "HEAD"), "changed_files": run_git("status", "--porcelain")}
+
+
+def make_record(step: int) -> dict:
+    """The record of a start of this process at a step."""
+    return {
+        "step": step,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        **describe_source(),
+        "python": sys.version.split()[0],
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        **parallel.describe_devices(),
+    }

@@ -1,0 +1,283 @@
+"""Trackers: where a run's metrics go besides metrics.jsonl. A run writes to them and never reads them.
+
+A run that continues makes the steps after its checkpoint again. TensorBoard drops those that it has of them. Weights &
+Biases and MLflow can neither drop nor replace a value. So each metric continues after its last step there, and their
+values stay those of the first time, also where a run went back after a loss spike or was extended; metrics.jsonl has
+those of the last time. What a killed process had not passed on is missing there: the last seconds of W&B's offline
+files, and at most one record of MLflow.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import NamedTuple, Protocol
+
+from absl import logging
+
+from mlm.base import buckets, config, errors, extras, fields, files
+from mlm.training.run import directory
+
+DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
+MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
+
+
+class Tracker(Protocol):
+    """A place that shows the metrics of a run."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TrackedRun(NamedTuple):
+    """What a tracker is opened with."""
+
+    cfg: config.Config
+    start_step: int  # the step that the run continues from
+    events_folder: Path  # of TensorBoard's events, on a disk
+    run_id: str | None  # the tracker's own name of the run, if it was opened before
+
+
+class TensorboardTracker:
+    """Writes TensorBoard's events to a folder; without the package tensorboardX it warns and writes nothing.
+
+    It does not use tensorboardX's SummaryWriter: when the disk is full, that one's thread ends, and training waits for
+    it forever. TensorBoard no longer shows the earlier events of the steps after start_step.
+    """
+
+    run_id = None
+
+    def __init__(self, run: TrackedRun):
+        self.file = None
+        if not extras.is_installed("tensorboardX"):
+            logging.warning("no TensorBoard events, which need %s", extras.format_hint("tensorboardX", "tensorboard"))
+            return
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+
+        run.events_folder.mkdir(parents=True, exist_ok=True)
+        self.file = EventsWriter(str(run.events_folder / "events"))
+        self.add_event(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def add_event(self, step: int, **content) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+        assert self.file is not None
+        self.file.write_event(Event(wall_time=time.time(), step=step, **content))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.file is None:
+            return
+        from tensorboardX.summary import scalar
+
+        for name, value in metrics.items():
+            self.add_event(step, summary=scalar(name, value))
+        self.file.flush()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class WandbTracker:
+    """Logs to Weights & Biases, which reads its environment variables: WANDB_MODE, WANDB_PROJECT and others.
+
+    Its files are in the folder wandb of the run's directory, or in the user's cache if that is on a bucket.
+    """
+
+    def __init__(self, run: TrackedRun):
+        wandb = _import_wandb()
+        folder = files.local_folder(files.make_path(run.cfg.workdir))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.run = wandb.init(
+                dir=str(folder),
+                project=os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
+                name=PurePath(run.cfg.workdir).name,
+                id=run.run_id,
+                resume="allow",
+                reinit="create_new",  # vmapped runs are open at the same time
+                config=fields.flatten(run.cfg),
+                settings=wandb.Settings(console="off", quiet=True),
+            )
+        except wandb.Error as error:
+            raise errors.ConfigError(f"config.train.trackers = 'wandb': {errors.first_line(error)}") from None
+        self.run_id = self.run.id
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        # A run continued online starts at its next step, where an evaluation of its last one has to go.
+        self.run.log(dict(metrics), step=max(step, self.run.step))
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class MlflowTracker:
+    """Logs to the MLflow store of MLFLOW_TRACKING_URI, else to the folder mlruns of the run's directory.
+
+    A store that fails during the run is left with a warning.
+    """
+
+    def __init__(self, run: TrackedRun):
+        mlflow = _import_mlflow()
+        from mlflow.exceptions import MlflowException
+
+        uri, self.failed = None, False
+        if not mlflow.is_tracking_uri_set():
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no other store on a disk
+            uri = Path(run.cfg.workdir, "mlruns").absolute().as_uri()
+        try:
+            self.client = mlflow.MlflowClient(uri)
+            self.run_id = self._resume(run.run_id) or self._create(run.cfg)
+        except MlflowException as error:
+            raise errors.ConfigError(f"config.train.trackers = 'mlflow': {errors.first_line(error)}") from None
+
+    def _resume(self, run_id: str | None) -> str | None:
+        """The id of the run if the store still has it."""
+        from mlflow.exceptions import MlflowException
+
+        if run_id is None:
+            return None
+        try:
+            self.client.update_run(run_id, status="RUNNING")
+        except MlflowException as error:
+            logging.warning("MLflow: %s; a new run is made", errors.first_line(error))
+            return None
+        return run_id
+
+    def _create(self, cfg: config.Config) -> str:
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
+        try:
+            experiment_id = self.client.create_experiment(name)
+        except MlflowException:
+            experiment = self.client.get_experiment_by_name(name)
+            if experiment is None:  # it was not refused because it exists
+                raise
+            experiment_id = experiment.experiment_id
+        run_id = self.client.create_run(experiment_id, run_name=PurePath(cfg.workdir).name).info.run_id
+        params = [Param(name, str(value)) for name, value in fields.flatten(cfg).items()]
+        for first in range(0, len(params), MLFLOW_BATCH):
+            self.client.log_batch(run_id, params=params[first : first + MLFLOW_BATCH])
+        return run_id
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        values = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+        self._try(lambda: self.client.log_batch(self.run_id, metrics=values))
+
+    def _try(self, call: Callable[[], object]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        if self.failed:
+            return
+        try:
+            call()
+        except MlflowException as error:
+            self.failed = True
+            logging.warning("MLflow: %s; the run continues without it", errors.first_line(error))
+
+    def close(self) -> None:
+        self._try(lambda: self.client.set_terminated(self.run_id))
+
+
+TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker}
+
+
+def _import_wandb():
+    return extras.import_extra("wandb", "wandb", "config.train.trackers = 'wandb'")
+
+
+def _import_mlflow():
+    return extras.import_extra("mlflow", "mlflow", "config.train.trackers = 'mlflow'")
+
+
+def parse_names(cfg: config.Config) -> tuple[str, ...]:
+    """The names of the trackers, each once, in their order."""
+    names = (name.strip() for name in cfg.train.trackers.split(","))
+    return tuple(dict.fromkeys(names)) if cfg.train.trackers.strip() else ()
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for an unknown tracker; imports no tracker's package."""
+    for name in parse_names(cfg):
+        errors.require_one_of("config.train.trackers", name, TRACKERS)
+
+
+def check_installed(cfg: config.Config) -> None:
+    """Raises ConfigError if a tracker's package is missing, or the tracker cannot work with the run's directory.
+
+    TensorBoard, the default, only warns when it is opened.
+    """
+    names = parse_names(cfg)
+    if "wandb" in names:
+        _import_wandb()
+    if "mlflow" in names:
+        mlflow = _import_mlflow()
+        errors.require(
+            mlflow.is_tracking_uri_set() or not buckets.is_bucket_path(cfg.workdir),
+            "config.train.trackers",
+            "mlflow",
+            "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket",
+        )
+
+
+def open_trackers(
+    cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]
+) -> list[Tracker]:
+    """Opens the trackers of a run.
+
+    Args:
+        cfg: the run's config.
+        start_step: the step that the run continues from.
+        events_folder: a folder on a disk for TensorBoard's events.
+        records: all records of metrics.jsonl, also those after start_step.
+
+    Raises:
+        ConfigError: a tracker cannot be opened.
+    """
+    recorded_steps, states = {}, {}  # the last step of each metric in metrics.jsonl; what trackers.json has
+    for record in records:
+        for name in record:
+            recorded_steps[name] = max(recorded_steps.get(name, 0), record["step"])
+    with directory.recover_damaged():
+        states = directory.read_trackers(cfg.workdir)
+    trackers: list[Tracker] = []
+    new_states = dict(states)
+    for name in parse_names(cfg):
+        state = states.get(name, {"run_id": None, "last_steps": {}})
+        tracker = TRACKERS[name](TrackedRun(cfg, start_step, events_folder, state["run_id"]))
+        if tracker.run_id is None:
+            trackers.append(tracker)
+            continue
+        last_steps = {}
+        if tracker.run_id == state["run_id"]:
+            last_steps = {
+                metric: max(steps.get(metric, 0) for steps in (recorded_steps, state["last_steps"]))
+                for metric in {**recorded_steps, **state["last_steps"]}
+            }
+        new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
+        trackers.append(NewStepsTracker(tracker, last_steps))
+    if new_states != states:
+        directory.write_trackers(cfg.workdir, new_states)
+    return trackers
+
+
+class NewStepsTracker:
+    """Passes on each metric at steps after its last one only."""
+
+    def __init__(self, tracker: Tracker, last_steps: Mapping[str, int]):
+        self.tracker, self.last_steps = tracker, last_steps
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        new_metrics = {name: value for name, value in metrics.items() if step > self.last_steps.get(name, -1)}
+        if new_metrics:
+            self.tracker.log(step, new_metrics)
+
+    def close(self) -> None:
+        self.tracker.close()

@@ -1,0 +1,98 @@
+"""A trained run, loaded: its newest checkpoint, its tokenizer and its config."""
+
+import contextlib
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mlm.base import config, errors, fields, files, types
+from mlm.data.rows import pack
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.training import resolution
+from mlm.training.run import checkpoint, directory
+from mlm.training.step import parallel, program
+
+
+class TrainedRun(NamedTuple):
+    """A run with its newest checkpoint on the devices."""
+
+    cfg: config.Config
+    step: int
+    tokenizer: Tokenizer
+    program: program.Program
+    state: types.TrainState  # on the devices, without the optimizer state
+    digest: str  # of the full state, as its checkpoint has it
+    about: types.DatasetInfo  # the dataset that it was built for
+    cached_data: pack.PackedDataset | None = None
+
+    def load_data(self) -> pack.PackedDataset:
+        """The data of the run, prepared again unless cached. Raises ConfigError if it changed since the training."""
+        if self.cached_data is not None:
+            return self.cached_data
+        packed = pack.load(self.cfg)
+        saved = directory.read_identity(self.cfg.workdir)
+        assert saved is not None
+        fields.check_identity(self.cfg, packed.manifest["inputs"], saved, self.cfg.workdir)
+        return packed
+
+
+def read_identity(workdir: str) -> dict:
+    """The identity of the run in a directory. Raises ConfigError, with the nearest run's name, if there is none."""
+    saved = directory.read_identity(workdir)
+    if saved is None:
+        nearest = difflib.get_close_matches(str(files.make_path(workdir)), directory.list_sibling_runs(workdir), n=1)
+        raise errors.ConfigError(
+            f"run {workdir!r}: expected the directory of a run" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+        )
+    return saved
+
+
+def load(
+    workdir: str, settings: Mapping[str, Any], packed: pack.PackedDataset | None = None, *, exclusive: bool = True
+) -> TrainedRun:
+    """Loads the run in a directory.
+
+    Args:
+        settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
+        packed: the run's data, if it is loaded already. The program is then the same as in training.
+        exclusive: False if other processes may read or train the run meanwhile.
+
+    Raises:
+        ConfigError: there is no run or no checkpoint, or a process is training there.
+        DamagedFile: a file of the run is damaged.
+    """
+    saved = read_identity(workdir)
+    result_fields = fields.flatten(config.Config(), results_only=True)
+    for name, value in settings.items():
+        errors.require(
+            name not in result_fields, f"config.{name}", value, "what the run was trained with; leave it out"
+        )
+    unknown_fields = saved["config"].keys() - fields.DEFAULT.keys()
+    if unknown_fields:
+        raise errors.ConfigError(
+            f"run {workdir!r}: made by another version, whose config has {', '.join(sorted(unknown_fields))}"
+        )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()
+    }
+    if values.get("tokenizer.path") and not files.make_path(values["tokenizer.path"]).is_dir():
+        values["tokenizer.path"] = str(directory.tokenizer_folder(workdir))  # a copy of the same tokenizer
+    cfg = fields.override(config.Config(), values | dict(settings) | {"workdir": workdir})
+    resolution.check(cfg)
+    parallel.check_evaluation(cfg)
+    tokenizer = directory.load_tokenizer(workdir, saved)
+    dataset_info = packed.about if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
+    run_program = program.build_program(cfg, dataset_info)
+    with contextlib.ExitStack() as stack:
+        if exclusive and parallel.is_primary():  # opening checkpoints removes unfinished ones, which may be a trainer's
+            stack.enter_context(directory.acquire_run(cfg))
+        manager = checkpoint.open_manager(workdir, exclusive=exclusive)
+        checkpoints = stack.enter_context(contextlib.closing(manager))
+        newest = checkpoint.restore_newest(
+            checkpoints, cfg, saved["data"], run_program, program.make_train_hparams(cfg)
+        )
+        digest = checkpoint.read_newest_digest(workdir)
+    if newest is None:
+        raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
+    state = run_program.strategy.put_state(newest.state._replace(opt_state=()))
+    return TrainedRun(cfg, int(newest.state.step), tokenizer, run_program, state, digest, dataset_info, packed)

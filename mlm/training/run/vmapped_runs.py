@@ -1,0 +1,116 @@
+"""Runs that share a program, trained together: one step under jax.vmap over a leading axis of members.
+
+Letters in array names: M members; others as in types.py.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config, errors, lease, types
+from mlm.data.rows import pack
+from mlm.training.run import directory, log, loop, spikes
+from mlm.training.step import parallel, program
+
+
+def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceError]:
+    """Trains the runs of resolved configs that program.canonicalize_config makes equal, each to its end.
+
+    Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
+    is trained alone: its own data order, masks, checkpoints and directory, its numbers equal up to rounding. A run that
+    is ahead of the others waits, with its state unchanged, until they are where it is. A run that goes back after a
+    spike continues alone when the others are done. A run that another process holds is left out. Raises ConfigError as
+    loop.train does, and RunStopped once all runs are saved.
+    """
+    for cfg in configs:
+        loop.check(cfg)
+        errors.require(
+            program.canonicalize_config(cfg) == program.canonicalize_config(configs[0]),
+            "config.workdir",
+            cfg.workdir,
+            f"a run that shares its program with that of {configs[0].workdir}",
+        )
+    errors.require(
+        configs[0].parallel.mode == "data_parallel" and not parallel.is_multiprocess(),
+        "config.parallel.mode",
+        configs[0].parallel.mode,
+        "data_parallel, in one process, for runs that are trained together",
+    )
+    packed, outcomes = pack.load(configs[0]), {}
+    with contextlib.ExitStack() as stack:
+        runs, states = [], []
+        for cfg in configs:
+            with contextlib.suppress(lease.FolderInUse):
+                stack.enter_context(directory.acquire_run(cfg))
+                result = directory.recover_finished(cfg, packed.manifest["inputs"], packed.tokenizer)
+                if result is not None:
+                    outcomes[cfg.workdir] = result
+                else:
+                    run, state = stack.enter_context(loop.open_run(cfg, packed, cut=False))
+                    runs.append(run)
+                    states.append(state)
+        outcomes |= loop.train_runs(runs, VmappedRuns(runs, states)) if runs else {}
+    for cfg in configs:
+        if isinstance(outcomes.get(cfg.workdir), spikes.LossSpike):
+            outcomes[cfg.workdir] = train_single(cfg, packed)
+    return outcomes
+
+
+def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | log.DivergenceError:
+    """The result of a run, trained to its end, or its divergence."""
+    try:
+        return loop.train(cfg, packed)
+    except log.DivergenceError as diverged:
+        return diverged
+
+
+class VmappedRuns:
+    """The steps of runs that share a program, made together."""
+
+    def __init__(self, runs: Sequence[loop.TrainingRun], states: Sequence[types.TrainState]):
+        self.strategy = vmap_step(runs[0].program.train_step)
+        self.states = self.strategy.put_state(stack_trees(states))
+        self.hparams_M = stack_trees([program.make_train_hparams(run.cfg) for run in runs])
+        self.members = range(len(runs))
+
+    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
+        """Makes one step of the members that have a batch; the others keep their state."""
+        is_active_M = np.array([m in batches for m in self.members])
+        filler = next(iter(batches.values()))  # for the members that wait; their new state is dropped
+        batch_M = self.strategy.put_batch(stack_trees([batches.get(m, filler) for m in self.members]))
+        self.states, metrics = self.strategy.train_step(self.states, batch_M, (self.hparams_M, is_active_M))
+        get_metrics = functools.cache(functools.partial(self.strategy.get_metrics, metrics))
+        return lambda m: jax.tree.map(lambda x_M: x_M[m], get_metrics())
+
+    def get_state(self, m: int):
+        """The state of one member, on the devices."""
+        return select_member(self.states, m)
+
+
+@functools.lru_cache(maxsize=1)  # like programs: compiled steps hold memory
+def vmap_step(train_step) -> parallel.ParallelStrategy:
+    """The step for all members; its hparams are (hparams_M, is_active_M). An inactive member keeps its state."""
+
+    def step(all_reduce, state, batch, hparams_and_active):
+        hparams, is_active = hparams_and_active
+        new_state, metrics = train_step(all_reduce, state, batch, hparams)
+        return jax.tree.map(lambda new, old: jnp.where(is_active, new, old), new_state, state), metrics
+
+    return parallel.build_data_parallel(
+        lambda all_reduce, *values_M: jax.vmap(functools.partial(step, all_reduce))(*values_M), members=True
+    )
+
+
+def stack_trees(trees: Sequence):
+    """Trees of numpy arrays as one tree, with a leading axis of members."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+@jax.jit
+def select_member(states, m):
+    """The state of one member, on the devices."""
+    return jax.tree.map(lambda x_Mx: x_Mx[m], states)

@@ -1,0 +1,68 @@
+"""The bytes that a compiled program moves between devices, by kind of collective, read from its text (XLA's HLO)."""
+
+import collections
+import functools
+import re
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$")  # the first line of a computation
+# Name, type, operation, then operands and attributes.
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.+?) ([\w\-]+)\((.*)")
+_CALLED_COMPUTATIONS = re.compile(r"=\{?((?:%[\w.\-]+(?:, )?)+)")  # attributes that name computations
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+
+
+def count_bytes(text: str) -> dict[str, int]:
+    """Bytes by kind of collective in one call of a program; text: compiled.as_text().
+
+    Counted are the bytes of the full array: the output of an all-gather, the input of any other collective. In a ring
+    of n devices each one sends (n - 1) / n of them, in an all-reduce twice that (Patarasuk & Yuan 2009). The body of a
+    loop counts as often as it runs. Raises ValueError if a loop with collectives has no known number of iterations.
+    """
+    bodies: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        start = _COMPUTATION.match(line)
+        if start:
+            body = bodies.setdefault(start[1], [])
+            if line.startswith("ENTRY"):
+                entry = start[1]
+        elif bodies:
+            body.append(line)
+
+    @functools.cache
+    def count(name):
+        sizes, total = {}, collections.Counter()
+        instructions = filter(None, map(_INSTRUCTION.match, bodies[name]))
+        for result, type_, operation, arguments in (instruction.groups() for instruction in instructions):
+            sizes[result] = compute_type_bytes(type_)
+            collective = operation.removesuffix("-start")
+            if collective in COLLECTIVES:
+                input_bytes = sum(sizes[name] for name in re.findall(r"%([\w.\-]+)", arguments.partition(")")[0]))
+                # The start of an asynchronous all-gather returns its input together with its output.
+                output_bytes = sizes[result] - (input_bytes if collective != operation else 0)
+                total[collective] += output_bytes if collective == "all-gather" else input_bytes
+            called_bytes = collections.Counter()
+            for computations in _CALLED_COMPUTATIONS.findall(arguments):
+                for name in re.findall(r"%([\w.\-]+)", computations):
+                    called_bytes += count(name) if name in bodies else {}
+            trip_count = _TRIP_COUNT.search(arguments) if operation == "while" else None
+            if operation == "while" and called_bytes and trip_count is None:
+                raise ValueError(
+                    f"the loop {result} moves data between devices, and its number of iterations is unknown"
+                )
+            iterations = int(trip_count[1] if trip_count else 1)
+            total += {kind: number * iterations for kind, number in called_bytes.items()}
+        return total
+
+    return {kind: count(entry)[kind] for kind in COLLECTIVES}
+
+
+def compute_type_bytes(type_: str) -> int:
+    """Bytes of a type as HLO writes it, such as f32[8,16]{1,0}, or of a tuple of them."""
+    total = 0
+    for letters, bits, shape in _ARRAY.findall(type_):
+        entries = functools.reduce(lambda product, axis: product * int(axis), filter(None, shape.split(",")), 1)
+        total += entries * (1 if letters == "pred" else int(bits or 0) / 8)
+    return int(total)

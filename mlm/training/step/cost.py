@@ -1,0 +1,191 @@
+"""The cost of a step by the compiler's own count: floating-point operations, and bytes of memory."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+
+from mlm.base import config, errors, fields, types
+from mlm.data.rows import pack
+from mlm.training.step import collectives, parallel, program, update
+
+
+def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
+    """Floating-point operations of one update (forward and backward pass) over the whole batch; None: XLA gives none.
+
+    The count is for the run's own masking rate, averaged over its schedule, not for its max_rate. It is within 5% of
+    the usual estimate (Kaplan et al. 2020, section 2.1): a Transformer with N weights in its layers takes 6 N D for D
+    tokens; its attention takes 12 L W per layer and token in an example of L tokens at width W; its output layer takes
+    6 (W + V) W per prediction among V tokens.
+
+    XLA counts a loop's body once, however often it runs. Layers are therefore unrolled, and the loop over tokens is
+    counted with one and with two tokens per iteration: the difference is the cost of one token. The loop over a source
+    is counted as long as the example's. Examples of a task count at full length, though their batches are cut.
+    """
+    flops_1, flops_2 = (count_lowered_flops(cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
+    if flops_1 is None or flops_2 is None:
+        return None
+    num_bodies = 2 + cfg.pack.seq_len % 2  # where two do not divide the loop evenly, the remainder stands outside it
+    return flops_1 + (cfg.pack.seq_len - 1) * (flops_2 - flops_1) / (num_bodies - 1)
+
+
+def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int) -> float | None:
+    """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
+    if cfg.model.cell not in ("elman", "gru", "lstm") and cfg.finetune.head != "bilstm":
+        rnn_unroll = 1  # no loop over tokens
+    changes = {
+        "model.scan_unroll": 0,
+        "model.rnn_unroll": rnn_unroll,
+        "model.remat": False,
+        "model.fused_kernels": False,  # the same on every device
+        "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
+        "train.steps": 1,
+    }
+    canonical = program.canonicalize_config(fields.override(cfg, changes))
+    return _count_lowered_flops(program.clear_tokenizer_path(canonical), vocab_size)
+
+
+@functools.cache
+def _count_lowered_flops(cfg, vocab_size):
+    dataset_info = pack.build_dataset_info(cfg, vocab_size)
+    model, objective = program.build_model_and_objective(cfg, dataset_info)
+    hparams, num_examples = program.make_train_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
+
+    def loss_fn(params, batch, key_B):
+        losses = objective.loss(params, model, batch, key_B, hparams, train=True)
+        return sum(x_B.sum() for x_B in losses.loss_B.values())
+
+    params, batch = make_abstract_state(cfg, vocab_size).params, types.abstract_batch(num_examples, dataset_info)
+    key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_examples))
+    with parallel.use_cpu_backend():
+        analysis = jax.jit(jax.grad(loss_fn)).lower(params, batch, key_B).cost_analysis()
+    return analysis["flops"] if analysis else None
+
+
+def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState:
+    """The shapes of the state of a canonical config: the same however a step is made and however many there are."""
+    changes = {
+        "train.steps": 1,
+        "train.batch_size": 1,
+        "train.grad_accum_steps": 1,
+        "parallel.mode": "data_parallel",
+        "model.remat": False,
+        "model.fused_kernels": False,
+        "model.scan_unroll": 1,
+        "model.rnn_unroll": 1,
+        "mask.max_rate": fields.DEFAULT["mask.max_rate"],
+    }
+    return _make_abstract_state(fields.override(program.clear_tokenizer_path(cfg), changes), vocab_size)
+
+
+@functools.cache
+def _make_abstract_state(cfg, vocab_size):
+    model, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
+    return jax.eval_shape(functools.partial(update.init_state, cfg, model, objective), program.make_train_hparams(cfg))
+
+
+class StepCost(NamedTuple):
+    """The compiler's plan for a step."""
+
+    memory: float  # bytes on each device
+    collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (collectives.py)
+
+
+def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
+    """Bytes on one device for a step of cfg.train.batch_size examples there, with layers rolled: almost the same."""
+    return compile_step(cfg, vocab_size, single_device=True).memory
+
+
+@functools.cache
+def compile_step(cfg: config.Config, vocab_size: int, *, single_device: bool = False) -> StepCost:
+    """Compiles a step of a canonical config on all devices or on one, with layers rolled; allocates no array."""
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.fused_kernels": False})  # those kernels are this CPU's
+    dataset_info = pack.build_dataset_info(cfg, vocab_size)
+    train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
+    is_fsdp = cfg.parallel.mode == "fsdp" and not single_device
+    build_strategy = (
+        parallel.build_single_device if single_device else parallel.MODES["fsdp" if is_fsdp else "data_parallel"]
+    )
+    strategy = build_strategy(train_step)
+    state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
+    lowered = strategy.train_step.lower(
+        strategy.make_restore_target(state) if is_fsdp else state, batch, program.make_train_hparams(cfg)
+    )
+    # How well the machine code is optimized does not change the planned memory.
+    compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    memory = compiled.memory_analysis()
+    return StepCost(
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes,
+        {} if single_device else collectives.count_bytes(compiled.as_text()),
+    )
+
+
+def check_memory(cfg: config.Config) -> None:
+    """Raises ConfigError where a run's arrays certainly do not fit a device here; allocates and compiles nothing."""
+    device_memory = parallel.device_memory()
+    if estimate_max_memory(cfg) > device_memory and (min_memory := compute_min_memory(cfg)) > device_memory:
+        sizes = {name: getattr(cfg.model, name) for name in ("num_layers", "width", "mlp_dim", "rnn_dim", "window")}
+        sizes |= {
+            "vocab_size": cfg.tokenizer.vocab_size,
+            "seq_len": cfg.pack.seq_len,
+            "batch_size": cfg.train.batch_size,
+            "eval.batch_size": cfg.eval.batch_size,
+        }
+        shape = ", ".join(f"{name} = {value}" for name, value in sizes.items() if value)
+        raise errors.ConfigError(
+            f"config.model and its batches ({shape}): a device needs at least "
+            f"{min_memory / 1e9:,.0f} GB, and a device here has {device_memory / 1e9:,.0f} GB; "
+            "mlm sweep plan says what a step takes"
+        )
+
+
+def compute_min_memory(cfg: config.Config) -> int:
+    """The bytes that a device needs for a run at the least, whatever the compiler does.
+
+    Its share of the parameters, their gradients and Adam's two moments, and `compute_activation_memory`.
+    """
+    model = cfg.model
+    weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
+    weights_memory = _divide_over_devices(cfg, 16 * weights)
+    if weights_memory > parallel.device_memory():
+        return weights_memory
+
+    def count_params(**shape):  # linear in layers and window, so that no large model is traced
+        changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
+        state = make_abstract_state(program.canonicalize_config(fields.override(cfg, changes)), 6)
+        return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+    window = min(model.window, 1)
+    one_layer = count_params(num_layers=1, window=window)
+    total = one_layer + (model.num_layers - 1) * (count_params(num_layers=2, window=window) - one_layer)
+    if model.window > 1:
+        total += (model.window - 1) * (count_params(num_layers=1, window=2) - one_layer)
+    total += max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1)
+    return _divide_over_devices(cfg, 16 * total) + compute_activation_memory(cfg)
+
+
+def _divide_over_devices(cfg, size):
+    return size // parallel.describe_devices()["devices"] if cfg.parallel.mode == "fsdp" else size
+
+
+def estimate_max_memory(cfg: config.Config) -> int:
+    """More than `compute_min_memory` for any architecture, without tracing one."""
+    model = cfg.model
+    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (model.width + 1)
+    layer = (model.width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
+    return 16 * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
+
+
+def compute_activation_memory(cfg: config.Config) -> int:
+    """Bytes of a step's activations, or of an evaluation's embeddings where those are more.
+
+    Each layer's input, which the backward pass reads, and the attention of one layer.
+    """
+    model, num_devices = cfg.model, parallel.describe_devices()["devices"]
+    size = 2 if model.dtype == "bfloat16" else 4
+    tokens = cfg.train.batch_size // (cfg.train.grad_accum_steps * num_devices) * cfg.pack.seq_len
+    step = tokens * (model.width * model.num_layers + cfg.pack.seq_len * model.num_heads) * size
+    return max(step, cfg.eval.batch_size // num_devices * cfg.pack.seq_len * model.width * size)

@@ -1,0 +1,143 @@
+"""The floor of each loss on the built-in language, by what a model sees of the example when it predicts a word.
+
+Letters in array names: N examples, L positions, P counts of words.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm import objectives
+from mlm.base import config, types
+from mlm.base.estimates import Score
+from mlm.data.language import diffusion_bound, floor, word_classes
+from mlm.data.language.grammar import Grammar
+
+WINDOW = 5  # visible neighbours on each side, as in the window models of models/sizes.py
+
+
+class FloorInputs(NamedTuple):
+    """The held-out examples, as floors take them."""
+
+    language: Grammar
+    words_NxL: np.ndarray
+    mask_NxL: np.ndarray  # for an objective that hides words: those that evaluation predicts
+    max_words: int  # of a document
+
+
+class FloorSpec(NamedTuple):
+    """The floors of a loss, as functions of `FloorInputs`."""
+
+    floor: Callable  # the Bayes-optimal loss, a Floor
+    weaker_floors: Mapping[str, Callable]  # more Floors by name: those of models that see less
+    decompose: Callable  # the parts of the floor's nats, nats_N by name
+    # nats_N by name: "document", -log P of each example's whole document, for a loss that predicts all of it; "bound",
+    # the share of it that the loss must predict, where that is not all.
+    document: Callable | None = None
+    document_passes: int = 1  # how often the loss predicts a document
+
+
+def _compute_masked(inputs):
+    return floor.compute_masked_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
+
+
+def _compute_masked_window(inputs):
+    return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW)
+
+
+def _compute_causal(inputs):
+    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
+
+
+def _compute_causal_window(inputs):
+    return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW)
+
+
+def _compute_two_stack(inputs):
+    return floor.add_floors(
+        _compute_causal(inputs), floor.compute_backward_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
+    )
+
+
+def _compute_two_stack_window(inputs):
+    backward_floor = floor.compute_backward_window_floor(
+        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW
+    )
+    return floor.add_floors(_compute_causal_window(inputs), backward_floor)
+
+
+def _compute_infilling(inputs):
+    return floor.compute_infilling_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
+
+
+def _compute_bound(inputs):
+    return diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL)
+
+
+def _compute_bound_window(inputs):
+    return diffusion_bound.reweight_floor(_compute_masked_window(inputs), inputs.words_NxL)
+
+
+def _compute_document_nats(inputs):
+    return {"document": _compute_causal(inputs).nats_N}
+
+
+def _compute_document_and_bound(inputs):
+    log_P, document_N = (
+        diffusion_bound.compute_length_log_probs(inputs.language.hmm, inputs.max_words),
+        _compute_causal(inputs).nats_N,
+    )
+    return {"document": document_N, "bound": document_N + log_P[(inputs.words_NxL >= 0).sum(1)]}
+
+
+def _decompose_masked(inputs):
+    return word_classes.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
+
+
+def _decompose_bound(inputs):
+    weight_N = diffusion_bound.compute_loss_weights(inputs.words_NxL, inputs.mask_NxL.sum(1))
+    return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
+
+
+def _decompose_causal(inputs):
+    return word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words)
+
+
+def _decompose_two_stack(inputs):
+    return word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words)
+
+
+def _decompose_infilling(inputs):
+    return word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
+
+
+FLOORS = {
+    types.Visibility.UNMASKED: FloorSpec(_compute_masked, {"window_floor": _compute_masked_window}, _decompose_masked),
+    types.Visibility.CAUSAL: FloorSpec(
+        _compute_causal, {"window_floor": _compute_causal_window}, _decompose_causal, _compute_document_nats
+    ),
+    types.Visibility.TWO_STACK: FloorSpec(
+        _compute_two_stack,
+        {"window_floor": _compute_two_stack_window},
+        _decompose_two_stack,
+        _compute_document_nats,
+        document_passes=2,
+    ),
+    types.Visibility.UNMASKED_OR_LEFT: FloorSpec(_compute_infilling, {}, _decompose_infilling),
+    types.Visibility.BOUND: FloorSpec(
+        _compute_bound, {"window_floor": _compute_bound_window}, _decompose_bound, _compute_document_and_bound
+    ),
+}
+
+
+def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score, FloorSpec]:
+    """The losses among an objective's scores whose floor is known, with their floors."""
+    if cfg.data.corpus != "language":
+        return {}
+    scores = {score.name: score for score in objective.scores}
+    return {
+        scores[name]: FLOORS[visibility]
+        for name, visibility in objectives.get_loss_visibilities(cfg).items()
+        if visibility in FLOORS and name in scores
+    }

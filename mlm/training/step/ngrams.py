@@ -1,0 +1,84 @@
+"""n-gram models beside the loss of runs that predict each token from the tokens before it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mlm.base import config, errors
+from mlm.base.conditional_fields import FieldCondition
+from mlm.base.estimates import Score
+from mlm.data.rows import loader, ngram, pack, store
+
+FORMAT = 2  # of the cached file: raise it when the columns are computed differently
+FIELD_CONDITIONS = (FieldCondition(("eval.ngram_order", "eval.context_range"), "model.context", ("causal",)),)
+COUNT_COLUMN = "ngram_predictions"
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a bad order."""
+    order = cfg.eval.ngram_order
+    errors.require(order == 0 or 2 <= order <= 9, "config.eval.ngram_order", order, "0, or an order from 2 to 9")
+
+
+def list_orders(cfg: config.Config) -> range:
+    """The orders to compute: from 2 to config.eval.ngram_order."""
+    return range(2, cfg.eval.ngram_order + 1)
+
+
+def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
+    """Columns of the n-gram models over the held-out examples: the nats of each order, and the number of predictions.
+
+    They are the same for every model, and config.data.cache keeps them; {} where config.eval.ngram_order is 0.
+    """
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+
+    def make(folder):
+        grams, columns = ngram.count_ngrams(packed.train, packed.about.vocab_size, cfg.eval.ngram_order), {}
+        for order in list_orders(cfg):
+            columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(
+                ngram.smooth_counts(grams, order), packed.validation, count
+            )
+        np.savez(folder / "nats.npz", **columns)
+        return {}
+
+    if not list_orders(cfg):
+        return {}
+    inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "order": cfg.eval.ngram_order, "examples": count}
+    with np.load(store.get_or_make_folder(cfg.data.cache, "ngrams", inputs, make)[0] / "nats.npz") as file:
+        return dict(file)
+
+
+def make_names(cfg: config.Config) -> dict[str, str]:
+    """The name of each order by its column."""
+    return {_nats_column(order): f"Kneser-Ney, order {order}" for order in list_orders(cfg)}
+
+
+def make_scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
+    """Loss and perplexity of each order, as references of a model's."""
+    return tuple(
+        Score(
+            f"ngram{order}_{name}",
+            f"{order}-gram {name}",
+            (_nats_column(order), loss.columns[-1]),
+            function,
+            unit,
+            format_,
+            reference=make_names(cfg)[_nats_column(order)],
+            reference_for=name,
+        )
+        for order in list_orders(cfg)
+        for name, function, unit, format_ in (("loss", "mean", loss.unit, ".3f"), ("perplexity", "exp_mean", "", ".2f"))
+    )
+
+
+def add_columns(
+    columns: Mapping[str, np.ndarray], ngram_columns: Mapping[str, np.ndarray], loss: Score
+) -> dict[str, np.ndarray]:
+    """The columns of a model and of the n-gram models. Raises ValueError unless they predict the same tokens."""
+    if not np.array_equal(columns[loss.columns[-1]], ngram_columns[COUNT_COLUMN]):
+        raise ValueError("the n-gram models predict other tokens than the evaluation")
+    return {**columns, **{name: nats_N for name, nats_N in ngram_columns.items() if name != COUNT_COLUMN}}
+
+
+def _nats_column(order):
+    return f"ngram{order}_nats"

@@ -1,0 +1,176 @@
+"""The optimizer: AdamW with BERT's decay mask, clipping, and the schedules, as one optax transformation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm.base import config, errors, types
+from mlm.base.conditional_fields import FieldCondition
+
+SCHEDULES = ("linear", "cosine", "wsd", "constant", "inverse_sqrt")
+EXTENDABLE_SCHEDULES = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
+FIELD_CONDITIONS = (
+    FieldCondition(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
+    FieldCondition(("optim.final_lr_fraction",), "optim.schedule", excluded_values=("constant", "inverse_sqrt")),
+    FieldCondition(("optim.average_every",), "optim.average_checkpoints", excluded_values=(0,)),
+)
+
+
+class AverageState(NamedTuple):
+    """State of `average_checkpoints`; the order of the fields is that in checkpoints."""
+
+    count: jax.Array  # int32, updates made
+    inner: Any
+    mean: types.Params  # of the parameters averaged so far
+
+
+def check(optim: config.Optim, steps: int) -> None:
+    """Raises ConfigError for a config.optim that no run of this many steps could use."""
+    name = "config.optim"
+    errors.require_one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
+    for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
+        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
+    for field in ("b1", "b2", "label_smoothing"):
+        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
+    for field in ("weight_decay", "clip_norm"):
+        errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
+    for field in ("learning_rate", "eps"):
+        errors.require(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
+    if optim.schedule == "wsd":
+        parts = optim.warmup_fraction + optim.decay_fraction
+        errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
+    errors.require_at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
+    errors.require_at_least(1, f"{name}.average_every", optim.average_every)
+    max_count = (steps - 1) // optim.average_every + 1
+    errors.require(
+        optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count,
+        f"{name}.average_checkpoints",
+        optim.average_checkpoints,
+        f"0, or 2 to {max_count}: the number of checkpoints {name}.average_every = "
+        f"{optim.average_every} steps apart among config.train.steps = {steps}",
+    )
+
+
+def count_warmup_steps(optim: config.Optim, steps: int) -> int:
+    """The number of warm-up steps."""
+    return round(optim.warmup_fraction * steps)
+
+
+def count_stable_steps(optim: config.Optim, steps: int) -> int:
+    """How many of the first steps depend only on the number of warm-up steps, not on the total number of steps."""
+    peak = max(steps - count_warmup_steps(optim, steps), 1) - round(optim.decay_fraction * steps)
+    decay_start = count_warmup_steps(optim, steps) + max(peak, 0) + 1
+    stable_steps = {"constant": steps, "inverse_sqrt": steps, "wsd": decay_start}
+    average_start = steps
+    if optim.average_checkpoints:
+        average_start -= (optim.average_checkpoints - 1) * optim.average_every + 1
+    return min(stable_steps.get(optim.schedule, 0), average_start)
+
+
+def build_schedule(optim: config.Optim, steps: int) -> Callable:
+    """A traceable function: step -> the fraction of the peak learning rate.
+
+    It rises linearly during the warm-up to 1, then falls so that it would be final_lr_fraction at step `steps`, one
+    after the last. "wsd" stays at the peak until the last decay_fraction of the steps, "constant" to the end.
+    "inverse_sqrt" falls with the square root of the update's number, counted from 1 (Vaswani et al. 2017, section 5.3);
+    the last step of the warm-up is at the peak.
+    """
+    num_warmup = count_warmup_steps(optim, steps)
+    num_decay = max(steps - num_warmup, 1)
+    final = optim.final_lr_fraction
+    decay_schedule = {
+        "constant": optax.constant_schedule(1.0),
+        "inverse_sqrt": lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
+        "linear": optax.linear_schedule(1.0, final, num_decay),
+        "cosine": optax.cosine_decay_schedule(1.0, num_decay, final),
+        "wsd": optax.linear_schedule(
+            1.0,
+            final,
+            max(round(optim.decay_fraction * steps), 1),
+            transition_begin=num_decay - round(optim.decay_fraction * steps),
+        ),
+    }[optim.schedule]
+    # The first update is made at 1/num_warmup of the peak, not at 0, which would waste it.
+    return lambda step: jnp.where(step < num_warmup, (step + 1) / max(num_warmup, 1), decay_schedule(step - num_warmup))
+
+
+def make_decay_mask(params) -> types.Params:
+    """BERT's weight decay mask: true for weights, false for biases and layer norms."""
+
+    def is_decayed(path, _):
+        return "bias" not in path[-1].key and path[-1].key != "scale"
+
+    return jax.tree_util.tree_map_with_path(is_decayed, params)
+
+
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+    """optax.clip_by_global_norm with one multiplication by a scalar, which XLA fuses with what reads the gradients.
+
+    optax's division needs an extra pass over memory.
+    """
+
+    def clip(grads, _):
+        scale = max_norm / jnp.maximum(optax.tree.norm(grads), max_norm)
+        return jax.tree.map(lambda grad: grad * scale, grads)
+
+    return optax.stateless(clip)
+
+
+def scale_by_leaf(multipliers: types.Params) -> optax.GradientTransformation:
+    """Multiplies each leaf of the updates by its own multiplier, an array that broadcasts to it."""
+    return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
+
+
+def average_checkpoints(
+    inner: optax.GradientTransformation, count: int, interval: int, steps: int
+) -> optax.GradientTransformation:
+    """`inner`, but the last of `steps` updates moves to the mean of the last `count` checkpoints, `every` steps apart.
+
+    Averaged checkpoints: Vaswani et al. 2017, section 6.1. The mean is part of the state, so a run that is killed and
+    continued ends with the same.
+    """
+
+    def init(params):
+        return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates, state, params=None):
+        updates, inner_state = inner.update(updates, state.inner, params)
+        number = state.count + 1
+        num_averaged = count - (steps - number) // interval  # with this checkpoint, if it is one
+        is_checkpoint = ((steps - number) % interval == 0) & (num_averaged > 0)
+
+        def add_checkpoint(mean):
+            return jax.tree.map(
+                lambda mean, old, move: mean + (old + move - mean) / num_averaged, mean, params, updates
+            )
+
+        mean = jax.lax.cond(is_checkpoint, add_checkpoint, lambda mean: mean, state.mean)
+        updates = jax.lax.cond(number == steps, lambda: jax.tree.map(jnp.subtract, mean, params), lambda: updates)
+        return updates, AverageState(number, inner_state, mean)
+
+    return optax.GradientTransformation(init, update)
+
+
+def build_adamw(
+    optim: config.Optim, steps: int, hparams: types.TracedHparams, multipliers: types.Params | None = None
+) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019); its peak learning rate and weight decay may be traced.
+
+    multipliers: of the learning rate of each leaf; None: none.
+    """
+    schedule = build_schedule(optim, steps)
+    adamw = optax.chain(
+        clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
+        optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
+        optax.add_decayed_weights(hparams.weight_decay, make_decay_mask),
+        *((scale_by_leaf(multipliers),) if multipliers is not None else ()),
+        optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
+    )
+    return (
+        average_checkpoints(adamw, optim.average_checkpoints, optim.average_every, steps)
+        if optim.average_checkpoints
+        else adamw
+    )

@@ -1,0 +1,275 @@
+"""How the per-device step runs on many devices. No other file names devices or the processes they belong to."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from mlm.base import config, errors
+from mlm.training.step import fsdp
+
+
+class ParallelStrategy(NamedTuple):
+    """The compiled steps, and how values move to and from the devices."""
+
+    jit_init: Callable  # a function (hparams) -> state, compiled
+    put_state: Callable  # state on this host, or as jit_init returns it -> state on all devices
+    get_state: Callable  # state on all devices -> numpy copies, which outlive the next step
+    snapshot_state: Callable  # state on all devices -> what a checkpoint saves; it outlives the next step too
+    make_restore_target: Callable  # shapes of a state -> the target that orbax restores into
+    put_batch: Callable  # this process's examples -> the global batch
+    train_step: Callable  # (state, batch, hparams) -> (state, metrics); donates the old state's memory
+    # (function, *fixed) -> a compiled (state, batch, hparams) -> what function(*fixed, params, batch, hparams) gives
+    # for each example of the global batch, as numpy, on every process. gather_params=True: the function gets all
+    # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this.
+    jit_per_example: Callable
+    get_metrics: Callable  # metrics -> numpy scalars
+
+
+def check_mode(cfg: config.Config) -> None:
+    """Raises ConfigError unless config.parallel.mode is one of MODES."""
+    errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError unless the number of devices divides the batches."""
+    devices, steps = jax.device_count(), cfg.train.grad_accum_steps
+    errors.require(
+        cfg.train.batch_size % (devices * steps) == 0,
+        "config.train.batch_size",
+        cfg.train.batch_size,
+        f"a multiple of {devices * steps} ({devices} devices x config.train.grad_accum_steps = {steps})",
+    )
+    check_evaluation(cfg)
+
+
+def check_evaluation(cfg: config.Config) -> None:
+    """Raises ConfigError unless the number of devices divides the batches of evaluation."""
+    devices = jax.device_count()
+    errors.require(
+        cfg.eval.batch_size % devices == 0,
+        "config.eval.batch_size",
+        cfg.eval.batch_size,
+        f"a multiple of {devices}, the number of devices",
+    )
+
+
+def device_memory() -> int:
+    """Bytes of memory of one device: an accelerator's own; on a CPU, what this process may use of the machine's."""
+    device = jax.local_devices()[0]
+    limit = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
+    return limit or _read_host_memory()
+
+
+def _read_host_memory():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # there is no limit, or no such file
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
+
+
+def is_primary() -> bool:
+    """Whether this process writes the run's files: the first one does."""
+    return jax.process_index() == 0
+
+
+def is_multiprocess() -> bool:
+    """Whether the run has more processes than this one."""
+    return jax.process_count() > 1
+
+
+def get_process_position() -> dict[str, Any]:
+    """The index of this process and the number of processes, as keyword arguments of the loader."""
+    return {"process": jax.process_index(), "processes": jax.process_count()}
+
+
+def process_slice(num_examples: int) -> slice:
+    """This process's share of num_examples examples, in order."""
+    share = num_examples // jax.process_count()
+    return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
+
+
+def describe_devices() -> dict:
+    """The devices of the run, for its provenance."""
+    return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
+
+
+def describe_local_devices() -> dict:
+    """This process's own devices, which must be alike on all processes of a run."""
+    return {"the number of devices": jax.local_device_count(), "the kind of device": jax.devices()[0].device_kind}
+
+
+def use_cpu_backend():
+    """A context that lowers for the CPU: the plugins of GPUs and TPUs count no FLOPs before they compile."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+        return contextlib.nullcontext()
+
+
+def build_single_device(train_step: Callable) -> ParallelStrategy:
+    """The step on this process's first device alone, for measurements and plans."""
+    return build_data_parallel(train_step, jax.devices()[:1])
+
+
+def make_all_reduce(num_devices: int) -> Callable:
+    """A function that sums a tree over devices. On one device it does nothing: XLA on CPU would copy the tree."""
+    return (lambda tree: tree) if num_devices == 1 else functools.partial(jax.lax.psum, axis_name="data")
+
+
+def build_data_parallel(train_step: Callable, devices=None, *, members: bool = False) -> ParallelStrategy:
+    """jax.jit over a mesh of all devices of all processes, or of the given ones.
+
+    Args:
+        train_step: (all_reduce, state, batch, hparams) -> (state, metrics).
+        members: whether every value has a leading axis of members, before that of examples. All devices hold all
+            members.
+    """
+    devices = devices or jax.devices()
+    mesh = make_mesh(devices)
+    replicated, examples = jax.P(), jax.P(None, "data") if members else jax.P("data")
+    step = functools.partial(train_step, make_all_reduce(len(devices)))
+
+    def map_shards(function, in_specs, out_specs):
+        return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+    @functools.cache
+    def jit_per_example(function, *fixed, gather_params=False):
+        compiled = jax.jit(
+            map_shards(functools.partial(function, *fixed), (replicated, examples, replicated), examples)
+        )
+        return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
+
+    return ParallelStrategy(
+        jit_init=jax.jit,
+        put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
+        get_state=copy_to_host,
+        snapshot_state=copy_to_host,
+        make_restore_target=allocate_on_host,
+        put_batch=lambda batch: jax.tree.map(
+            lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
+        ),
+        train_step=jax.jit(
+            map_shards(step, (replicated, examples, replicated), (replicated, replicated)), donate_argnums=0
+        ),
+        jit_per_example=jit_per_example,
+        get_metrics=jax.device_get,
+    )
+
+
+def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
+    """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
+    num_devices = len(devices or jax.local_devices())
+    step = functools.partial(train_step, make_all_reduce(len(devices or jax.devices())))
+
+    @functools.cache
+    def jit_per_example(function, *fixed, gather_params=False):
+        compiled = jax.pmap(
+            functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None), devices=devices
+        )
+        return lambda state, batch, hparams: jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
+        )
+
+    def get_first(tree):
+        return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
+
+    return ParallelStrategy(
+        jit_init=jax.jit,
+        put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
+        get_state=get_first,
+        snapshot_state=get_first,
+        make_restore_target=allocate_on_host,
+        put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), batch),
+        train_step=jax.pmap(step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0, devices=devices),
+        jit_per_example=jit_per_example,
+        get_metrics=get_first,
+    )
+
+
+def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
+    """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py).
+
+    train_step: (all_reduce, state, batch, hparams, reduce_fn), as update.train_step.
+    """
+    devices = devices or jax.devices()
+    mesh = make_mesh(devices)
+    examples, all_reduce = jax.NamedSharding(mesh, jax.P("data")), make_all_reduce(len(devices))
+
+    def constrain(tree):
+        return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
+
+    def step(state, batch, hparams):
+        reduce_fn = functools.partial(fsdp.reduce_gradients, mesh)
+        state, metrics = train_step(all_reduce, state, batch, hparams, reduce_fn)
+        return constrain(state), metrics
+
+    @functools.cache
+    def jit_per_example(function, *fixed, gather_params=False):
+        if gather_params:  # before the function starts: its loops may end at different times on different devices
+            return build_data_parallel(train_step, devices).jit_per_example(function, *fixed)
+
+        def call_on_shards(params, batch, hparams):
+            in_specs = fsdp.make_partition_specs(params, mesh.size), jax.P("data"), jax.P()
+            call = lambda gather, params, *values: function(*fixed, gather(params), *values)
+            return fsdp.map_over_devices(mesh, call, params, in_specs, jax.P("data"))(params, batch, hparams)
+
+        compiled = jax.jit(call_on_shards)
+        return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
+
+    def put(x, sharding):
+        if isinstance(x, jax.Array):
+            return jax.device_put(x, sharding)
+        return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
+
+    def make_restore_target(state):
+        return jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            state,
+            fsdp.make_shardings(state, mesh),
+        )
+
+    on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
+    return ParallelStrategy(
+        jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
+        put_state=lambda state: jax.tree.map(put, state, fsdp.make_shardings(state, mesh)),
+        get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
+        snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
+        make_restore_target=make_restore_target,
+        put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(examples, x), batch),
+        train_step=jax.jit(step, donate_argnums=0),
+        jit_per_example=jit_per_example,
+        get_metrics=jax.device_get,
+    )
+
+
+def make_mesh(devices):
+    """A mesh of the devices along one axis, "data"."""
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+
+
+def copy_to_host(state):
+    """Numpy copies of a state's arrays."""
+    return jax.tree.map(np.array, state)
+
+
+def allocate_on_host(state):
+    """Uninitialized numpy arrays of a state's shapes and types."""
+    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
+
+
+def gather_to_host(tree):
+    """Values split over the devices of all processes, complete and in order on every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+MODES = {"data_parallel": build_data_parallel, "pmap": build_pmap, "fsdp": build_fsdp}

@@ -1,0 +1,108 @@
+"""The one place where a config becomes a model, an objective and a step, built once for all runs that share them."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base import config, fields, types
+from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
+from mlm.training.step import parallel, update
+
+# Fields that reach the compiled functions as traced values only, besides those of the objective.
+TRACED_FIELDS = ("seed", "optim.learning_rate", "optim.weight_decay")
+# Fields that no compiled function of a run reads.
+UNCOMPILED_FIELDS = (
+    "workdir",
+    "init.run",
+    "init.run_sha256",
+    "init.hub",
+    "init.hub_sha256",
+    "eval.mask_seed",
+    "eval.max_examples",
+    "eval.mask_rates",
+    "eval.ngram_order",
+    "eval.context_range",
+    "eval.beams",
+    "train.group_by_length",
+    "train.spike_threshold",
+    "train.spike_rewind_steps",
+    "train.spike_max_rewinds",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.log_every",
+    "train.trackers",
+    "downstream.tasks",
+    "downstream.path",
+    "downstream.learning_rates",
+    "downstream.epochs",
+    "downstream.batch_sizes",
+    "downstream.seeds",
+    "downstream.variants",
+)
+
+
+class Program(NamedTuple):
+    """The pure functions of a run, and the compiled ones."""
+
+    model: types.Model
+    objective: types.Objective
+    init_state: Callable  # (hparams) -> state at step 0, compiled
+    train_step: Callable  # (all_reduce, state, batch, hparams), not compiled
+    strategy: parallel.ParallelStrategy
+
+
+def make_train_hparams(cfg: config.Config) -> types.TracedHparams:
+    """The traced values of a run's training."""
+    return types.TracedHparams(
+        np.uint32(cfg.seed),
+        np.float32(cfg.optim.learning_rate),
+        np.float32(cfg.optim.weight_decay),
+        OBJECTIVES[cfg.objective].train_hparams(cfg),
+    )
+
+
+def make_eval_hparams(cfg: config.Config) -> types.TracedHparams:
+    """The traced values of a run's evaluation. Its seed is config.eval.mask_seed: the same for every model."""
+    zero = np.float32(0)
+    return types.TracedHparams(np.uint32(cfg.eval.mask_seed), zero, zero, OBJECTIVES[cfg.objective].eval_hparams(cfg))
+
+
+def canonicalize_config(cfg: config.Config) -> config.Config:
+    """The config with all traced and uncompiled fields at their defaults; runs with equal ones share a program."""
+    names = (*TRACED_FIELDS, *UNCOMPILED_FIELDS, *OBJECTIVES[cfg.objective].traced_fields)
+    return fields.override(cfg, {name: fields.DEFAULT[name] for name in names})
+
+
+def build_model_and_objective(
+    cfg: config.Config, dataset_info: types.DatasetInfo
+) -> tuple[types.Model, types.Objective]:
+    """The model and the objective of a config for this dataset."""
+    build_model, spec = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
+    auxiliary = spec.auxiliary_model(cfg)
+    extra = () if auxiliary is None else (build_model(auxiliary, dataset_info.vocab_size),)
+    return build_model(cfg.model, dataset_info.vocab_size), spec.build(canonicalize_config(cfg), dataset_info, *extra)
+
+
+def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices=None) -> Program:
+    """The program of a run for this dataset, on all devices or the given ones; runs that can share one get the same."""
+    key = clear_tokenizer_path(canonicalize_config(cfg))
+    return _build_cached(key, dataset_info, None if devices is None else tuple(devices))
+
+
+def clear_tokenizer_path(cfg: config.Config) -> config.Config:
+    """The config without the path of its tokenizer: compiled functions depend on the vocabulary's size alone."""
+    return fields.override(cfg, {"tokenizer.path": ""})
+
+
+# Compiled programs hold memory. Runs that share one alternate with their evaluations, such as a fine-tuning, and with
+# the run that a fine-tuning starts from.
+@functools.lru_cache(maxsize=3)
+def _build_cached(cfg, dataset_info, devices) -> Program:
+    model, objective = build_model_and_objective(cfg, dataset_info)
+    train_step = functools.partial(update.train_step, cfg, model, objective)
+    strategy = parallel.MODES[cfg.parallel.mode](train_step, devices)
+    init_state = strategy.jit_init(functools.partial(update.init_state, cfg, model, objective))
+    return Program(model, objective, init_state, train_step, strategy)

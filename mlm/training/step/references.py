@@ -1,0 +1,273 @@
+"""Reference scores of the held-out examples that need no trained model: floors, and n-gram models.
+
+Letters in array names: N examples, L positions.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from mlm import objectives
+from mlm.base import config
+from mlm.base.estimates import Score
+from mlm.data.language import floor, grammar, tasks, translation
+from mlm.data.rows import loader, pack, store
+from mlm.data.text import parallel_text
+from mlm.training.step import floors, ngrams, optimum, parallel, program, update, words
+
+FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
+FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor"}
+
+
+class References(NamedTuple):
+    """Scores that go beside the objective's own, and the columns that they need."""
+
+    scores: tuple[Score, ...] = ()
+    add_columns: Callable = dict  # (columns of the model) -> the same with the references'
+
+
+def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> References:
+    """The floors, the n-gram models of config.eval.ngram_order, and the loss per word where words have several tokens.
+
+    Empty on processes that write no results.
+    """
+    if not parallel.is_primary():
+        return References()
+    floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
+    ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
+    scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
+    if words.has_multi_token_words(cfg, packed.tokenizer):
+        word_columns = words.count_words(packed, compute_eval_mask(cfg, program_, packed))
+        scores += words.make_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
+
+    def add_columns(columns):
+        if ngram_columns:
+            columns = ngrams.add_columns(columns, ngram_columns, loss)
+        return floor_references.add_columns(columns) | word_columns
+
+    return References(scores, add_columns)
+
+
+def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> References:
+    """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
+
+    Floors take some seconds per thousand examples. They are the same for every model, and config.data.cache keeps them.
+    """
+    if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
+        optimum_columns, objective = optimum.compute_columns(cfg, packed), program_.objective
+        return References(
+            optimum.make_scores(objective), lambda columns: optimum.add_columns(columns, optimum_columns, objective)
+        )
+    if parallel_text.is_generated(cfg.data):
+        return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
+    specs = floors.select_floors(cfg, program_.objective)
+    if not specs:
+        return References()
+
+    def save(folder, compute):
+        for loss, spec in specs.items():
+            for name, function in {"floor": spec.floor, **spec.weaker_floors}.items():
+                np.savez(folder / f"{loss.name}-{name}.npz", **compute(function)._asdict())
+            if spec.document:
+                np.savez(folder / f"{loss.name}-document.npz", **compute(spec.document))
+
+    folder = _cache_floors(cfg, program_, packed, "floor", save)
+    references = []
+    for loss, spec in specs.items():
+        files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
+        references.append(
+            make_floor_references(loss, {name: floor.Floor(**np.load(file)) for name, file in files.items()})
+        )
+        if spec.document:
+            document = np.load(folder / f"{loss.name}-document.npz")
+            references.append(make_document_references(loss, spec.document_passes, **document))
+    return merge_references(references)
+
+
+def _compute_translation_floor(cfg, packed):
+    """The floor of generated translations: some seconds per thousand examples."""
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+    columns = (
+        np.asarray(packed.validation[name][:count]) for name in ("ids", "segments", "source_ids", "source_segments")
+    )
+    return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
+
+
+def merge_references(parts: Sequence[References]) -> References:
+    """References with the scores and the columns of all parts."""
+    return References(
+        tuple(score for part in parts for score in part.scores),
+        lambda columns: functools.reduce(lambda merged, part: part.add_columns(merged), parts, columns),
+    )
+
+
+def decompose_floor(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
+    """The parts of the first loss's floor: nats_N by the names of `word_classes.PARTS`. Built-in language only."""
+    spec = next(iter(floors.select_floors(cfg, program_.objective).values()))
+
+    def save(folder, compute):
+        np.savez(folder / "parts.npz", **compute(spec.decompose))
+
+    with np.load(_cache_floors(cfg, program_, packed, "parts", save) / "parts.npz") as file:
+        return dict(file)
+
+
+def _cache_floors(cfg, program_, packed, noun, save):
+    """The cached folder that save(folder, compute) fills; compute: (a function of a FloorSpec) -> its value."""
+    mask_NxL = compute_eval_mask(cfg, program_, packed)
+
+    def make(folder):
+        language, ids_NxL = (
+            grammar.build_grammar(cfg.data.language),
+            packed.validation["ids"][: cfg.eval.max_examples or None],
+        )
+        words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, np.asarray(ids_NxL, np.int32))
+        inputs = floors.FloorInputs(language, words_NxL, mask_NxL, cfg.data.language.max_words)
+        save(folder, lambda function: function(inputs))
+        return {}
+
+    inputs = {
+        "format": FORMAT,
+        "rows": packed.manifest["inputs"],
+        "losses": objectives.get_loss_visibilities(cfg),
+        "window": floors.WINDOW,
+        "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
+    }
+    return store.get_or_make_folder(cfg.data.cache, noun, inputs, make)[0]
+
+
+def compute_eval_mask(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> np.ndarray:
+    """mask_NxL: the tokens of the held-out examples that the objective's evaluation predicts."""
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+    batch = loader.read_batch(packed.validation, np.arange(count), np.arange(count, dtype=np.int32))
+    hparams = program.make_eval_hparams(cfg)
+    return np.asarray(_compute_eval_mask(program_.objective.eval_mask, batch.text, batch.index_B, hparams))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compute_eval_mask(eval_mask, text, index_B, hparams):
+    return eval_mask(text, update.make_eval_keys(hparams, index_B), hparams)
+
+
+def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -> References:
+    """The floors beside a model's loss, and its excess over the floor, all in the loss's unit.
+
+    Names begin like the loss's: "excess_loss" for "loss", "causal_excess_loss" for "causal_loss". The standard error of
+    the excess is that of the paired difference, far below the loss's own: hard examples are hard for the floor too.
+    Adding columns raises ValueError if the model was not evaluated on the words of the floor.
+    """
+    nats, weight = loss.columns
+    prefix = loss.name.removesuffix("loss")
+    scores = [
+        Score(
+            f"{prefix}excess_loss",
+            f"{loss.title} above the floor",
+            (f"{prefix}excess_nats", weight),
+            unit=loss.unit,
+            better=-1,
+            chart=True,
+        )
+    ]
+    for name in loss_floors:
+        title = FLOOR_TITLES[name]
+        scores += [
+            Score(
+                f"{prefix}{name}",
+                f"{title}'s loss",
+                (f"{prefix}{name}_nats", weight),
+                unit=loss.unit,
+                reference=title,
+                reference_for=loss.name,
+            ),
+            Score(
+                f"{prefix}{name}_accuracy",
+                f"{title}'s accuracy",
+                (f"{prefix}{name}_correct", weight),
+                share=True,
+                reference=title,
+                reference_for=f"{prefix}accuracy",
+            ),
+        ]
+
+    def add_columns(columns):
+        columns = dict(columns)
+        for name, loss_floor in loss_floors.items():
+            if not np.array_equal(columns[weight], loss_floor.count_N):
+                raise ValueError("the floor was computed under other masks than the evaluation's")
+            columns |= {f"{prefix}{name}_nats": loss_floor.nats_N, f"{prefix}{name}_correct": loss_floor.correct_N}
+        return columns | {f"{prefix}excess_nats": columns[nats] - loss_floors["floor"].nats_N}
+
+    return References(tuple(scores), add_columns)
+
+
+def make_document_references(
+    loss: Score, passes: int, document: np.ndarray, bound: np.ndarray | None = None
+) -> References:
+    """Losses of whole documents in nats per document, so that objectives that predict them differently compare.
+
+    Args:
+        passes: how often the loss predicts a document.
+        document: -log P of each document, nats_N. A model's loss is this plus its excess. The excess is paired with
+            the floor, which leaves out the chance in a bound's masks.
+        bound: the smallest possible expected loss over all masks, nats_N.
+    """
+    unit, excess = "nats per document", f"{loss.name.removesuffix('loss')}excess_nats"
+    floor_title = FLOOR_TITLES["floor"]
+    scores = [
+        Score(
+            "document_loss",
+            "held-out loss of a document",
+            ("document_nats", "documents"),
+            format=".2f",
+            unit=unit,
+            better=-1,
+        ),
+        Score(
+            "document_excess_loss",
+            "loss of a document above the floor",
+            ("document_excess", "documents"),
+            format=".2f",
+            unit=unit,
+            better=-1,
+        ),
+        Score(
+            "document_floor",
+            f"{floor_title}'s loss of a document",
+            ("document_floor_nats", "documents"),
+            format=".2f",
+            unit=unit,
+            reference=floor_title,
+            reference_for="document_loss",
+        ),
+    ]
+    if bound is not None:
+        scores.append(
+            Score(
+                "bound",
+                "exact bound over all masks",
+                ("bound_nats", loss.columns[-1]),
+                unit=f"{loss.unit}, over all masks",
+                reference="exact bound",
+                reference_for=loss.name,
+            )
+        )
+
+    def add_columns(columns):
+        excess_N = columns[excess] / passes
+        bounds = {} if bound is None else {"bound_nats": bound}
+        return (
+            columns
+            | bounds
+            | {
+                "documents": np.ones(len(document)),
+                "document_excess": excess_N,
+                "document_floor_nats": document,
+                "document_nats": document + excess_N,
+            }
+        )
+
+    return References(tuple(scores), add_columns)

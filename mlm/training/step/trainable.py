@@ -1,0 +1,96 @@
+"""Which parameters a run trains, and how fast each: all of them, the last layers, or the objective's head alone.
+
+The optimizer never sees frozen parameters: they have no optimizer state and no decay, and stay bit for bit the same.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config, errors, types
+from mlm.base.conditional_fields import FieldCondition
+
+FIELD_CONDITIONS = (
+    FieldCondition(("init.run_sha256",), "init.run", excluded_values=("",)),
+    FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
+)
+# Of the output layer alone. Objectives that predict no tokens do not use it.
+LM_HEAD_PARAMS = ("transform", "transform_norm", "bias")
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for a config.finetune that no run could use."""
+    errors.require_number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
+    errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
+
+
+def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path) -> int | None:
+    """How much of a leaf is frozen: the first n layers of a stack of layers, 0 of any other leaf; None: the whole leaf.
+
+    Args:
+        predicts_tokens: whether the objective uses the output layer.
+        path: of the leaf, as jax.tree_util gives it.
+    """
+    names = [key.key for key in path]
+    if names[0] == "objective":
+        return 0
+    if names[1] in LM_HEAD_PARAMS:
+        return 0 if predicts_tokens else None
+    if finetune.trainable_layers < 0:
+        return 0
+    if "layers" in names and finetune.trainable_layers:
+        return num_layers - finetune.trainable_layers
+    return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else None
+
+
+def select_trainable(params: types.Params, freeze_rule: Callable) -> types.Params:
+    """The trainable part of a tree of parameters; freeze_rule: (path) -> as `count_frozen_layers` returns it."""
+
+    def select(path, leaf):
+        num_frozen = freeze_rule(path)
+        return None if num_frozen is None else leaf[num_frozen:] if num_frozen else leaf
+
+    return _prune_tree(jax.tree_util.tree_map_with_path(select, params))
+
+
+def _prune_tree(tree):
+    if not isinstance(tree, dict):
+        return tree
+    subtrees = {name: _prune_tree(subtree) for name, subtree in tree.items()}
+    return {name: subtree for name, subtree in subtrees.items() if subtree is not None} or None
+
+
+def merge_params(params: types.Params, trainable_params: types.Params, freeze_rule: Callable) -> types.Params:
+    """The parameters with the trainable ones put in their places."""
+
+    def replace(path, leaf):
+        num_frozen = freeze_rule(path)
+        if num_frozen is None:
+            return leaf
+        new_leaf = trainable_params
+        for key in path:
+            new_leaf = new_leaf[key.key]
+        return jnp.concatenate([leaf[:num_frozen], new_leaf]) if num_frozen else new_leaf
+
+    return jax.tree_util.tree_map_with_path(replace, params)
+
+
+def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Finetune, num_layers: int) -> types.Params:
+    """The learning rate multiplier of each trainable leaf: finetune.layerwise_lr_decay to the power of its depth.
+
+    The depth is 0 for the objective's head, 1 for the last layer, and so on down to the embeddings (Clark et al. 2020,
+    arXiv 2003.10555, table 7; numbered as in Bao et al. 2021, arXiv 2106.08254).
+    """
+
+    def compute_multiplier(path, leaf):
+        names = [key.key for key in path]
+        if names[0] == "objective" or names[1] in LM_HEAD_PARAMS:
+            return np.float32(1)
+        if "layers" in names:
+            depth = np.arange(len(leaf), 0, -1, dtype=np.float32)
+            return (finetune.layerwise_lr_decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
+        return np.float32(finetune.layerwise_lr_decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
+
+    return jax.tree_util.tree_map_with_path(compute_multiplier, trainable_params)

@@ -1,0 +1,176 @@
+"""The pure train step and evaluation step of one device, which receives the sum over all devices as a function."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm.base import config, types
+from mlm.training.step import optim, trainable
+
+
+def make_example_keys(seed, step, index_B):
+    """One key per example, the same whichever device holds the example."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
+
+
+def make_eval_keys(hparams: types.TracedHparams, index_B):
+    """The key of each example of a split. It fixes the example's masks, whatever the model and its training length."""
+    return make_example_keys(hparams.seed, 0, index_B)
+
+
+def init_state(
+    cfg: config.Config, model: types.Model, objective: types.Objective, hparams: types.TracedHparams
+) -> types.TrainState:
+    """The train state at step 0."""
+    # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
+    key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(hparams.seed), 2**31))
+    params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
+    trainable_params = trainable.select_trainable(params, make_freeze_rule(cfg, objective))
+    opt_state = build_optimizer(cfg, trainable_params, hparams).init(trainable_params)
+    return types.TrainState(jnp.int32(0), params, opt_state)
+
+
+def make_freeze_rule(cfg: config.Config, objective: types.Objective) -> Callable:
+    """(path of a leaf) -> how much of the leaf is frozen, as `trainable.count_frozen_layers` gives it."""
+    return functools.partial(
+        trainable.count_frozen_layers, cfg.finetune, cfg.model.num_layers, objective.predicts_tokens
+    )
+
+
+def build_optimizer(
+    cfg: config.Config, trainable_params: types.Params, hparams: types.TracedHparams
+) -> optax.GradientTransformation:
+    """The optimizer of the trainable parameters."""
+    multipliers = None
+    if cfg.finetune.layerwise_lr_decay < 1:
+        multipliers = trainable.compute_lr_multipliers(trainable_params, cfg.finetune, cfg.model.num_layers)
+    return optim.build_adamw(cfg.optim, cfg.train.steps, hparams, multipliers)
+
+
+def train_step(
+    cfg: config.Config,
+    model: types.Model,
+    objective: types.Objective,
+    all_reduce: Callable,
+    state: types.TrainState,
+    batch: types.Batch,
+    hparams: types.TracedHparams,
+    reduce_fn: Callable | None = None,
+) -> tuple[types.TrainState, dict]:
+    """Makes one update from this device's examples; the metrics are those of the global batch.
+
+    Args:
+        all_reduce: a tree of this device's sums -> the sums over all devices.
+        reduce_fn: replaces `reduce_gradients` where parameters are split over devices. The state and the batch are
+            then those of all devices.
+    """
+    hparams = objective.schedule_hparams(hparams, state.step / cfg.train.steps)
+    freeze_rule = make_freeze_rule(cfg, objective)
+    trainable_params = trainable.select_trainable(state.params, freeze_rule)
+    local_gradients = functools.partial(compute_gradients, cfg, model, objective)
+    grads, sums, weight = (reduce_fn or reduce_gradients)(
+        all_reduce, local_gradients, state.params, trainable_params, state.step, batch, hparams
+    )
+
+    optimizer = build_optimizer(cfg, trainable_params, hparams)
+    updates, opt_state = optimizer.update(grads, state.opt_state, trainable_params)
+    params = trainable.merge_params(state.params, optax.apply_updates(trainable_params, updates), freeze_rule)
+    metrics = {
+        "loss": compute_weighted_loss(objective, hparams, sums.loss_B, weight),
+        "gradient_norm": optax.tree.norm(grads),
+        "parameter_norm": optax.tree.norm(params),
+        "learning_rate": hparams.learning_rate * optim.build_schedule(cfg.optim, cfg.train.steps)(state.step),
+        "sums": sums,
+    }
+    return types.TrainState(state.step + 1, params, opt_state), metrics
+
+
+def reduce_gradients(
+    all_reduce: Callable, local_gradients: Callable, *values
+) -> tuple[types.Params, types.LossSums, dict]:
+    """The result of local_gradients (`compute_gradients`), summed over devices."""
+    grads, sums, weight = local_gradients(all_reduce, lambda params: params, *values)
+    return *all_reduce((grads, sums)), weight
+
+
+def compute_gradients(
+    cfg: config.Config,
+    model: types.Model,
+    objective: types.Objective,
+    all_reduce: Callable,
+    gather_params: Callable,
+    params: types.Params,
+    trainable_params: types.Params,
+    step,
+    batch: types.Batch,
+    hparams: types.TracedHparams,
+) -> tuple[types.Params, types.LossSums, dict]:
+    """Gradients with respect to the trainable parameters, the loss sums, and the weights of the loss terms.
+
+    Gradients and sums are those of this device's examples alone, divided by the weights of the global batch.
+
+    Args:
+        gather_params: parameters as this device has them -> as the objective reads them.
+    """
+    key_B = make_example_keys(hparams.seed, step, batch.index_B)
+    freeze_rule = make_freeze_rule(cfg, objective)
+
+    def sum_losses(trainable_params, batch, key_B, mask_index):
+        full_params = gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
+        per_example = objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
+        return jax.tree.map(jnp.sum, per_example)
+
+    def loss_fn(trainable_params, batch, key_B, mask_index):
+        sums = sum_losses(trainable_params, batch, key_B, mask_index)
+        return sums.loss_B, sums
+
+    def backpropagate(vjp_fn, loss, weight):  # weights depend on no parameter
+        (grads,) = vjp_fn(jax.grad(compute_weighted_loss, 2)(objective, hparams, loss, weight))
+        return grads
+
+    num_masks = objective.masks_per_example
+    if cfg.train.grad_accum_steps * num_masks == 1:
+        loss, vjp_fn, sums = jax.vjp(
+            lambda trainable_params: loss_fn(trainable_params, batch, key_B, 0), trainable_params, has_aux=True
+        )
+        weight = all_reduce(sums.weight_B)
+        return backpropagate(vjp_fn, loss, weight), sums, weight
+
+    # The compiler drops all of this call but the sampling of masks. With the weights known beforehand, gradients can
+    # be accumulated over microbatches and still be those of the mean over the whole batch.
+    weights = [sum_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
+    weight = all_reduce(jax.tree.map(lambda *terms: sum(terms), *weights))
+    microbatches = jax.tree.map(lambda x: x.reshape(cfg.train.grad_accum_steps, -1, *x.shape[1:]), (batch, key_B))
+
+    def add_microbatch(grads, number):  # each microbatch, under each of its masks
+        microbatch = jax.tree.map(lambda x: x[number // num_masks], microbatches)
+        loss, vjp_fn, sums = jax.vjp(
+            lambda trainable_params: loss_fn(trainable_params, microbatch[0], microbatch[1], number % num_masks),
+            trainable_params,
+            has_aux=True,
+        )
+        return jax.tree.map(jnp.add, grads, backpropagate(vjp_fn, loss, weight)), sums
+
+    grads, sums = jax.lax.scan(
+        add_microbatch,
+        jax.tree.map(jnp.zeros_like, trainable_params),
+        jnp.arange(cfg.train.grad_accum_steps * num_masks),
+    )
+    return grads, jax.tree.map(lambda x: x.sum(0), sums), weight
+
+
+def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: dict, weight: dict):
+    """The terms of a loss, summed over examples, each divided by its weight and times the objective's loss weight."""
+    loss_weights = objective.loss_weights(hparams)
+    return sum(loss_weights.get(term, 1) * (loss[term] / jnp.maximum(weight[term], 1)) for term in weight)
+
+
+def eval_step(
+    model: types.Model, objective: types.Objective, params, batch: types.Batch, hparams: types.TracedHparams
+) -> types.LossSums:
+    """The losses of each example under its fixed masks, which its index and the seed alone decide."""
+    return objective.loss(params, model, batch, make_eval_keys(hparams, batch.index_B), hparams, train=False)

@@ -1,0 +1,129 @@
+"""The phase of a command, observed from outside by the files in a trial's folder."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlm.base import files
+from mlm.training.run import directory
+from tests.chaos import experiment, fake_slurm, workloads
+
+PHASES = (
+    "starting",
+    "vocabulary",
+    "packing",
+    "references",
+    "compiling",
+    "training",
+    "saving",
+    "evaluating",
+    "results",
+    "fine-tuning",
+    "sweeping",
+    "submitting",
+)
+CACHE_PHASES = {
+    "tokenizer": "vocabulary",
+    "rows": "packing",
+    "floor": "references",
+    "optimum": "references",
+    "parts": "references",
+}  # by the first word of the name of a folder of the cache
+
+
+class PhaseObserver:
+    """Compares the folder with its state when a process started there."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]):
+        self.folder, self.is_submission = folder, "submit" in arguments
+        self.is_sweep = not {"sweep", "tests.chaos.fake_slurm"}.isdisjoint(arguments)
+        self.old_partials = {*self.list_partial_folders(), *self.list_partial_checkpoints()}
+        self.num_starts = {workdir: len(directory.read_provenance(workdir)) for workdir in self.list_workdirs()}
+        self.num_logs, self.old_submission = len(self.list_worker_logs()), self.list_submission_files()
+
+    def list_partial_folders(self) -> list[Path]:
+        return list(self.folder.glob(f"{workloads.CACHE}/.*.part-*"))
+
+    def list_partial_checkpoints(self) -> list[Path]:
+        return [
+            *self.folder.glob(f"{workloads.RUNS}/*/checkpoints/*tmp*"),
+            *self.folder.glob(f"{workloads.RUNS}/*/tasks/*/checkpoints/*tmp*"),
+        ]
+
+    def list_worker_logs(self) -> list[Path]:
+        return list(self.folder.glob(f"{workloads.RUNS}/logs/*"))
+
+    def list_submission_files(self) -> list[tuple[Path, int]]:
+        """With their modification times."""
+        runs, found = f"{workloads.RUNS}/", []
+        for path in [
+            *self.folder.glob(f"{runs}*"),
+            *self.folder.glob(f"{runs}jobs/**/*"),
+            *self.folder.glob(f"{runs}code/*"),
+            self.folder / fake_slurm.QUEUE_FILE,
+        ]:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path, path.stat().st_mtime_ns))
+        return found
+
+    def list_workdirs(self) -> list[Path]:
+        return [
+            path
+            for pattern in ("*", "*/tasks/*")
+            for path in self.folder.glob(f"{workloads.RUNS}/{pattern}")
+            if (path / "config.json").exists()
+        ]
+
+    def find_phase(self) -> str:
+        """The current phase; after a kill, the phase of the kill."""
+        if self.is_submission:
+            return "submitting" if self.list_submission_files() != self.old_submission else "starting"
+        for path in self.list_partial_folders():
+            if path not in self.old_partials:
+                return CACHE_PHASES[path.name[1:].partition("-")[0]]
+        started = [
+            workdir for workdir in self.list_workdirs() if len(read_starts(workdir)) > self.num_starts.get(workdir, 0)
+        ]
+        fine_tunings = [workdir for workdir in started if workdir.parent.name == "tasks"]
+        if any(not is_done(workdir) for workdir in fine_tunings):
+            return "fine-tuning"
+        if any(path not in self.old_partials for path in self.list_partial_checkpoints()):
+            return "saving"
+        active = [workdir for workdir in started if workdir not in fine_tunings and not is_done(workdir)]
+        if active:
+            return find_run_phase(active[-1])
+        if self.is_sweep and len(self.list_worker_logs()) > self.num_logs:
+            return "sweeping"
+        return "starting"
+
+
+def read_starts(workdir: Path) -> list[dict]:
+    with contextlib.suppress(files.DamagedFile):
+        return directory.read_provenance(workdir)
+    return []
+
+
+def is_done(workdir: Path) -> bool:
+    """Whether a run has its result and the last of its evaluations."""
+    with contextlib.suppress(files.DamagedFile, json.JSONDecodeError):
+        evaluations = directory.read_evaluations(workdir).get("evaluations", {})
+        last = {"tasks": "predictions", workloads.RUNS: "tasks"}[workdir.parent.name]
+        return directory.result_file(workdir).exists() and last in evaluations
+    return False
+
+
+def find_run_phase(workdir: Path) -> str:
+    """The phase of an active run."""
+    first_step, metrics = read_starts(workdir)[-1]["step"], directory.metrics_file(workdir)
+    num_steps, eval_every = experiment.SMALL["train.steps"], experiment.SMALL["train.eval_every"]
+    records = [record for record in files.read_complete_lines(metrics)[0] if record["step"] > first_step]
+    if directory.result_file(workdir).exists():
+        return "results"
+    old = not metrics.exists() or metrics.stat().st_mtime_ns < (workdir / "provenance.json").stat().st_mtime_ns
+    if old or not records:
+        return "results" if first_step == num_steps else "compiling"
+    last = records[-1]
+    if any(name.startswith("eval_") for name in last):
+        return "results" if last["step"] == num_steps else "training"
+    return "evaluating" if last["step"] % eval_every == 0 else "training"

@@ -1,0 +1,94 @@
+"""The functions of `import mlm`: they are there by name, cheap to import, and do what the commands do."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import drawn_config, environment
+
+import mlm
+from mlm.base import errors, fields
+
+FIELDS = {"train.steps": 2, "train.batch_size": 4, "eval.batch_size": 8, "eval.max_examples": 8}
+
+
+def changed_fields(folder) -> dict:
+    """The fields of a tiny run, by dotted name."""
+    flat = fields.flatten(drawn_config(str(folder / "cache"), workdir=str(folder / "run")))
+    return {name: value for name, value in flat.items() if value != fields.DEFAULT[name]} | FIELDS
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    changes = changed_fields(tmp_path_factory.mktemp("api"))
+    return changes, mlm.train(changes)
+
+
+def test_the_import_is_cheap_and_all_names_are_there():
+    code = "import sys, mlm; assert 'jax' not in sys.modules; print(*[getattr(mlm, name) for name in mlm.__all__])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="it has Config, LanguageModel, Result"):
+        mlm.fit  # noqa: B018
+
+
+def test_a_result_is_that_of_result_json(trained):
+    changes, result = trained
+    content = json.loads(Path(result.workdir, "result.json").read_text())
+    assert result.workdir == changes["workdir"] and result.steps == content["steps"] == 2
+    assert result.loss == content["evaluation"]["loss"] and result.metrics == content["evaluation"]
+    assert "evaluation" not in repr(result)
+
+
+def test_the_same_call_trains_nothing_again(trained):
+    changes, result = trained
+    before = Path(result.workdir, "result.json").stat().st_mtime_ns
+    assert mlm.train(changes).loss == result.loss
+    assert Path(result.workdir, "result.json").stat().st_mtime_ns == before
+    base = mlm.Config()
+    assert mlm.train(fields.override(base, changes)).loss == result.loss
+
+
+def test_a_loaded_model_says_what_it_is(trained):
+    model = mlm.load(trained[1].workdir)
+    assert isinstance(model, mlm.LanguageModel) and "\n" not in repr(model) and len(repr(model)) < 300
+    assert repr(model).startswith(f"LanguageModel({trained[1].workdir!r}, transformer, 2 x 16, mlm, ")
+    with pytest.raises(TypeError):
+        tuple(model)
+    (one,) = model.fill_mask("the [MASK] .", top_k=1)
+    assert model.tokenizer.pieces[one[0].token_id] == one[0].token and 0 < one[0].probability <= 1
+
+
+def test_embeddings_are_normalized(trained):
+    model = mlm.load(trained[1].workdir)
+    plain, unit = model.encode(["the horse", "a horse ."]), model.encode(["the horse", "a horse ."], normalize=True)
+    assert (unit**2).sum(1) == pytest.approx(1, abs=1e-5)
+    assert unit * (plain**2).sum(1, keepdims=True) ** 0.5 == pytest.approx(plain, abs=1e-5)
+
+
+def test_an_evaluation_is_that_of_the_command(trained):
+    model = mlm.load(trained[1].workdir)
+    found = mlm.evaluate(model, max_sentences=3)
+    stored = json.loads(Path(trained[1].workdir, "evaluations.json").read_text())
+    assert "pseudo_likelihood" in found["evaluations"]
+    assert (
+        stored["evaluations"]["pseudo_likelihood"] == json.loads(json.dumps(found["evaluations"]))["pseudo_likelihood"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: mlm.train({"model.widht": 3}), "did you mean config.model.width"),
+        (lambda: mlm.train({"train.steps": "3"}), "config.train.steps = '3': expected a value of type int"),
+        (lambda: mlm.load("no/such/folder"), "no/such/folder"),
+        (lambda: mlm.evaluate("no/such/folder", max_sentence=3), "did you mean --max_sentences"),
+        (lambda: mlm.evaluate("no/such/folder"), "no/such/folder"),
+    ],
+)
+def test_bad_input_is_one_line(call, line):
+    with pytest.raises(errors.ConfigError) as error:
+        call()
+    assert line in str(error.value) and "\n" not in str(error.value)

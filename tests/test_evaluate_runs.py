@@ -1,0 +1,292 @@
+"""A trained run is judged from its directory alone, a part at a time, and what is done is not done again."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import environment, small_config
+
+from mlm.base import errors, fields, files
+from mlm.data.tasks import blimp
+from mlm.data.text import corpus
+from mlm.evaluation import evaluation_tasks, minimal_pairs
+from mlm.evaluation.evaluations import EvaluationCase
+from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.training import resolution
+from mlm.training.run import directory, loop, trained_run
+from mlm.training.step import evaluation
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of few steps on sentences whose words come in the order of their letters."""
+    folder, draw = tmp_path_factory.mktemp("run"), random.Random(0)
+    for number in range(60):
+        (folder / f"{number}.txt").write_text(
+            "\n".join(
+                " ".join(sorted("".join(draw.choices("abcdefgh", k=draw.randint(1, 4))) for _ in range(6))) + "."
+                for _ in range(10)
+            )
+        )
+    cfg = small_config(
+        data__path=str(folder / "*.txt"),
+        data__cache=str(folder / "cache"),
+        workdir=str(folder / "a"),
+        tokenizer__kind="wordpiece",
+        tokenizer__vocab_size=60,
+        pack__seq_len=32,
+        train__steps=30,
+        train__batch_size=16,
+        eval__batch_size=8,
+        eval__mask_rates=(0.3,),
+        optim__learning_rate=3e-3,
+    )
+    return cfg, loop.train(cfg)
+
+
+@pytest.fixture(scope="module")
+def suite(run):
+    """Two paradigms of held-out sentences against the same with their words in reverse."""
+    texts = [
+        text
+        for document in corpus.read_documents(run[0].data, "validation")
+        for text in corpus.split_sentences(document)
+    ]
+    texts = texts[:40]
+    assert len(texts) == 40
+    sentences = [t for text in texts for t in (text, " ".join(reversed(text.split())))]
+    return texts, blimp.Suite(
+        "order",
+        "ab" * 32,
+        [blimp.Paradigm("order_1", "order", sentences[:40]), blimp.Paradigm("order_2", "order", sentences)],
+    )
+
+
+def test_a_run_is_loaded_as_it_was_trained(run):
+    cfg, result = run
+    loaded = trained_run.load(cfg.workdir, {"eval.batch_size": 20})
+    assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
+    assert loaded.step == 30
+    columns = evaluation.collect_columns(loaded.cfg, loaded.program, loaded.state, loaded.load_data().validation)
+    again = evaluation.summarize(columns, loaded.program.objective.scores)
+    assert again["loss"] == pytest.approx(result["evaluation"]["loss"], rel=1e-6)
+
+
+def parts(texts, suite=None, count=None):
+    """The sentences, and the first so many paradigms of the suite."""
+    held_out = [EvaluationCase("pseudo_likelihood", "all", texts)] if texts else []
+    return [*held_out, *(minimal_pairs.list_cases(suite)[:count] if suite else [])]
+
+
+def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
+    cfg, _ = run
+    (texts, order), path = suite, Path(cfg.workdir, "evaluations.json")
+    path.unlink(missing_ok=True)
+    loaded = trained_run.load(cfg.workdir, {})
+    first = evaluation_tasks.evaluate(loaded, parts(texts, order, 1))
+    assert directory.read_evaluations(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
+        30,
+        fields.fingerprint(cfg),
+    )
+    score = masked_queries.make_scorer(loaded.program.model, loaded.program.strategy, loaded.state)
+    by_hand = pseudo_likelihood.score_sentences(
+        score, pseudo_likelihood.build_queries(loaded.tokenizer, order.paradigms[0].sentences, 32), 8
+    )
+    paradigm = first["evaluations"]["minimal_pairs"]["order-ababab/order_1"]
+    assert minimal_pairs.compute_accuracy(by_hand).items() <= paradigm.items()
+    assert first["evaluations"]["pseudo_likelihood"]["all"]["sentences"] == len(texts)
+    assert first["summary"]["minimal_pairs"]["order-ababab"]["overall"]["pairs"] == 20
+    before = path.stat().st_mtime_ns
+    assert evaluation_tasks.evaluate(loaded, parts(texts, order, 1)) == first and path.stat().st_mtime_ns == before
+
+    first["evaluations"]["pseudo_likelihood"]["all"]["mark"] = 1
+    directory.write_evaluations(cfg.workdir, first)  # kept: not done again
+    more = evaluation_tasks.evaluate(loaded, parts(texts, order))
+    assert more["evaluations"]["pseudo_likelihood"]["all"]["mark"] == 1
+    assert more["evaluations"]["minimal_pairs"].keys() == {"order-ababab/order_1", "order-ababab/order_2"}
+    overall = more["summary"]["minimal_pairs"]["order-ababab"]["overall"]
+    assert more["summary"]["minimal_pairs"]["order-ababab"]["phenomena"]["order"] == overall and overall["pairs"] == 60
+    two = evaluation_tasks.evaluate(loaded, parts([], order._replace(sha256="cd" * 32), 1))["summary"]["minimal_pairs"]
+    assert two["order-ababab"]["overall"] == overall and two["order-cdcdcd"]["overall"]["pairs"] == 20
+    more = directory.read_evaluations(cfg.workdir)
+    fewer = evaluation_tasks.evaluate(loaded, parts(texts[:5]))["evaluations"]
+    assert fewer["pseudo_likelihood"]["all"]["sentences"] == 5
+    assert fewer["minimal_pairs"] == more["evaluations"]["minimal_pairs"]
+
+    later = evaluation_tasks.evaluate(loaded._replace(step=31), parts(texts[:5]))  # of another state nothing is kept
+    assert later["step"] == 31 and later["evaluations"].keys() == {"pseudo_likelihood"} and later["summary"] == {}
+
+
+def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
+    """Its further masking rates: the evaluation's own rate gives the evaluation again."""
+    cfg, result = run
+    Path(cfg.workdir, "evaluations.json").unlink(missing_ok=True)
+    assert [part.name for part in evaluation_tasks.list_missing_cases(cfg)] == ["0.3"]
+    answers = evaluation_tasks.finish_evaluations(cfg)["evaluations"]
+    assert evaluation_tasks.list_missing_cases(cfg) == [] and answers.keys() == {"mask_rates"}
+    assert answers["mask_rates"]["0.3"]["predictions"] > 1.5 * result["evaluation"]["predictions"]
+    before = Path(cfg.workdir, "evaluations.json").stat().st_mtime_ns
+    assert evaluation_tasks.finish_evaluations(cfg)["evaluations"] == answers
+    assert Path(cfg.workdir, "evaluations.json").stat().st_mtime_ns == before
+
+
+def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
+    cfg, _ = run
+    causal = fields.override(cfg, {"objective": "causal", "model.context": "causal"})
+    loaded = trained_run.load(cfg.workdir, {})._replace(cfg=causal)
+    with pytest.raises(
+        errors.ConfigError, match=r"does not support the evaluation pseudo_likelihood: config.objective is causal"
+    ):
+        evaluation_tasks.evaluate(loaded, parts(["a b."]))
+    with pytest.raises(
+        errors.ConfigError, match=r"config.eval.mask_rates = .*nothing reads it, since config.objective"
+    ):
+        resolution.resolve(causal)
+
+
+def test_what_cannot_be_judged_is_told(run, tmp_path):
+    cfg, _ = run
+    with pytest.raises(errors.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
+        trained_run.load(str(Path(cfg.workdir).parent / "b"), {})
+    with pytest.raises(errors.ConfigError, match=r"^config.mask.rate = 0.4: expected what the run was trained with"):
+        trained_run.load(cfg.workdir, {"mask.rate": 0.4})
+    with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = 6: expected a multiple of 4"):
+        trained_run.load(cfg.workdir, {"eval.batch_size": 6})
+    with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = -4: expected at least 1"):
+        trained_run.load(cfg.workdir, {"eval.batch_size": -4})
+    with directory.acquire_run(cfg), pytest.raises(errors.ConfigError, match="another process"):
+        trained_run.load(cfg.workdir, {})
+    shutil.copy(Path(cfg.workdir, "config.json"), tmp_path)
+    shutil.copytree(Path(cfg.workdir, "tokenizer"), tmp_path / "tokenizer")
+    with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
+        trained_run.load(str(tmp_path), {})
+    saved = directory.read_identity(tmp_path)
+    of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
+    files.write_json_with_digest(tmp_path / "config.json", of_another)
+    with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
+        trained_run.load(str(tmp_path), {})
+    files.write_json_with_digest(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
+    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what the run wrote$"):
+        trained_run.load(str(tmp_path), {})
+
+
+def command(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "mlm", "evaluate", *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+
+
+@pytest.mark.slow
+def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
+    cfg, _ = run
+    texts, paradigm = suite[0], suite[1].paradigms[1]
+    good, bad = paradigm.sentences[::2], paradigm.sentences[1::2]
+    folder = tmp_path / "words"
+    folder.mkdir()
+    (folder / "order.jsonl").write_text(
+        "".join(
+            json.dumps({"sentence_good": g, "sentence_bad": b, "linguistics_term": "order"}) + "\n"
+            for g, b in zip(good, bad, strict=True)
+        )
+    )
+    (tmp_path / "held.txt").write_text("\n".join(texts))
+    done = command(
+        cfg.workdir,
+        cfg.workdir,
+        f"--blimp={folder}",
+        f"--sentences={tmp_path}/held.txt",
+        "--max_sentences=7",
+        "--max_pairs=30",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"written: {cfg.workdir}") == 2
+    kept = directory.read_evaluations(cfg.workdir)
+    (held,) = kept["evaluations"]["pseudo_likelihood"].values()
+    overall = next(one["overall"] for one in kept["summary"]["minimal_pairs"].values() if one["suite"] == "words")
+    assert held["sentences"] == 7 and overall["pairs"] == 30
+    shown = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * overall[f"pll_accuracy{end}"] for end in ("", "_low", "_high")))
+    assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
+    perplexity = f"{held['pll_word_l2r']['token_perplexity']:,.2f} ["
+    assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
+    assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
+    for words, message in (
+        ((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
+        ((cfg.workdir, "--suite=a"), "error: --suite = 'a': expected --blimp=FOLDER with it"),
+        ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
+        ((), "error: mlm evaluate: the following arguments are required: RUN"),
+    ):
+        done = command(*words)
+        assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+
+
+def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
+    from mlm.cli.evaluate import print_evaluations
+
+    one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
+        f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS
+    }
+    values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
+    for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
+        found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
+        print_evaluations(
+            {"evaluations": {"minimal_pairs": found}, "summary": {"minimal_pairs": minimal_pairs.summarize(found)}}
+        )
+        cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+        assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
+        assert cells[1] == [f"{name}-1"]
+
+
+def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
+    from mlm.cli.evaluate import select_runs
+
+    cfg, _ = run
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "table.md").write_text("|")
+    begun = json.dumps(files.add_digest({"config": {"train.steps": 9}, "format": fields.RUN_FORMAT}))
+    for name, config in (("begun", begun), ("torn", begun[:20])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(config)
+    shutil.copytree(cfg.workdir, tmp_path / "half")
+    saved = directory.read_identity(tmp_path / "half")
+    saved["config"]["train.steps"] = 1000
+    files.write_json_with_digest(tmp_path / "half" / "config.json", saved)
+    every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
+    assert select_runs([*every, cfg.workdir]) == [every[1], cfg.workdir]
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"skipped, not runs: {every[0]}, {every[2]}",
+        f"not trained to the end: {every[1]} (step 30 of 1,000)",
+        f"skipped, no checkpoint yet: {every[3]}",
+        f"skipped, damaged config: {every[4]}",
+    ]
+    assert select_runs([cfg.workdir]) == [cfg.workdir] and capsys.readouterr().err == ""
+    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
+        select_runs([every[0], every[3]])
+    assert select_runs(every[:1]) == every[:1]  # which opening it says more about
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
+    cfg, _ = run
+    shutil.copytree(cfg.workdir, tmp_path / "old")
+    saved = directory.read_identity(tmp_path / "old")
+    saved["config"]["model.bidirectional"] = True
+    files.write_json_with_digest(tmp_path / "old" / "config.json", saved)
+    (tmp_path / "logs").mkdir()
+    done = command(tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
+    said = done.stderr.splitlines()
+    assert done.returncode == 2 and said[0] == f"skipped, not runs: {tmp_path}/logs"
+    assert any(line.startswith(f"not evaluated: {tmp_path}/old: ") and "another version" in line for line in said)
+    assert said[-1] == f"error: 1 of 2 runs could not be evaluated: {tmp_path}/old"
+    assert done.stdout.count("written: ") == 1 and f"written: {cfg.workdir}" in done.stdout

@@ -1,0 +1,252 @@
+"""Inputs that a user could get wrong end in one line and create nothing; tests/fuzz tries many more."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small import environment
+
+from mlm.base import config, errors, fields, user_code
+from mlm.cli import sweep as command
+from mlm.launch import rendezvous
+from mlm.launch.sweep import sweep_points
+from mlm.training import resolution
+from mlm.training.run import loop
+from tests.fuzz import cases
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    cases.write_files(folder)
+    return folder
+
+
+def refused(words, call, *arguments):
+    with pytest.raises(errors.ConfigError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("changes", cases.CONTRADICTIONS, ids=str)
+def test_contradictions_and_what_does_not_fit_together(changes):
+    refused([list(changes)[-1].rpartition(".")[2]], lambda: loop.check(resolution.resolve(config.Config(), changes)))
+
+
+def test_every_field_refuses_what_is_not_of_its_kind():
+    """The values that no field of the type can have; which of the others are right, its own checks know."""
+    never = {float: slice(0, 3), int: slice(4, 5), str: slice(3, 5), bool: slice(0), tuple: slice(0, 2)}
+    for name, value in cases.DEFAULT.items():
+        for wrong in (*cases.VALUES[type(value)][never[type(value)]], None):
+            refused(
+                [f"config.{name} = "],
+                lambda changes: resolution.check(resolution.resolve(config.Config(), changes)),
+                {name: wrong},
+            )
+        refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("syntax", ["line 1", "invalid syntax"]),
+        ("raises", ["line 2", "ZeroDivisionError"]),
+        ("exits", ["line 2", "exit(3)"]),
+        ("empty", ["defines get_config"]),
+        ("nul", ["null bytes"]),
+        ("nothing", ["get_config() returns", "NoneType"]),
+        ("wrong", ["get_config() returns", "dict"]),
+        ("types", ["config.seed = 'a'", "int"]),
+        ("none", ["no such file"]),
+    ],
+)
+def test_a_config_file_that_is_none(folder, name, words):
+    from mlm.cli import command
+
+    refused(words, command.load_config_file, str(folder / f"{name}.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("syntax", ["line 1"]),
+        ("raises", ["line 2", "ZeroDivisionError"]),
+        ("exits", ["line 2", "exit(3)"]),
+        ("no_scales", ["defines SCALES", "sweep, table"]),
+        ("scales_no_dict", ["SCALES = 3"]),
+        ("no_table", ["table"]),
+        ("sweep_raises", ["line 3", "ZeroDivisionError"]),
+        ("sweep_exits", ["line 3", "exit(0)"]),
+        ("sweep_nothing", ["sweep() returns", "None"]),
+        ("sweep_list", ["sweep() returns", "[{}]"]),
+        ("sweep_empty", ["sweep() returns", "points by name"]),
+        ("unknown_field", ["point a", "did you mean config.mask.rate"]),
+        ("wrong_type", ["point a", "config.seed = '1'"]),
+        ("deep", ["point a", "config.seed"]),
+        ("dots", ["'..'"]),
+        ("slash", ["'a/b'"]),
+        ("newline", [r"'a\nb'"]),
+        ("nul_name", [r"'a\x00b'"]),
+        ("empty_name", ["name = ''"]),
+        ("long_name", ["200 bytes"]),
+        ("number_name", ["name = 1"]),
+        ("contradiction", ["point a", "nothing reads it"]),
+    ],
+)
+def test_an_experiment_that_is_none(folder, name, words):
+    def listed():
+        experiment = command.load_experiment(str(folder / f"{name}.py"))
+        with user_code.report_errors("experiment", experiment.__file__):
+            sweep = experiment.sweep("quick")
+        sweep_points.resolve_points(config.Config(), sweep, {})
+
+    refused(words, listed)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("{}", ["not a file"]), ("{}/pipe", ["not a file"]), ("experiments/masking_rat.py", ["did you mean"])],
+)
+def test_a_path_that_is_no_experiment_is_not_opened(folder, path, words):
+    refused(words, command.load_experiment, path.format(folder))
+
+
+def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():
+    sweep = {"a": {"model.family": "rnn"}, "b": {"model.positions": "rotary"}}
+    found = sweep_points.resolve_points(config.Config(), sweep, {"model.num_heads": 4})
+    assert found["b"].model.num_heads == 4 and found["a"] == resolution.resolve(config.Config(), sweep["a"])
+    refused(
+        ["config.model.window = 4", "no point reads it"],
+        sweep_points.resolve_points,
+        config.Config(),
+        sweep,
+        {"model.window": 4},
+    )
+
+
+@pytest.mark.parametrize(
+    "workdir",
+    ["", " ", "{}/empty.py", "{}/empty.py/below/it", "{}/" + "n" * 256, "{}/" + "n/" * 2100, "/dev/null", "{}/pipe"],
+)
+def test_a_workdir_that_can_be_no_folder(folder, workdir):
+    refused(
+        ["config.workdir = '"],
+        lambda: loop.check(resolution.resolve(config.Config(), {"workdir": workdir.format(folder)})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("", 2, 0, False), ["--coordinator"]),
+        (("", 1, 1, False), ["--coordinator"]),
+        (("localhost:1", 2, 0, True), ["with --distributed"]),
+        (("localhost:1", 2, 2, False), ["--process = 2", "counted"]),
+        *(
+            ((address, 2, 1, False), ["HOST:PORT"])
+            for address in (
+                "localhost",
+                "localhost:",
+                ":1",
+                "localhost:0",
+                "a:65536",
+                "a:port",
+                "a:-1",
+                "a:1.5",
+                "a:" + "9" * 5000,
+            )
+        ),
+    ],
+)
+def test_processes_that_cannot_be(asked, words):
+    refused(words, rendezvous.check_config, rendezvous.RendezvousConfig(*asked, 1))
+
+
+def test_processes_that_do_not_come_and_those_that_do_not_agree():
+    first = rendezvous.RendezvousConfig("localhost:48765", 3, 0, False, 1)
+    refused(["not there within 1 s: process 1, 2 of 3"], rendezvous.join_processes, first)
+    refused(["expected process 0 to answer there within 1 s"], rendezvous.join_processes, first._replace(process_id=1))
+    for other, said in (
+        (first._replace(process_id=1, num_processes=2), "process 1 has --processes=2, process 0 has 3"),
+        (first._replace(process_id=1), "process 2 of 3"),
+    ):
+        code = f"rendezvous.call_coordinator(rendezvous.{other._replace(timeout_seconds=20)!r}, 1e9)"
+        at_work = subprocess.Popen(
+            [sys.executable, "-c", f"from mlm.launch import rendezvous; {code}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        refused([said], rendezvous.wait_for_peers, first._replace(timeout_seconds=8), time.monotonic() + 8)
+        assert said in at_work.communicate(timeout=30)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "sweep", "evaluate"])
+def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
+    words = {
+        "train": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
+        "sweep": ["list", "experiments/architectures.py"],
+        "evaluate": [f"{folder}/none"],
+    }[name]
+    ends = set()
+    for wait in (0, 0.3, 1.0):
+        started = subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-m", "mlm", name, *words],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for line in started.stderr:
+            if line.endswith(" mlm\n"):  # Python itself has begun, and may begin again with other settings
+                break
+        time.sleep(wait)
+        started.send_signal(signal.SIGINT)
+        said = [line for line in started.stderr if not line.startswith("import time:")]
+        ends.add(started.wait(timeout=60))
+        assert "Traceback" not in "".join(said), said
+        assert len("".join(said).split()) < 40
+    assert 130 in ends and ends <= {130, 0, 2, -signal.SIGINT}  # the last: Python itself was about to end
+
+
+@pytest.mark.slow
+def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
+    listed = f"{sys.executable} -m mlm sweep list {folder}/many.py"
+    (folder / "many.py").write_text(cases.EXPERIMENT.format("{str(i): {'seed': i} for i in range(300)}", "[], []"))
+    piped = subprocess.run(
+        ["bash", "-c", f"{listed} | head -n 1; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert piped.returncode in (141, 0) and "Traceback" not in piped.stderr and "Exception" not in piped.stderr
+    small = {
+        "config.data.language.train_documents": 64,
+        "config.data.language.validation_documents": 32,
+        "config.model.size": "micro",
+        "config.train.steps": 2,
+        "config.workdir": folder / "full",
+        "config.data.cache": folder / "full-cache",
+        "config.train.batch_size": 8,
+        "config.eval.batch_size": 8,
+    }
+    words = " ".join(f"--{name}={value}" for name, value in small.items())
+    run = f"{sys.executable} -m mlm train {words}"
+    full = subprocess.run(
+        ["bash", "-c", f"ulimit -f 4; {run}"], cwd=ROOT, text=True, capture_output=True, check=False, env=environment()
+    )
+    assert full.returncode == 1 and "Traceback" not in full.stderr, full.stderr
+    assert full.stderr.strip().splitlines()[-1].startswith("error: File too large")
+    assert not list((folder / "full-cache").glob(".*.part-*")) and not list(folder.glob("full/result.json"))
+    after = subprocess.run(
+        ["bash", "-c", run], cwd=ROOT, text=True, capture_output=True, check=False, env=environment()
+    )
+    assert after.returncode == 0 and "done:" in after.stdout, after.stderr
