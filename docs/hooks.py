@@ -1,0 +1,105 @@
+"""Pages that mkdocs makes from the code and from experiments/RESULTS.md at each build: they cannot go out of date."""
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from unittest import mock
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+HELP_COLUMNS = "96"  # width of a command's help
+
+
+def on_files(files: Files, config) -> Files:
+    """Adds the generated pages. mkdocs calls it by its name."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    pages = {
+        "reference/configuration.md": render_configuration,
+        "reference/commands.md": render_commands,
+        "reference/python.md": render_python,
+        "results.md": lambda: render_file("experiments/RESULTS.md"),
+        "changes.md": lambda: render_file("CHANGELOG.md"),
+    }
+    for path, render in pages.items():
+        files.append(File.generated(config, path, content=render()))
+    return files
+
+
+def render_configuration() -> str:
+    """A table for each group of config fields, with an anchor for each field."""
+    from mlm.cli import config_help
+
+    groups: dict[str, list[str]] = {}
+    for name, default, meaning in config_help.list_fields():
+        group = ".".join(name.split(".")[:-1])
+        kind = type(default).__name__
+        groups.setdefault(group, []).append(
+            f'| <span id="{name}">`{name}`</span> | {kind} | `{default!r}` | {escape_cell(meaning)} |'
+        )
+    parts = [
+        "# Configuration",
+        "Each field is `NAME=VALUE` on the command line, a keyword of a point in an experiment, and an attribute of "
+        "`mlm.Config` in Python. `mlm config --search=WORD` finds a field by a word. This page is generated from the "
+        "code.",
+    ]
+    for group, rows in groups.items():
+        parts += [f"## {group or 'run'}", "| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_commands() -> str:
+    """The help of each command as its parser prints it."""
+    from mlm.cli import entry
+
+    parts = [
+        "# Commands",
+        "`python -m mlm` is the same as `mlm`. A wrong flag, field or value ends in one line on standard error, with "
+        "exit code 2. This page is generated from the code.",
+        f"```text\n{entry.format_overview()}\n```",
+    ]
+    with mock.patch.dict(os.environ, {"COLUMNS": HELP_COLUMNS, "NO_COLOR": "1"}):
+        for name, (_, purpose) in entry.COMMANDS.items():
+            text = make_parser(name).format_help().rstrip()
+            parts += [f"## mlm {name}", f"{purpose[0].upper()}{purpose[1:]}.", f"```text\n{text}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def make_parser(name: str):
+    """The argument parser of a command."""
+    from mlm.cli import entry
+
+    module = importlib.import_module(f"mlm.cli.{entry.COMMANDS[name][0]}")
+    return module.make_parser(name) if inspect.signature(module.make_parser).parameters else module.make_parser()
+
+
+def render_python() -> str:
+    """The public names of the package, each with the documentation of what it names; imports no JAX."""
+    import mlm
+
+    parts = ["# Python", "These are the public names of `mlm`. `mlm.__version__` is the version."]
+    public = [name for name in mlm.__all__ if not name.startswith("_")]
+    for name in sorted(public, key=lambda name: (name[0].isupper(), name)):  # functions before classes
+        options = {"show_root_heading": "false", "show_root_toc_entry": "false", "heading_level": "3"}
+        text = ""
+        if name == "Config":
+            text = "\n\nThe fields are listed in [Configuration](configuration.md)."
+            options["members"] = "false"
+        lines = [f"## mlm.{name}{text}\n\n::: {mlm._MODULES[name]}.{name}", "    options:"]
+        parts.append("\n".join([*lines, *(f"      {key}: {option}" for key, option in options.items())]))
+    return "\n\n".join(parts) + "\n"
+
+
+def render_file(name: str) -> str:
+    """A Markdown file of the project, without its links to files that are no page."""
+    text = (ROOT / name).read_text()
+    return re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+
+
+def escape_cell(text: str) -> str:
+    """Plain text as a cell of a Markdown table."""
+    return re.sub(r"([\\|*_\[\]<>`])", r"\\\1", text)

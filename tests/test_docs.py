@@ -1,0 +1,182 @@
+"""The site builds without warnings and reads nothing from the network; commands, fields, files and Python in README and
+docs are those of the code.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import drawn_config
+
+from mlm.base import config, errors, fields
+from mlm.cli import command, entry, sweep
+from mlm.launch.sweep import sweep_points
+from mlm.training.run import loop
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
+WITH_FIELDS = ("train", "finetune", "evaluate", "sweep", "floor")  # commands that take config fields
+NOT_RUN = "<!-- not run -->"
+FENCE = re.compile(rf"(?P<skip>{NOT_RUN}\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+def find_commands(page: str) -> list[str]:
+    """The command lines of a page: in fenced and indented blocks, and in text those with an argument."""
+    text = PAGES[page].replace("\\\n", " ")
+    blocks = [match["code"] for match in FENCE.finditer(text) if match["language"] in ("bash", "")]
+    rest = FENCE.sub("", text)
+    blocks += [match[0] for match in INDENTED.finditer(rest)] if page == "README.md" else []
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    lines += [code for code in INLINE.findall(rest) if re.search(r" .*[-/=]", code)]
+    lines = [re.sub(r"^([A-Z_]+=\S+ )*", "", line) for line in lines]
+    return [line for line in lines if line.startswith("mlm ") and "COMMAND" not in line]
+
+
+def find_python(page: str) -> list[tuple[str, bool]]:
+    """The Python blocks of a page, and whether each is run."""
+    text = PAGES[page]
+    blocks = [(match["code"], not match["skip"]) for match in FENCE.finditer(text) if match["language"] == "python"]
+    return blocks + [
+        (re.sub(r"^    ", "", match[0], flags=re.MULTILINE), True)
+        for match in INDENTED.finditer(FENCE.sub("", text))
+        if page == "README.md" and "import mlm" in match[0]
+    ]
+
+
+def load_hooks():
+    sys.path.insert(0, str(DOCS))
+    try:
+        import hooks
+    finally:
+        sys.path.remove(str(DOCS))
+    return hooks
+
+
+def check_command(line: str) -> None:
+    """Parses a command line without running it. Raises ConfigError for what its parser or the config does not know."""
+    words = shlex.split(line, comments=True)[1:]
+    for alternative in words[1].split("|") if words[0] == "sweep" else ["-"]:
+        if alternative != "-":
+            errors.require_one_of("verb", alternative, list(sweep.VERBS))
+            words[1] = alternative
+    errors.require_one_of("command", words[0], list(entry.COMMANDS))
+    flags, others = (command.ConfigFlags("", {}), words[1:])
+    if words[0] in WITH_FIELDS:
+        flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    if flags.path:
+        flags.load_base()
+    args = load_hooks().make_parser(words[0]).parse_words(others)
+    if words[0] == "sweep" and (ROOT / args.experiment).exists():
+        scales = sweep.load_experiment(str(ROOT / args.experiment)).SCALES
+        for scale in args.scale.split("|"):
+            errors.require_one_of("--scale", scale, list(scales))
+    elif words[0] == "sweep":
+        errors.require_one_of("experiment", Path(args.experiment).name, ["window_width.py"])  # the reader's own
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_parse(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for line in find_commands(page):
+        try:
+            check_command(line)
+        except errors.ConfigError as error:
+            pytest.fail(f"{page}: {line}\n{error}")
+
+
+def test_wrong_commands_do_not():
+    for line in (
+        "mlm trian workdir=a",
+        "mlm train mask.raet=0.4",
+        "mlm train --longer=3",
+        "mlm fill",
+        "mlm sweep rnu experiments/architectures.py",
+        "mlm sweep run experiments/architectures.py --scale=huge",
+    ):
+        with pytest.raises(errors.ConfigError):
+            check_command(line)
+
+
+def test_the_guides_have_commands_for_these_tests():
+    assert len(find_commands("README.md")) > 10
+    assert all(find_commands(page) for page in PAGES if "/guides/" in page and "index" not in page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_fields_and_files_in_the_text_exist(page):
+    groups = {name.partition(".")[0] for name in fields.DEFAULT if "." in name}
+    for code in INLINE.findall(FENCE.sub("", PAGES[page])):
+        for word in code.split():
+            name = word.partition("=")[0]
+            is_field = re.fullmatch(r"[a-z_]+(\.[a-z_0-9]+)+", name) and name.partition(".")[0] in groups
+            if is_field and not name.endswith((".safetensors", ".py", ".json", ".jsonl")):
+                fields.check_name(name)
+            if re.fullmatch(r"(mlm|experiments|tests|launch|configs)/[\w./]+", word):
+                assert (ROOT / word).exists(), f"{page}: {word}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a trained run, runs/a."""
+    folder = tmp_path_factory.mktemp("docs")
+    changes = {"train__steps": 3, "train__batch_size": 8, "eval__batch_size": 8, "eval__max_examples": 8}
+    loop.train(drawn_config(folder / "cache", workdir=str(folder / "runs" / "a"), **changes))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if find_python(page)])
+def test_python_runs(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    names = {"__name__": page}
+    for code, is_run in find_python(page):
+        compiled = compile(code, page, "exec")
+        if is_run:
+            exec(compiled, names)
+    if "SCALES" in names:  # an experiment
+        for scale in names["SCALES"]:
+            assert sweep_points.resolve_points(config.Config(), names["sweep"](scale), {})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_reads_nothing_from_the_network(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text())
+        assert not [tag for tag in tags if re.search(r"""(src|href)=["']?(https?:)?//""", tag)], page
+
+
+@pytest.mark.slow
+def test_generated_pages_are_those_of_the_code(site):
+    configuration = (site / "reference" / "configuration.html").read_text()
+    assert not [name for name in fields.DEFAULT if f'id="{name}"' not in configuration]
+    commands = (site / "reference" / "commands.html").read_text()
+    assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
+    results = (ROOT / "experiments" / "RESULTS.md").read_text()
+    titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
+    assert titles and all(title in (site / "results.html").read_text() for title in titles)
