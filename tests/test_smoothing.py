@@ -34,7 +34,9 @@ def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
     weight_BxK = jnp.asarray(rng.normal(size=(2, 5)), jnp.float32)
 
     class Model:
-        lm_head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        lm_head = (
+            staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        )
         logits = staticmethod(lambda params, h: h * params["gain"] @ params["table"].T + params["bias"])
 
     def ours(params, h_BxKxD):
