@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory):
     from mlm.data.tokenizers import kinds
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    kinds.train(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(40))]).save(folder)
+    kinds.train_tokenizer(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(40))]).save(folder)
     return str(folder)
 
 

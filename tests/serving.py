@@ -29,7 +29,7 @@ NUMBERED = dict(enumerate(LINES, 1))
 
 def models(folder) -> dict:
     """One that fills in, one that reads from the left, and two Hugging Face folders, one with a head of labels."""
-    tokenizer = kinds.train(config.Tokenizer("words", 0), LINES)
+    tokenizer = kinds.train_tokenizer(config.Tokenizer("words", 0), LINES)
     theirs = folders_of(folder)
     made = {"hub": mlm.load(theirs["bert"]), "tells": mlm.load(with_head(theirs, folder / "heads", "bert-classify"))}
     for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():

@@ -54,7 +54,7 @@ def config_of(folder, cache, length=LENGTH, **said):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel_text")
     cfg = config_of(written(folder / "pairs", train=TRAIN, val=DEV, test=TEST), folder / "cache", test="test")
-    return cfg, pack.load(cfg)
+    return cfg, pack.load_dataset(cfg)
 
 
 def segments(rows, row, prefix=""):
@@ -98,8 +98,8 @@ def test_batches_have_one_shape_of_so_many_tokens_and_bring_the_source(made):
     batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
     assert batch.text.ids_BxL.shape == (4, LENGTH) and batch.source.ids_BxL.shape == (4, SOURCE)
     assert batch.labels == {} and not batch.source.types_BxL.any()
-    assert packed.about.source_len == SOURCE and pack.build_dataset_info(made[0], 9).source_len == SOURCE
-    shapes = types.abstract_batch(4, packed.about)
+    assert packed.dataset_info.source_len == SOURCE and pack.build_dataset_info(made[0], 9).source_len == SOURCE
+    shapes = types.abstract_batch(4, packed.dataset_info)
     assert [x.shape for x in shapes.source] == [x.shape for x in batch.source]
 
 
@@ -123,7 +123,7 @@ def test_a_pair_goes_into_the_first_row_with_room_for_both_sides(monkeypatch):
 
     assert filled((6, 3), (5, 3), (4, 3), (5, 7)) == [[(6, 3), (4, 3)], [(5, 3), (5, 7)]]
     assert filled((2, 8), (2, 3), (2, 2)) == [[(2, 8), (2, 2)], [(2, 3)]]
-    monkeypatch.setattr(parallel_text, "MAX_OPEN", 2)
+    monkeypatch.setattr(parallel_text, "MAX_OPEN_EXAMPLES", 2)
     assert filled((6, 6), (9, 9), (7, 7), (3, 3)) == [[(9, 9)], [(6, 6), (3, 3)], [(7, 7)]]
 
 
@@ -132,7 +132,7 @@ def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end
     assert [(pair["source"], pair["target"]) for pair in pack.read_examples(cfg, packed, "test")] == TEST
     assert pack.read_examples(cfg, packed, "train") == []
     short = config_of(cfg.data.parallel_path, tmp_path / "cache", length=8)
-    rows = pack.load(dataclasses.replace(short, tokenizer=cfg.tokenizer))
+    rows = pack.load_dataset(dataclasses.replace(short, tokenizer=cfg.tokenizer))
     long = [pair for pair in TRAIN if len(pair[1].split()) > 6]
     assert rows.manifest["train"]["cut"] == len(long) > 0
     assert f"train: {len(long)} of {len(TRAIN)} pairs do not fit config.pack.seq_len = 8" in caplog.text
@@ -148,7 +148,9 @@ def test_a_table_of_two_columns_gives_the_same_pairs(made, tmp_path):
     _, packed = made
     for name, found in (("train.tsv", TRAIN), ("val.tsv", DEV)):
         (tmp_path / name).write_text("".join("\t".join(pair) + "\n" for pair in found))
-    rows = pack.load(config_of(tmp_path, tmp_path / "cache", source="", target="", train="train.tsv", dev="val.tsv"))
+    rows = pack.load_dataset(
+        config_of(tmp_path, tmp_path / "cache", source="", target="", train="train.tsv", dev="val.tsv")
+    )
     for name, column in rows.train.items():
         assert np.array_equal(column, packed.train[name])
 
@@ -156,13 +158,13 @@ def test_a_table_of_two_columns_gives_the_same_pairs(made, tmp_path):
 def test_rows_are_made_once_and_again_for_other_pairs(made, tmp_path, monkeypatch):
     _, packed = made
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
-    again = pack.load(config_of(folder, tmp_path / "cache"))
+    again = pack.load_dataset(config_of(folder, tmp_path / "cache"))
     with monkeypatch.context() as patch:
         patch.setattr(parallel_text, "_write_split", None)  # a second making would fail
-        same = pack.load(config_of(folder, tmp_path / "cache"))
+        same = pack.load_dataset(config_of(folder, tmp_path / "cache"))
     assert all(np.array_equal(column, packed.train[name]) for name, column in same.train.items())
     written(folder, train=[*TRAIN[1:], TRAIN[0]])
-    other = pack.load(config_of(folder, tmp_path / "cache"))
+    other = pack.load_dataset(config_of(folder, tmp_path / "cache"))
     assert other.manifest["inputs"]["corpus"] != again.manifest["inputs"]["corpus"]
 
 
@@ -181,7 +183,7 @@ def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
     path = folder / f"train.{side}"
     path.write_bytes(b"".join([*path.read_bytes().splitlines(keepends=True)[:-1], line or b""]))
     with pytest.raises(errors.ConfigError, match=said) as error:
-        pack.load(config_of(folder, tmp_path / "cache"))
+        pack.load_dataset(config_of(folder, tmp_path / "cache"))
     assert "\n" not in str(error.value)
 
 
@@ -203,7 +205,7 @@ def test_what_is_named_wrongly_is_told(tmp_path, said, message):
     with pytest.raises(errors.ConfigError) as error:
         cfg = config_of(folder, tmp_path / "cache", **said)
         text.check(cfg.data)
-        pack.load(cfg)
+        pack.load_dataset(cfg)
     assert message in str(error.value) and "\n" not in str(error.value)
     if "dev" in said and said["dev"] == "vall":
         assert "did you mean 'val.en'?" in str(error.value)
@@ -219,7 +221,7 @@ def test_beams_are_whole_numbers():
 
 def test_a_held_out_pair_of_the_train_split_stays_and_is_told(tmp_path, caplog):
     folder = written(tmp_path / "pairs", train=TRAIN, val=[*DEV, TRAIN[3]])
-    rows = pack.load(config_of(folder, tmp_path / "cache"))
+    rows = pack.load_dataset(config_of(folder, tmp_path / "cache"))
     assert rows.manifest["validation"]["pairs"] == len(DEV) + 1 and rows.manifest["train"]["pairs"] == len(TRAIN)
     assert "validation: pairs that also stand in the train split: 1" in caplog.text
 

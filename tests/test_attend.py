@@ -23,7 +23,7 @@ TEXT = "w3 w1 w4 w1 w5 w9 w2"
 
 @pytest.fixture(scope="module")
 def words():
-    return kinds.train(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(45))])
+    return kinds.train_tokenizer(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(45))])
 
 
 @pytest.fixture(scope="module")

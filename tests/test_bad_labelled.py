@@ -281,7 +281,7 @@ BAD = {
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    kinds.train(config.Tokenizer("words", 0), ["w1 w2 w3"]).save(folder)
+    kinds.train_tokenizer(config.Tokenizer("words", 0), ["w1 w2 w3"]).save(folder)
     return str(folder)
 
 
@@ -299,7 +299,7 @@ def load(folder, tokenizer, form, objective="", **said):
     changes |= {f"data.labelled.{name}": value for name, value in said.items()}
     cfg = pack.resolve(fields.override(config.Config(), changes))
     pack.check(cfg)
-    return pack.load(cfg)
+    return pack.load_dataset(cfg)
 
 
 def write(folder, name, text):

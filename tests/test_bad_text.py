@@ -23,7 +23,7 @@ def read(path, boundary="file"):
 
 
 def test_a_bomb_of_nuls_is_cut_and_holds_little_memory(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(files, "FREE_BYTES", 2**22)
+    monkeypatch.setattr(files, "MIN_UNPACK_LIMIT", 2**22)
     with gzip.open(tmp_path / "a.gz", "wb", compresslevel=1) as file:
         file.write(b"a word. ")
         for _ in range(32):
@@ -35,13 +35,13 @@ def test_a_bomb_of_nuls_is_cut_and_holds_little_memory(tmp_path, caplog, monkeyp
     assert sum(map(len, read(tmp_path / "b.gz"))) <= max(2**22, 100 * (tmp_path / "b.gz").stat().st_size) + 2**20
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10 * files.MAX_DOCUMENT
+    assert peak < 10 * files.MAX_DOCUMENT_LENGTH
     assert caplog.text.count("1 compressed files that unpack to more than 100 times their size, cut") == 2
     assert "with NUL characters, which were left out" in caplog.text
 
 
 def test_sentences_are_cut_at_spaces_lose_nothing_and_are_counted(monkeypatch):
-    monkeypatch.setattr(corpus, "MAX_SENTENCE", 30)
+    monkeypatch.setattr(corpus, "MAX_SENTENCE_LENGTH", 30)
     text = "a word " * 50 + "\n" + "x" * 100 + ". short. " + "y" * 29
     long = corpus.make_long_sentence_counter()
     found = list(corpus.split_sentences(text, long))
@@ -70,13 +70,13 @@ def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
                 },
             )
         )
-        made.append(pack.load(cfg).manifest)
+        made.append(pack.load_dataset(cfg).manifest)
     assert made[0]["sha256"] == made[1]["sha256"] and made[0]["train"]["unknown"] > 0.01
 
 
 @pytest.mark.parametrize("boundary", [r"(.*?,){11}P", r"((a|aa)+)+!"])
 def test_an_expression_that_takes_for_ever_is_refused_with_the_line(tmp_path, boundary, monkeypatch):
-    monkeypatch.setattr(files, "REGEX_TIMEOUT", 0.05)
+    monkeypatch.setattr(files, "REGEX_TIMEOUT_SECONDS", 0.05)
     (tmp_path / "a.txt").write_text("a" * 60 + "\n" + "1,2,3,4,5,6,7,8,9,10,11,12,13,14" * 5 + "\n")
     with pytest.raises(
         errors.ConfigError, match=r"config\.data\.document_boundary = .* s a line; it takes more for '(a|1)"
@@ -133,7 +133,7 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
     for size, told in ((8, True), (13, False)):
         caplog.clear()
         warnings_.log_once.cache_clear()
-        manifest = pack.load(
+        manifest = pack.load_dataset(
             resolution.resolve(
                 fields.override(
                     config.Config(),
@@ -149,13 +149,13 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
             )
         ).manifest
         share = manifest["validation"]["tokens"] / sum(manifest[split]["tokens"] for split in corpus.SPLITS)
-        assert f"{share:.1%}, of documents by chance" in caplog.text
+        assert f"{share:.1%}, a random sample of documents" in caplog.text
         warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert any("of the words and pieces are unknown" in message for message in warned) == told
 
 
 def test_the_parts_of_a_long_line_start_no_document(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LINE_PIECE", 8)
+    monkeypatch.setattr(files, "LINE_PIECE_BYTES", 8)
     (tmp_path / "a.txt").write_text("a" * 40 + "\naaaaaaa\nb\n")
     assert read(tmp_path / "a.txt", "a+") == ["a" * 40, "aaaaaaa\nb"]
     assert read(tmp_path / "a.txt", "line") == ["a" * 40, "aaaaaaa", "b"]

@@ -118,5 +118,5 @@ def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked
 def test_a_budget_counts_what_training_masks(base):
     """The count that equal predictions rest on: tokens that may be masked, special ones left out."""
     cfg = small_config(**base)
-    ids_NxL = pack.load(cfg).train["ids"]
+    ids_NxL = pack.load_dataset(cfg).train["ids"]
     assert budget.count_tokens(cfg) == (ids_NxL >= NUM_SPECIAL).sum() / len(ids_NxL)

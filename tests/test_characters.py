@@ -37,13 +37,13 @@ def folder(tmp_path):
 
 
 def test_a_text_comes_back_character_by_character():
-    words = kinds.train(config.Tokenizer("characters", 0), [text(0, 500)])
+    words = kinds.train_tokenizer(config.Tokenizer("characters", 0), [text(0, 500)])
     assert sorted(words.pieces[NUM_SPECIAL:]) == sorted(LETTERS)
     for one in (text(1, 400), "\n\n a\t", "", " "):
         ids = words.encode(one)
         assert len(ids) == len(one) and words.decode(ids) == one and UNK not in ids
     assert words.encode("aX") == [words.encode("a")[0], UNK]
-    assert words.hide("a[MASK] b")[1:3] == [MASK, *words.encode(" ")] and words.hide("") == []
+    assert words.encode_masked("a[MASK] b")[1:3] == [MASK, *words.encode(" ")] and words.encode_masked("") == []
     assert [words.pieces[i] for i in np.flatnonzero(words.starts_word_V)[4:]] == [
         c for c in words.pieces[NUM_SPECIAL:] if c in " \n\t\u2028"
     ]
@@ -58,7 +58,7 @@ def test_the_rows_of_a_stream_hold_the_text_and_nothing_else(folder, length):
         file.write(parts[1])
     (folder / "2.txt").write_text(parts[2])
     cfg, whole = configured(folder, pack__seq_len=length), "".join(parts)
-    packed, cut = pack.load(cfg), int(0.9 * len(whole))
+    packed, cut = pack.load_dataset(cfg), int(0.9 * len(whole))
     for rows, asked in ((packed.train, whole[:cut]), (packed.validation, whole[cut:])):
         there_NxL = rows["segments"] > 0
         assert packed.tokenizer.decode(rows["ids"][there_NxL]) == asked
@@ -83,7 +83,7 @@ def test_rows_do_not_depend_on_how_the_text_is_divided():
 def test_a_held_out_file_is_a_stream_of_its_own(folder):
     (folder / "a.txt").write_text("a b\n" * 40)
     (folder.parent / "held.txt").write_text(" b a \n\n")
-    packed = pack.load(
+    packed = pack.load_dataset(
         configured(folder, data__validation_path=f"{folder.parent}/held.txt", data__validation_fraction=0.05)
     )
     assert packed.tokenizer.decode(packed.train["ids"].ravel()) == "a b\n" * 40
@@ -92,7 +92,7 @@ def test_a_held_out_file_is_a_stream_of_its_own(folder):
 
 def test_the_vocabulary_is_of_the_training_part(folder):
     (folder / "a.txt").write_text("ab" * 95 + "z" * 10)
-    packed = pack.load(configured(folder))
+    packed = pack.load_dataset(configured(folder))
     assert packed.tokenizer.pieces[NUM_SPECIAL:] == ["a", "b"]
     assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
 
@@ -113,7 +113,7 @@ def test_what_no_stream_can_be_is_refused(folder, changes, words):
 def test_a_stream_without_text_in_a_split_is_refused(folder):
     (folder / "a.txt").write_text("")
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*expected files with text for the train"):
-        pack.load(configured(folder))
+        pack.load_dataset(configured(folder))
 
 
 def test_nanogpt_s_recipe_is_its_own():

@@ -49,7 +49,7 @@ def asked(folder, tokenizer, **said):
 def load(*args, **said):
     cfg = resolution.resolve(asked(*args, **said))
     resolution.check(cfg)
-    return pack.load(cfg)
+    return pack.load_dataset(cfg)
 
 
 def write(folder, text, *names):
@@ -59,16 +59,16 @@ def write(folder, text, *names):
 
 def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
     caplog.set_level("INFO")
-    draw, known, cut = random.Random(0), kinds.given("", tokenizer), []
+    draw, known, cut = random.Random(0), kinds.load_tokenizer_folder("", tokenizer), []
     given = [[" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(5)] for _ in range(30)]
     write(tmp_path, HEADER + "".join(f"{','.join(one)},{at % 3}\n" for at, one in enumerate(given)))
     packed = load(tmp_path, tokenizer)
     assert (
-        packed.about.seq_len == 36
-        and packed.about.label_names == ("label_B",)
-        and packed.about.classes == ("0", "1", "2")
+        packed.dataset_info.seq_len == 36
+        and packed.dataset_info.label_names == ("label_B",)
+        and packed.dataset_info.classes == ("0", "1", "2")
     )
-    shapes = types.abstract_batch(4, packed.about)
+    shapes = types.abstract_batch(4, packed.dataset_info)
     assert shapes.text.ids_BxL.shape == (4, 36)
     for at, (context, before, *endings) in enumerate(given):
         assert packed.train["label"][at] == at % 3
@@ -112,7 +112,7 @@ def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_pat
     stretch = one.train["ids"].reshape(2, 3, 12)
     np.testing.assert_array_equal(turned.train["ids"].reshape(2, 3, 12), stretch[:, [2, 0, 1]])
     assert one.train["label"].tolist() == [2, 0] and turned.train["label"].tolist() == [0, 1]
-    assert turned.about.classes == ("C", "A", "B")
+    assert turned.dataset_info.classes == ("C", "A", "B")
     write(tmp_path, "w1,w2,w3,w4,2\nw1,w5,w6,w7,0\n")
     by_number = load(
         tmp_path, tokenizer, text_column="0", choice_columns="1,2,3", label_column="4", text_pair_column=""

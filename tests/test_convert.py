@@ -83,7 +83,7 @@ def test_what_cannot_be_converted_is_said(made, tmp_path):
 def test_a_list_of_entries_says_itself_whether_it_is_cased(tmp_path, word, cased):
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", word, "apple"]
     (tmp_path / "vocab.txt").write_text("\n".join(entries))
-    tokenizer = vocabulary.read(tmp_path)
+    tokenizer = vocabulary.read_tokenizer(tmp_path)
     assert tokenizer.encode(f"{word} apple") == [5, 6] and (tokenizer.encode(word.lower()) == [UNK]) is cased
 
 

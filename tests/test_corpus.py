@@ -159,7 +159,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 
 def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(files, "MAX_DOCUMENT", 101)
+    monkeypatch.setattr(files, "MAX_DOCUMENT_LENGTH", 101)
     (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
     found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file")))
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
@@ -232,7 +232,7 @@ def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_pat
     cfg = drawn(tmp_path, train_documents=30)
     words = grammar.build_grammar(cfg.data.language).words
     for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
-        rows = pack.load(cfg)
+        rows = pack.load_dataset(cfg)
         assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces
         assert len(set(" ".join(texts_).split())) < len(words)  # few documents do not show them all
         for ids, text in zip(getattr(rows, split)["ids"], texts_, strict=True):

@@ -198,7 +198,7 @@ def configs(tmp_path):
         (tmp_path / "task" / f"{name}.tsv").write_text(
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'c')}\n" for text in texts)
         )
-    kinds.train(kinds.config.Tokenizer("words", 9), ["a b c d"] * 9).save(tmp_path)
+    kinds.train_tokenizer(kinds.config.Tokenizer("words", 9), ["a b c d"] * 9).save(tmp_path)
     return [
         small_config(
             data__task="sst2",
@@ -229,7 +229,7 @@ def test_a_step_that_compiles_for_a_new_length_is_not_timed_and_has_its_time(con
     said = []
     monkeypatch.setattr(loop.heartbeat, "send_heartbeat", lambda word, step: said.append((word, step)))
     result = loop.train(configs[0])
-    batches = taken(pack.load(configs[0]).train, 8, cut=True, grouped=True)
+    batches = taken(pack.load_dataset(configs[0]).train, 8, cut=True, grouped=True)
     lengths, tokens = (
         [size(one.text) for one in batches]
         for size in (lambda text: text.ids_BxL.shape[1], lambda text: int((text.segments_BxL > 0).sum()))

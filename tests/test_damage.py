@@ -262,7 +262,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
     if name == "config.json":
         readers += [
             lambda: trained_run.load(cfg.workdir, {}),
-            lambda: loop.extend_run(cfg, pack.load(cfg)),
+            lambda: loop.extend_run(cfg, pack.load_dataset(cfg)),
             lambda: initialization.read_source_fields(cfg.workdir, cfg),
         ]
     else:

@@ -123,7 +123,7 @@ def write(folder, *sentences):
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
-    kinds.train(config.Tokenizer("wordpiece", 17), ["abcab cabca bca"] * 50).save(folder)
+    kinds.train_tokenizer(config.Tokenizer("wordpiece", 17), ["abcab cabca bca"] * 50).save(folder)
     return str(folder)
 
 
@@ -147,14 +147,14 @@ def asked(folder, tokenizer, **changes):
 def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(tmp_path, pieces):
     far = tuple(("abc", "X", 20 if n == 1 else 1, "det") for n in range(1, 21))
     write(tmp_path, SENTENCE, far)
-    known = kinds.given("", pieces)
+    known = kinds.load_tokenizer_folder("", pieces)
     for task, labels, heads in (
         ("ud_dep", ("nsubj", "", "amod", "obj"), (2, 2, 4, 2)),
         ("ud_pos", ("NOUN", "VERB", "NOUN", "X"), (1, 2, 3, 4)),
     ):
         cfg = asked(tmp_path, pieces, **{"data.task": task})
-        packed = pack.load(cfg)
-        classes = packed.about.classes
+        packed = pack.load_dataset(cfg)
+        classes = packed.dataset_info.classes
         assert classes == (("amod", "det", "nsubj", "obj") if task == "ud_dep" else ("NOUN", "VERB", "X"))
         words = [known.encode(word) for word, *_ in SENTENCE]
         starts = np.cumsum([1, *map(len, words)])
@@ -207,8 +207,8 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
     )
     pack.check(pack.resolve(cfg))
     examples = list(tags.generate_examples(cfg.data.language, "dev", 3))
-    kinds.train(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
-    classes, tokenizer = tags.list_labels(cfg.data.language), kinds.given("", str(tmp_path))
+    kinds.train_tokenizer(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
+    classes, tokenizer = tags.list_labels(cfg.data.language), kinds.load_tokenizer_folder("", str(tmp_path))
     for one, (row,) in zip(examples, preprocessors.encode_edges(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]

@@ -180,12 +180,12 @@ def drawn(tmp_path_factory):
         data__language__validation_documents=40,
         eval__anisotropy=True,
     )
-    return cfg, pack.load(cfg)
+    return cfg, pack.load_dataset(cfg)
 
 
 def of_words_alone(cfg, rows):
     """A run whose model's states are rows of a table."""
-    table_VxD = np.random.default_rng(0).normal(size=(rows.about.vocab_size, 8)).astype(np.float32) + 0.5
+    table_VxD = np.random.default_rng(0).normal(size=(rows.dataset_info.vocab_size, 8)).astype(np.float32) + 0.5
     model = types.Model(
         ("both",),
         8,
@@ -195,7 +195,7 @@ def of_words_alone(cfg, rows):
         encode_layers=lambda params, text, source=None, *, key_B=None: jax.numpy.asarray(table_VxD)[text.ids_BxL][None],
     )
     return TrainedRun(
-        cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows.about, rows
+        cfg, 0, rows.tokenizer, here(model), types.TrainState(0, {"model": None}, ()), "", rows.dataset_info, rows
     )
 
 

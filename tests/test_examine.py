@@ -30,7 +30,7 @@ def data(tmp_path_factory):
         model__num_layers=1,
         data__language__validation_documents=40,
     )
-    return cfg, pack.load(cfg)
+    return cfg, pack.load_dataset(cfg)
 
 
 def optimum(cfg, rows) -> types.Model:
@@ -54,9 +54,9 @@ def optimum(cfg, rows) -> types.Model:
 
 def asked(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
-    run = TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    run = TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     room = fields.override(cfg, {"eval.mask_rate": max(RATES)})
-    roomy = program.build_program(room, rows.about)._replace(model=made.model, strategy=made.strategy)
+    roomy = program.build_program(room, rows.dataset_info)._replace(model=made.model, strategy=made.strategy)
     at = {rate: fields.override(cfg, {"eval.mask_rate": rate}) for rate in cfg.eval.mask_rates}
     found = {
         "mask_rates": {
@@ -85,7 +85,7 @@ def test_the_optimum_is_told_so(data):
         ),
         put_batch=lambda batch: batch,
     )
-    made = program.build_program(cfg, rows.about)._replace(model=optimum(cfg, rows), strategy=one)
+    made = program.build_program(cfg, rows.dataset_info)._replace(model=optimum(cfg, rows), strategy=one)
     found = asked(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
     assert [at["rate"] for at in found["mask_rates"].values()] == list(RATES)
     for at in found["mask_rates"].values():
@@ -106,7 +106,9 @@ def test_the_optimum_is_told_so(data):
 
 def untrained(data, mode, devices):
     cfg, rows = data
-    made = program.build_program(fields.override(cfg, {"parallel.mode": mode}), rows.about, jax.devices()[:devices])
+    made = program.build_program(
+        fields.override(cfg, {"parallel.mode": mode}), rows.dataset_info, jax.devices()[:devices]
+    )
     return asked(
         cfg, rows, made, made.strategy.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
     )
@@ -115,7 +117,7 @@ def untrained(data, mode, devices):
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     single = untrained(data, "data_parallel", 1)
     for at in single["mask_rates"].values():
-        assert at["excess_loss"] > 1 and at["loss"] == pytest.approx(np.log(data[1].about.vocab_size), abs=1)
+        assert at["excess_loss"] > 1 and at["loss"] == pytest.approx(np.log(data[1].dataset_info.vocab_size), abs=1)
     assert of_gap(single) == pytest.approx(single["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
     assert single["loss_decomposition"]["parts"]["predictions"] == single["mask_rates"]["0.4"]["predictions"]
     agreement = single["grammar_probes"]["agreement"]

@@ -109,7 +109,7 @@ def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
             for _ in range(draw.randint(1, 30))
         ]
         expected = reference(documents, length, across=mode == "full_sentences")
-        rows = packing.MODES[mode](batches(documents, draw), length)
+        rows = packing.PACKERS[mode](batches(documents, draw), length)
         blocks = [packing.build_columns(filled, length, isolate) for filled in rows]
         found = {
             name: np.concatenate([block[name] for block in blocks]) if blocks else []
@@ -136,9 +136,9 @@ def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
         " ".join(draw.choice(words) + str(draw.randrange(90)) for _ in range(draw.randint(1, 12))) for _ in range(300)
     ]
     odd = ["".join(draw.choice(ODD) for _ in range(draw.randint(1, 12))).strip() for _ in range(300)]
-    tokenizer = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), usual + odd)
-    monkeypatch.setattr(encoding_cache, "KNOWN", 150)  # what is known is forgotten now and then
-    encode = encoding_cache.Memo(tokenizer)
+    tokenizer = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=size), usual + odd)
+    monkeypatch.setattr(encoding_cache, "MAX_CACHED_WORDS", 150)  # what is known is forgotten now and then
+    encode = encoding_cache.CachedEncoder(tokenizer)
     for first in range(0, 300, 50):
         for some in (
             usual[first : first + 50],
@@ -171,7 +171,7 @@ def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
     boundary = files.make_boundary("", name)
     for seed in range(40):
         draw = random.Random(seed)
-        monkeypatch.setattr(files, "LINE_PIECE", draw.choice([200, 1000, 2**20]))
+        monkeypatch.setattr(files, "LINE_PIECE_BYTES", draw.choice([200, 1000, 2**20]))
         bad = [*map(str.encode, ODD), *draw.choice([[], [b"\0", b"\xff", b"\xe6\x97"]])]
         raw = b"".join(draw.choice(bad) for _ in range(draw.randint(1, 900)))
         raw = b"\n".join(line[:199] for line in raw.split(b"\n"))  # longer ones come in pieces
@@ -205,7 +205,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         )
         pack.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
         tracemalloc.start()
-        pack.load(cfg)
+        pack.load_dataset(cfg)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]

@@ -175,7 +175,7 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     )
     begun = initialization.init_from_source(
         cfg,
-        jax.device_get(program.build_program(cfg, packed.about).init_state(program.make_train_hparams(cfg))),
+        jax.device_get(program.build_program(cfg, packed.dataset_info).init_state(program.make_train_hparams(cfg))),
         packed.tokenizer,
     )
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
@@ -186,7 +186,9 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     with pytest.raises(errors.ConfigError, match=r"config.model.mlp_dim is 24 there and 40 here"):
         initialization.init_from_source(
             wider,
-            jax.device_get(program.build_program(wider, packed.about).init_state(program.make_train_hparams(wider))),
+            jax.device_get(
+                program.build_program(wider, packed.dataset_info).init_state(program.make_train_hparams(wider))
+            ),
             packed.tokenizer,
         )
     further = initialization.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})

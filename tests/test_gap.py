@@ -25,7 +25,7 @@ from mlm.training.step import evaluation, floors, program, references
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     cfg = drawn_config(tmp_path_factory.mktemp("cache"), eval__mask_rate=0.3, eval__batch_size=32)
-    return cfg, pack.load(cfg), grammar.build_grammar(cfg.data.language)
+    return cfg, pack.load_dataset(cfg), grammar.build_grammar(cfg.data.language)
 
 
 def table(ids_NxL) -> types.Model:
@@ -42,7 +42,7 @@ def table(ids_NxL) -> types.Model:
 
 
 def evaluated(cfg, rows, logits_NxLxV, beside=None):
-    made = program.build_program(cfg, rows.about, jax.devices()[:1])._replace(
+    made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])._replace(
         model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))
     )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
@@ -52,7 +52,7 @@ def evaluated(cfg, rows, logits_NxLxV, beside=None):
 
 
 def asked(cfg, rows):
-    return references.compute_eval_mask(cfg, program.build_program(cfg, rows.about, jax.devices()[:1]), rows)
+    return references.compute_eval_mask(cfg, program.build_program(cfg, rows.dataset_info, jax.devices()[:1]), rows)
 
 
 def optimum(cfg, rows, language, see=posterior.compute_posterior):
@@ -92,7 +92,9 @@ def test_a_window_reaches_the_window_floor(data):
 def test_the_word_frequencies_stand_far_above_the_floor(data):
     cfg, rows, _ = data
     unigram_V = np.where(
-        np.arange(rows.about.vocab_size) < NUM_SPECIAL, 0, np.frombuffer(rows.about.unigram_counts, np.int64)
+        np.arange(rows.dataset_info.vocab_size) < NUM_SPECIAL,
+        0,
+        np.frombuffer(rows.dataset_info.unigram_counts, np.int64),
     )
     log_V = np.log(unigram_V + np.where(np.arange(len(unigram_V)) < NUM_SPECIAL, 1e-9, 1))
     logits_NxLxV = np.broadcast_to(log_V, (*rows.validation["ids"].shape, len(log_V)))
@@ -124,7 +126,7 @@ def test_words_and_masks_are_those_of_the_rows(data):
 
 def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
     cfg, rows, language = data
-    made = program.build_program(cfg, rows.about, jax.devices()[:1])
+    made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])
     other = references.compute_references(
         drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__mask_seed=5), made, rows
     )
@@ -140,11 +142,11 @@ PARTS = ("kind", "number", "word")
 
 def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     """The answer of the question what the gap is made of, and the same model's gap."""
-    made = program.build_program(cfg, rows.about, jax.devices()[:1])._replace(
+    made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])._replace(
         model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,))
     )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
-    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     return loss_decomposition.evaluate(
         run, EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)), lambda: None
     ), evaluated(cfg, rows, logits_NxLxV)
@@ -158,7 +160,10 @@ def excess(found):
 def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data, what):
     """Against sums over words by hand, of the model's probabilities and of the posterior's."""
     cfg, rows, language = data
-    best_NxLxV, noise = optimum(cfg, rows, language), 3 * np.random.default_rng(0).normal(size=rows.about.vocab_size)
+    best_NxLxV, noise = (
+        optimum(cfg, rows, language),
+        3 * np.random.default_rng(0).normal(size=rows.dataset_info.vocab_size),
+    )
     logits_NxLxV = best_NxLxV if what == "optimum" else np.full_like(best_NxLxV, noise)
     found, whole = taken_apart(cfg, rows, logits_NxLxV)
     assert sum(excess(found)) == pytest.approx(whole["excess_loss"], abs=1e-5)
@@ -215,7 +220,7 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     cfg = fields.override(cfg, {"objective": "causal", "model.context": "causal"})
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
     known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
-    logits_NxLxV = np.full((*words_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
+    logits_NxLxV = np.full((*words_NxL.shape, rows.dataset_info.vocab_size), -1e9, np.float32)
     entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), SEP])
     logits_NxLxV[known.example_K[:, None], known.position_K[:, None] - 1, entry_W] = posterior.compute_log_probs(
         causal_posterior.add_end_state(language.hmm), known
@@ -224,7 +229,7 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     np.testing.assert_allclose(excess(found), 0, atol=1e-4)
     assert whole["excess_loss"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
     assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
-    less = logits_NxLxV - np.where(np.arange(rows.about.vocab_size) == SEP, 2, 0).astype(np.float32)
+    less = logits_NxLxV - np.where(np.arange(rows.dataset_info.vocab_size) == SEP, 2, 0).astype(np.float32)
     found, whole = taken_apart(cfg, rows, less, "left")
     np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
     assert whole["excess_loss"] > 0.01

@@ -70,7 +70,7 @@ def exact(cfg, rows, language, case, hidden_NxL):
     """The exact logits of each thing that is told, at the place whose state tells each token: logits_WxNxLxV."""
     ids_NxL, most, hmm = rows.validation["ids"], cfg.data.language.max_words, language.hmm
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, ids_NxL)
-    logits_WxNxLxV = np.full((len(case.told), *ids_NxL.shape, rows.about.vocab_size), -1e9, np.float32)
+    logits_WxNxLxV = np.full((len(case.told), *ids_NxL.shape, rows.dataset_info.vocab_size), -1e9, np.float32)
     words_W = [rows.tokenizer.pieces.index(word) for word in language.words]
     for logits_NxLxV, what in zip(logits_WxNxLxV, case.told, strict=True):
         if what in ("left", "right"):
@@ -102,7 +102,7 @@ def judged(cfg, rows, made, logits_WxNxLxV):
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
     beside = references.compute_references(cfg, made, rows)
     columns = beside.add_columns(evaluation.collect_columns(cfg, made, state, rows.validation))
-    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.about, rows)
+    run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     case = EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg))
     return (
         evaluation.summarize(columns, (*made.objective.scores, *beside.scores)),
@@ -117,7 +117,7 @@ def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(d
     ways = {"two_stack": ("left", "right"), "bidirectional": ("both",), "mixed": ("row",), "causal": ("left",)}[
         case.sees
     ]
-    made = program.build_program(cfg, rows.about, jax.devices()[:1])
+    made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])
     hidden_NxL = references.compute_eval_mask(cfg, made, rows)
     logits_WxNxLxV = exact(cfg, rows, language, case, hidden_NxL)
     made = made._replace(model=table(rows.validation["ids"], hidden_NxL, ways))

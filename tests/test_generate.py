@@ -29,7 +29,9 @@ def quick_to_compile():
 
 def opened(family="transformer", cell="", objective="causal", source=0, **changes):
     """A model with drawn parameters, its rows of 16 tokens, over the words w0 to w11; source: tokens beside a row."""
-    tokenizer = kinds.KINDS["words"].restore("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode())
+    tokenizer = kinds.KINDS["words"].build_tokenizer(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode()
+    )
     cfg = small_config(family, cell, objective=objective, **changes)
     shapes = jax.eval_shape(MODELS[family].build(cfg.model, tokenizer.vocab_size).init, jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -37,7 +39,7 @@ def opened(family="transformer", cell="", objective="causal", source=0, **change
         lambda path, x: (path[-1].key == "scale") + 0.4 * rng.normal(size=x.shape).astype(np.float32), shapes
     )
     about = pretrained_io.folders.make_dataset_info(cfg, tokenizer)._replace(source_len=source)
-    return pretrained_io.build_language_model(cfg, tokenizer, params, about=about)
+    return pretrained_io.build_language_model(cfg, tokenizer, params, dataset_info=about)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def said(model, ids_L):
 
 
 def test_logits_are_theirs(model):
-    order_V = vocabulary.order(model.tokenizer)
+    order_V = vocabulary.get_original_ids(model.tokenizer)
     its_V = order_V < len(order_V) - NUM_SPECIAL + 1
     for i, line in enumerate(theirs.LINES):
         ids = [SEP, *model.tokenizer.encode(line)]
@@ -79,12 +79,12 @@ def test_entries_and_merges_are_read_without_the_library_s_file(folder, model, t
     (there / "tokenizer.json").unlink()
     (there / "vocab.json").write_text(json.dumps(made["vocab"]))
     (there / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, made["merges"]), ""]))
-    words = vocabulary.read(there)
+    words = vocabulary.read_tokenizer(there)
     assert words.pieces == model.tokenizer.pieces
     assert words.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
     (there / "merges.txt").write_text("no pair")
     with pytest.raises(errors.ConfigError, match="expected pairs of entries"):
-        vocabulary.read(there)
+        vocabulary.read_tokenizer(there)
 
 
 def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
@@ -97,7 +97,7 @@ def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
         | {"h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32), "lm_head.weight": old["transformer.wte.weight"]},
         there / "model.safetensors",
     )
-    read = hub.read_folder(there, vocabulary.order(model.tokenizer)).params
+    read = hub.read_folder(there, vocabulary.get_original_ids(model.tokenizer)).params
     jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
 
 

@@ -41,7 +41,7 @@ def models(made):
 @EVERY
 def test_logits_states_and_attentions_are_theirs(models, name):
     model = models[name]
-    order_V = vocabulary.order(model.tokenizer)
+    order_V = vocabulary.get_original_ids(model.tokenizer)
     lines = [theirs.LINES[i] for i in theirs.ASKED]
     for i, logits_TxV in zip(theirs.ASKED, model.logits(lines), strict=True):
         np.testing.assert_allclose(logits_TxV, kept()[f"{name}:logits:{i}"][:, order_V], rtol=0, atol=1e-5)
@@ -57,7 +57,7 @@ def test_logits_states_and_attentions_are_theirs(models, name):
 @EVERY
 def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
     words = models[name].tokenizer
-    order_V = vocabulary.order(words)
+    order_V = vocabulary.get_original_ids(words)
     assert tuple(words.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS and sorted(order_V) == list(range(words.vocab_size))
     for i, line in enumerate(theirs.LINES):
         (row,) = batching.encode_truncated(words, [line], theirs.PLACES, allow_mask=True)
@@ -68,7 +68,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
         whole = len(wanted) if len(wanted) < theirs.PLACES else -1
         np.testing.assert_array_equal(order_V[row][:whole], wanted[:whole], line)
         assert row.count(MASK) == line.count("[MASK]")
-    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{vocabulary.UNTYPED}{i}' for i in range(5))}")
+    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{vocabulary.PLACEHOLDER}{i}' for i in range(5))}")
     assert not {PAD, CLS, SEP, MASK} & {*plain}
 
 
@@ -76,10 +76,10 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
 def test_a_vocabulary_is_kept_and_read_again(models, name, tmp_path):
     words = models[name].tokenizer
     words.save(tmp_path)
-    again = kinds.given("config.tokenizer.path", str(tmp_path))
+    again = kinds.load_tokenizer_folder("config.tokenizer.path", str(tmp_path))
     assert again.pieces == words.pieces and again.encode_batch(theirs.LINES) == words.encode_batch(theirs.LINES)
     np.testing.assert_array_equal(again.starts_word_V, words.starts_word_V)
-    ids, spans = words.locate("the  red apple")
+    ids, spans = words.encode_with_offsets("the  red apple")
     assert ids == words.encode("the  red apple")
     assert "".join("the  red apple"[first:end] for first, end in spans) == "theredapple"
 
@@ -155,10 +155,10 @@ def test_a_list_of_entries_is_bert_s_tokenizer(made, models, tmp_path):
         folder = changed(made, tmp_path / name, name, drop=["tokenizer.json"])
         number = json.loads((made[name] / "tokenizer.json").read_text())["model"]["vocab"]
         (folder / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
-        read = vocabulary.read(folder)
+        read = vocabulary.read_tokenizer(folder)
         assert read.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
         told = [
-            tokenizers.Tokenizer.from_str(hub_export.files(one, 64, 2)["tokenizer.json"]).encode("the", "apple")
+            tokenizers.Tokenizer.from_str(hub_export.export_files(one, 64, 2)["tokenizer.json"]).encode("the", "apple")
             for one in (read, models[name].tokenizer)
         ]
         assert (told[0].ids, told[0].type_ids) == (told[1].ids, told[1].type_ids)  # [CLS] and [SEP] around
@@ -170,7 +170,9 @@ def test_padding_and_truncation_of_a_tokenizer_are_switched_off(made, models, tm
     tool.enable_padding(length=30)
     tool.enable_truncation(3)
     tool.save(str(folder / "tokenizer.json"))
-    assert vocabulary.read(folder).encode_batch(theirs.LINES) == models["bert"].tokenizer.encode_batch(theirs.LINES)
+    assert vocabulary.read_tokenizer(folder).encode_batch(theirs.LINES) == models["bert"].tokenizer.encode_batch(
+        theirs.LINES
+    )
 
 
 def ours(kind, **changes):
@@ -180,10 +182,10 @@ def ours(kind, **changes):
     if kind in ("unigram", "bpe"):
         rng = np.random.default_rng(0)
         text = [" ".join(rng.choice([*words, "reddish", "apples", "greenish"], 8)) for _ in range(200)]
-        model = kinds.KINDS[kind].train(28 if kind == "unigram" else 275, text)
+        model = kinds.KINDS[kind].train_model(28 if kind == "unigram" else 275, text)
     else:
         model = "\n".join([*SPECIAL_TOKENS, *words, "##s", "Zürich"]).encode()
-    tokenizer = kinds.KINDS[kind].restore(model)
+    tokenizer = kinds.KINDS[kind].build_tokenizer(model)
     rng = np.random.default_rng(0)
     blank = pretrained_io.build_language_model(cfg, tokenizer, {}).model.init
     params = jax.tree_util.tree_map_with_path(
@@ -312,7 +314,7 @@ def test_added_tokens_keep_their_numbers(made, models, tmp_path):
     tool.add_special_tokens(["[ENTITY]"])
     tool.add_tokens(["greenapple"])
     tool.save(str(folder / "tokenizer.json"))
-    words = vocabulary.read(folder)
-    number = {theirs: mine for mine, theirs in enumerate(vocabulary.order(words).tolist())}
+    words = vocabulary.read_tokenizer(folder)
+    number = {theirs: mine for mine, theirs in enumerate(vocabulary.get_original_ids(words).tolist())}
     assert words.encode("greenapple") == [number[last + 1]] and words.pieces[number[last]] == "[ENTITY]"
-    assert number[last] not in words.encode("the [ENTITY]") and words.hide("[MASK] greenapple")[0] == MASK
+    assert number[last] not in words.encode("the [ENTITY]") and words.encode_masked("[MASK] greenapple")[0] == MASK

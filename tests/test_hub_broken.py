@@ -172,4 +172,4 @@ def test_a_folder_without_any_of_it_is_asked_for_as_a_run(tmp_path):
 def test_a_broken_vocabulary_of_a_run_ends_in_one_line(tmp_path, content):
     (tmp_path / "hub.json").write_bytes(content)
     with pytest.raises(errors.ConfigError, match=r"^config.tokenizer.path = .*: cannot read hub.json \("):
-        kinds.given("config.tokenizer.path", str(tmp_path))
+        kinds.load_tokenizer_folder("config.tokenizer.path", str(tmp_path))

@@ -49,8 +49,11 @@ def asked(model) -> list:
 
 
 def rows(model, examples) -> list:
-    made = PREPROCESSORS[model.config.objective].rows(
-        [prediction.make_example(model, one) for one in examples], model.tokenizer, model.config, model.about.classes
+    made = PREPROCESSORS[model.config.objective].encode(
+        [prediction.make_example(model, one) for one in examples],
+        model.tokenizer,
+        model.config,
+        model.dataset_info.classes,
     )
     return [row for (row,) in made]
 
@@ -77,7 +80,7 @@ def told_by(model, params, batch):
 @EVERY
 def test_rows_of_texts_pairs_and_words_are_theirs(models, case):
     model = models[case]
-    order_V = vocabulary.order(model.tokenizer)
+    order_V = vocabulary.get_original_ids(model.tokenizer)
     for i, row in enumerate(rows(model, asked(model))):
         np.testing.assert_array_equal(order_V[row.ids], told()[f"{case}:ids:{i}"])
 
@@ -103,9 +106,9 @@ def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
             share_xC = share_xC[places]
         else:
             found, share_xC = [found], share_xC[None]
-        assert [one.label for one in found] == [model.about.classes[best] for best in share_xC.argmax(-1)]
+        assert [one.label for one in found] == [model.dataset_info.classes[best] for best in share_xC.argmax(-1)]
         np.testing.assert_allclose([one.probability for one in found], share_xC.max(-1), atol=1e-5)
-    assert model.about.classes == (() if model.config.objective == "regression" else ("bad", "fair", "good"))
+    assert model.dataset_info.classes == (() if model.config.objective == "regression" else ("bad", "fair", "good"))
 
 
 @EVERY
@@ -168,7 +171,9 @@ def test_a_broken_head_ends_in_one_line(plain, case, tmp_path):
 def ours(objective, vocabulary_of=None, **changes):
     """A small fine-tuned model of ours, over a vocabulary of its own or of a folder of theirs."""
     words = "\n".join([*SPECIAL_TOKENS, "the", "apple", "is", "red", "green", ".", "##s"]).encode()
-    tokenizer = vocabulary.read(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].restore(words)
+    tokenizer = (
+        vocabulary.read_tokenizer(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].build_tokenizer(words)
+    )
     scores = {"regression": "pearson"}.get(objective, "accuracy")
     cfg = small_config(
         objective=objective,
@@ -209,13 +214,16 @@ def test_ours_is_theirs(plain, case, tmp_path):
     kind = CALLED.get(case, "bert")
     assert model.save_pretrained(str(folder)) == {"written": str(folder), "model_type": kind, "note": ""}
     again = mlm.load(folder)
-    assert again.about.classes == model.about.classes and again.config.objective == objective
+    assert again.dataset_info.classes == model.dataset_info.classes and again.config.objective == objective
     jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
     for name in again.params["model"].keys() - {"transform", "transform_norm", "bias"}:
         jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
     tag = objective == "tagging"
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
-    tool, order_V = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), vocabulary.order(model.tokenizer)
+    tool, order_V = (
+        tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
+        vocabulary.get_original_ids(model.tokenizer),
+    )
     for one, row in zip(given, rows(model, given), strict=True):
         said = tool.encode(one, is_pretokenized=True) if tag else tool.encode(*one)
         np.testing.assert_array_equal(said.ids, order_V[row.ids])

@@ -187,7 +187,7 @@ def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
 
 
 def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, tokenizer):
-    words = kinds.given("path", tokenizer)
+    words = kinds.load_tokenizer_folder("path", tokenizer)
     model = MODELS["feedforward"].build(cfg.model, words.vocab_size)
     params = {"model": jax.jit(model.init)(jax.random.key(0)), "objective": {}}
     told = make_dataset_info(cfg)._replace(vocab_size=words.vocab_size)

@@ -56,9 +56,9 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     cfg = asked(
         tmp_path, tokenizer, format="tsv", text_column="a", text_pair_column="b", label_column="label", test="test"
     )
-    packed = pack.load(cfg)
-    assert packed.about.label_names == ("label_B",) and packed.about.classes == ("no", "yes")
-    known = kinds.given("", tokenizer)
+    packed = pack.load_dataset(cfg)
+    assert packed.dataset_info.label_names == ("label_B",) and packed.dataset_info.classes == ("no", "yes")
+    known = kinds.load_tokenizer_folder("", tokenizer)
     truncated = 0
     for at, (a, b, label) in enumerate(pairs):
         a, b = known.encode(a), known.encode(b)
@@ -77,15 +77,15 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     assert said["train"]["rows"] == 60 and said["train"]["tokens"] == sum(map(len, tokens(packed.train)))
     counted_V = np.bincount(packed.train["ids"].ravel(), minlength=known.vocab_size)
     counted_V[PAD] = 0
-    assert np.array_equal(np.frombuffer(packed.about.unigram_counts, np.int64), counted_V)
+    assert np.array_equal(np.frombuffer(packed.dataset_info.unigram_counts, np.int64), counted_V)
     for split, part in (("train", pairs), ("validation", pairs[:5]), ("test", pairs[5:9])):
         kept = labelled.read_examples(packed, split)
         assert [(*one["texts"], one["label"]) for one in kept] == part
         assert [(one["id"], one["row"], one["rows"]) for one in kept] == [(str(i), i, 1) for i in range(len(part))]
-    assert len(packed.validation["ids"]) == 5 and len(packed.others["test"]["ids"]) == 4
+    assert len(packed.validation["ids"]) == 5 and len(packed.other_splits["test"]["ids"]) == 4
     plain = {"unigram_counts": b"", "class_counts": b""}
-    assert pack.build_dataset_info(cfg, known.vocab_size)._replace(**plain) == packed.about._replace(**plain)
-    assert np.frombuffer(packed.about.class_counts, np.int64).tolist() == [
+    assert pack.build_dataset_info(cfg, known.vocab_size)._replace(**plain) == packed.dataset_info._replace(**plain)
+    assert np.frombuffer(packed.dataset_info.class_counts, np.int64).tolist() == [
         said["counts"][name] for name in ("no", "yes")
     ]
 
@@ -102,13 +102,13 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
         id_column="name",
         objective__="regression",
     )
-    packed = pack.load(cfg)
-    assert packed.about.label_names == ("value_B",) and packed.about.classes == ()
+    packed = pack.load_dataset(cfg)
+    assert packed.dataset_info.label_names == ("value_B",) and packed.dataset_info.classes == ()
     batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
     assert batch.labels["value_B"].dtype == np.float32
     numbers = [int(packed.tokenizer.pieces[i][1:]) / 4 for i in batch.text.ids_BxL[:, 2]]
     assert batch.labels["value_B"].tolist() == numbers
-    shapes = types.abstract_batch(4, packed.about)
+    shapes = types.abstract_batch(4, packed.dataset_info)
     assert shapes.labels["value_B"].dtype == jnp.float32 and shapes.labels["value_B"].shape == (4,)
     assert [one["id"] for one in labelled.read_examples(packed, "train")] == [f"e{i}" for i in range(10)]
 
@@ -117,13 +117,13 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
 def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path, kind, size):
     folder = tmp_path / "pieces"
     folder.mkdir()
-    kinds.train(config.Tokenizer(kind, size), ["abcab cabca bca"] * 50).save(folder)
+    kinds.train_tokenizer(config.Tokenizer(kind, size), ["abcab cabca bca"] * 50).save(folder)
     sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cbacbac", "Y"), ("a", "X")] * 5]
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
         write(tmp_path, name, "-DOCSTART- O", *lines)
     cfg = asked(tmp_path, str(folder), format="conll", text_column="0", label_column="1")
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     known, cut = packed.tokenizer, 0
     for row, sentence in enumerate(sentences):
         ids, tags = [CLS], [-1]
@@ -137,7 +137,7 @@ def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(
         assert tokens(packed.train)[row] == [*ids, SEP]
         assert packed.train["tag"][row].tolist() == tags + [-1] * (16 - len(tags))
     assert cut and packed.manifest["train"]["lost"] == cut and packed.manifest["train"]["truncated"] == 1
-    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.about.label_names == ("tag_BxL",)
+    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.dataset_info.label_names == ("tag_BxL",)
     assert [one["words"] for one in labelled.read_examples(packed, "train")] == [[w for w, _ in s] for s in sentences]
     batch = next(loader.iterate_eval_batches(packed.train, batch_size=4))
     assert (batch.labels["tag_BxL"][2:] == -1).all() and batch.labels["tag_BxL"].dtype == np.int32
@@ -148,9 +148,9 @@ def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
     for name in ("train", "dev"):
         write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
     cfg = asked(tmp_path, tokenizer, format="conll", text_column="0", label_column="1", scheme="iob1")
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     assert [" ".join(one["label"]) for one in labelled.read_examples(packed, "train")] == list(tags.values())
-    assert packed.about.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
+    assert packed.dataset_info.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
 
 
 def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
@@ -168,7 +168,7 @@ def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
     ]
     for name in ("train", "dev"):
         write(tmp_path, name, *lines)
-    packed = pack.load(asked(tmp_path, tokenizer, format="conllu", text_column="form", label_column="upos"))
+    packed = pack.load_dataset(asked(tmp_path, tokenizer, format="conllu", text_column="form", label_column="upos"))
     kept = labelled.read_examples(packed, "validation")
     assert [(one["id"], " ".join(one["words"]), "".join(one["label"])) for one in kept] == [
         ("first", "w1 w2 w3", "ABA"),
@@ -214,9 +214,9 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         passages.append((passage, [(text(draw), [(answer, start)]), (" ".join(WORDS * 2), []), (text(draw), [])]))
     squad(tmp_path, passages)
     cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"stride": 20})
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     rows, kept = packed.train, labelled.read_examples(packed, "train")
-    assert packed.about.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
+    assert packed.dataset_info.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
     assert packed.manifest["train"]["truncated"] == len(passages)  # the long questions
     assert sum(one["rows"] for one in kept) == len(rows["ids"]) and len(kept) == 3 * len(passages)
     for number, one in enumerate(kept):
@@ -255,9 +255,9 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
 def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     pieces = tmp_path / "pieces"
     pieces.mkdir()
-    kinds.train(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
+    kinds.train_tokenizer(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
-    packed = pack.load(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, stride=20))
+    packed = pack.load_dataset(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, stride=20))
     for row, one in enumerate(labelled.read_examples(packed, "train")):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
         said = packed.tokenizer.decode(packed.train["ids"][row, start : end + 1]).replace(" ", "").replace("##", "")
@@ -268,9 +268,10 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
     for name in ("train", "dev"):
         write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
     caplog.set_level("INFO")
-    pack.load(asked(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
-    assert "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were cut, 6 tokens" in (
-        caplog.text
+    pack.load_dataset(asked(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
+    assert (
+        "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were truncated; 6 tokens"
+        in (caplog.text)
     )
     assert "6.25% of the words and pieces are unknown" in caplog.text
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
@@ -292,8 +293,10 @@ def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
         )
     )
     pack.check(cfg)
-    packed = pack.load(cfg)
-    assert packed.tokenizer.model == kinds.given("", tokenizer).model and UNK in packed.validation["ids"]
+    packed = pack.load_dataset(cfg)
+    assert (
+        packed.tokenizer.model == kinds.load_tokenizer_folder("", tokenizer).model and UNK in packed.validation["ids"]
+    )
     assert cfg.tokenizer.kind == "" and cfg.tokenizer.vocab_size == 0
 
 
@@ -301,24 +304,24 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
     for name in ("train", "dev"):
         write(tmp_path, name, "w1,a", "w2,b", '"w3, ""w4""\nw5",a')
     cfg = asked(tmp_path, tokenizer, format="csv", text_column="0", label_column="1")
-    first = pack.load(cfg)
+    first = pack.load_dataset(cfg)
     assert labelled.read_examples(first, "train")[2]["texts"] == ['w3, "w4"\nw5']
     with monkeypatch.context() as patch:
         patch.setattr(labelled, "_write_split", None)  # a second making would fail
         (tmp_path / "moved").mkdir()
         for name in ("train", "dev", "cache"):
             (tmp_path / name).rename(tmp_path / "moved" / name)
-        again = pack.load(
+        again = pack.load_dataset(
             asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", scores="matthews")
         )
         assert again.manifest == first.manifest and np.array_equal(again.train["ids"], first.train["ids"])
     write(tmp_path / "moved", "dev", "w1,b", "w2,b")
-    other = pack.load(asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1"))
+    other = pack.load_dataset(asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1"))
     assert other.manifest["inputs"]["corpus"] != first.manifest["inputs"]["corpus"]
-    ordered = pack.load(
+    ordered = pack.load_dataset(
         asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", labels="b, a")
     )
-    assert ordered.about.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
+    assert ordered.dataset_info.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)

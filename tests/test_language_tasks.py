@@ -13,7 +13,7 @@ from mlm.data.language import language_task, pairs, subjects, tags, topics
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents, sample_latents
 from mlm.data.language.tasks import FORMAT, TASKS
-from mlm.data.text.corpus import FIRST_HELD_OUT
+from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
 
 LANGUAGE = Language()
 LENGTH = 6
@@ -60,7 +60,7 @@ def test_splits_share_no_document(monkeypatch):
         )
     for key in itertools.product(TASKS, language_task.SPLIT_SIZES):
         assert len({one.id for one in TASKS[key[0]].generate_examples(LANGUAGE, key[1], 300)}) == 300
-    assert len(drawn) == len(TASKS) * 3 and min(map(min, drawn.values())) > 2 * FIRST_HELD_OUT
+    assert len(drawn) == len(TASKS) * 3 and min(map(min, drawn.values())) > 2 * FIRST_VALIDATION_NUMBER
     for one, other in itertools.combinations(drawn.values(), 2):
         assert not one & other
 

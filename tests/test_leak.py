@@ -49,8 +49,8 @@ def cache(tmp_path_factory):
 def trained(cache, family="transformer", cell="", change=lambda model: model, prepare=lambda batch: batch, **changes):
     """The evaluation of a member, changed, after its steps on batches, prepared."""
     cfg = drawn_config(cache, family, cell, **EASY | QUICK | changes)
-    rows = pack.load(cfg)
-    model, objective = program.build_model_and_objective(cfg, rows.about)
+    rows = pack.load_dataset(cfg)
+    model, objective = program.build_model_and_objective(cfg, rows.dataset_info)
     model, knobs = change(model), program.make_train_hparams(cfg)
     run = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
     made = program.Program(model, objective, None, None, run)

@@ -119,7 +119,7 @@ def test_half_of_the_second_sentences_are_the_true_next_ones():
     truly = [row.label for row in rows]
     assert len(truly) > 1000 and abs(np.mean(truly) - 0.5) < 4 * 0.5 / len(truly) ** 0.5
     for row in rows:  # each label says what stands there
-        first, second = row.ids[1] // 10, row.ids[row.second] // 10
+        first, second = row.ids[1] // 10, row.ids[row.second_start] // 10
         assert (first == second) == row.label
 
 

@@ -62,7 +62,7 @@ def run(tmp_path_factory):
         pack__seq_len=64,
         data__language__recall_prob=0.6,
     )
-    packed, language = pack.load(cfg), grammar.build_grammar(cfg.data.language)
+    packed, language = pack.load_dataset(cfg), grammar.build_grammar(cfg.data.language)
     name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in context_range.find_names(language)])
 
     def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
@@ -70,7 +70,7 @@ def run(tmp_path_factory):
         last_BxL = jax.lax.cummax(place_BxL, axis=1)
         return (jax.numpy.take_along_axis(text.ids_BxL, last_BxL, axis=1)[..., None],)
 
-    made = program.build_program(cfg, packed.about, jax.devices()[:1])
+    made = program.build_program(cfg, packed.dataset_info, jax.devices()[:1])
     model = types.Model(("left",), 1, dict, hidden, lambda params, h: jax.nn.one_hot(h[..., 0], len(name_V)))
     return trained_run.TrainedRun(
         cfg,
@@ -79,7 +79,7 @@ def run(tmp_path_factory):
         made._replace(model=model),
         types.TrainState(0, {"model": {}}, {}),
         "",
-        packed.about,
+        packed.dataset_info,
         packed,
     )
 

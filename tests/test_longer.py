@@ -84,7 +84,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, sche
     old, workdir = directory.read_result(cfg.workdir), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
     directory.write_evaluations(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
-    further = loop.extend_run(cfg, pack.load(cfg))
+    further = loop.extend_run(cfg, pack.load_dataset(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
     loop.train(further)
     assert directory.read_provenance(workdir)[-1]["step"] == start
@@ -93,16 +93,16 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, sche
         assert (workdir / name).is_file() and content in (None, (workdir / name).read_bytes())
     assert directory.files.read_json_with_digest(workdir / "result-8.json") == old
     assert max(record["step"] for record in directory.read_history(workdir, directory.read_result(workdir))) == LONG
-    assert loop.extend_run(cfg, pack.load(cfg)) == further  # the same command once more
+    assert loop.extend_run(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
 def test_it_can_be_made_longer_before_its_end_and_twice(made):
     cfg = made.cfg("twice", "wsd")
     stopped_at(cfg, 4)
     longer_cfg = fields.override(cfg, {"train.steps": LONG})
-    further = loop.extend_run(longer_cfg, pack.load(cfg))
+    further = loop.extend_run(longer_cfg, pack.load_dataset(cfg))
     stopped_at(further, 6)  # a checkpoint of each is there
-    last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load(cfg))
+    last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
     assert [start["step"] for start in directory.read_provenance(cfg.workdir)] == [0, 4, 6]
@@ -113,7 +113,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(made):
 def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
     cfg = made(f"killed-{where}", "wsd", train__steps=LONG)
     directory.write_evaluations(cfg.workdir, {"fingerprint": "", "step": SHORT, "evaluations": {}})
-    packed, old = pack.load(cfg), directory.read_result(cfg.workdir)
+    packed, old = pack.load_dataset(cfg), directory.read_result(cfg.workdir)
 
     def killed(*_, **__):
         raise KeyboardInterrupt
@@ -161,8 +161,8 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes,
     cfg = made(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
-        loop.extend_run(cfg, pack.load(cfg))
-    assert snapshot(cfg.workdir) == before and not loop.can_extend(cfg, pack.load(cfg))
+        loop.extend_run(cfg, pack.load_dataset(cfg))
+    assert snapshot(cfg.workdir) == before and not loop.can_extend(cfg, pack.load_dataset(cfg))
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_without_a_checkpoint_on_its_way_it_is_refused(made):
             shutil.rmtree(step)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=r"of its checkpoints, 8, 6, none is intact and shared with"):
-        loop.extend_run(cfg, pack.load(cfg))
+        loop.extend_run(cfg, pack.load_dataset(cfg))
     assert snapshot(cfg.workdir) == before
 
 
 def test_no_run_is_made_where_there_is_none(made, tmp_path):
     cfg = fields.override(made.cfg("none", "constant"), {"workdir": str(tmp_path / "none")})
     with pytest.raises(errors.ConfigError, match="expected the directory of a run"):
-        loop.extend_run(cfg, pack.load(cfg))
+        loop.extend_run(cfg, pack.load_dataset(cfg))
     assert not (tmp_path / "none").exists()
 
 

@@ -40,7 +40,7 @@ def models(texts, tmp_path_factory):
     made = {"roberta": mlm.load(folders_of(tmp_path_factory.mktemp("hub"))["roberta"])}
     for kind, member in MEMBERS.items():
         if member:
-            tokenizer = kinds.train(config.Tokenizer(kind, member[2]), texts)
+            tokenizer = kinds.train_tokenizer(config.Tokenizer(kind, member[2]), texts)
             made[kind] = drawn(small_config(*member[:2]), tokenizer)
     return {kind: dataclasses.replace(model, batch_size=8, length=16) for kind, model in made.items()}
 
@@ -83,7 +83,7 @@ def test_a_word_has_all_its_pieces_or_is_none(models):
 
 
 def test_a_word_ends_where_the_vocabulary_begins_another():
-    tokenizer = kinds.train(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
+    tokenizer = kinds.train_tokenizer(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
     found = neighbors.find_words(tokenizer, "ab\u4e2d\u6587", 100)
     assert [(one.start, one.end) for one in found] == [(0, 2), (2, 3), (3, 4)]
 

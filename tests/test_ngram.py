@@ -99,7 +99,7 @@ def test_every_probability_is_that_of_the_paper_s_equations(order):
     used = {
         round(float(less), 6)
         for n, grams in enumerate(ngram.count_ngrams(train, V, 5), 1)
-        for less in ngram.estimate_discounts(grams.count_G if n == 5 else grams.before_G)
+        for less in ngram.estimate_discounts(grams.count_G if n == 5 else grams.num_predecessors_G)
     }
     assert len(used) > 6  # not all of them those of too small a text
 
@@ -175,8 +175,8 @@ def cfg(tmp_path_factory):
 
 
 def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg):
-    packed = pack.load(cfg)
-    made = program.build_program(cfg, packed.about)
+    packed = pack.load_dataset(cfg)
+    made = program.build_program(cfg, packed.dataset_info)
     found = references.compute_references(cfg, made, packed)
     asked_N = references.compute_eval_mask(cfg, made, packed).sum(1)
     loss = made.objective.scores[0]
@@ -188,7 +188,7 @@ def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg)
         ("ngram3_perplexity", "perplexity", "Kneser-Ney, order 3"),
     ]
     floor, two, three = (columns[f"{name}_nats"].sum() for name in ("floor", "ngram2", "ngram3"))
-    assert floor < min(two, three) < max(two, three) < asked_N.sum() * np.log(packed.about.vocab_size)
+    assert floor < min(two, three) < max(two, three) < asked_N.sum() * np.log(packed.dataset_info.vocab_size)
     with pytest.raises(ValueError, match="other tokens"):
         found.add_columns({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N - 1})
 
@@ -211,8 +211,8 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
         pack__seq_len=32,
         data__cache=str(tmp_path / "cache"),
     )
-    packed = pack.load(cfg)
-    made = program.build_program(cfg, packed.about)
+    packed = pack.load_dataset(cfg)
+    made = program.build_program(cfg, packed.dataset_info)
     found, (nats, weight) = references.compute_references(cfg, made, packed), made.objective.scores[0].columns
     asked_N = references.compute_eval_mask(cfg, made, packed).sum(1)
     columns = found.add_columns({nats: 2.0 * asked_N, weight: asked_N, "unigram_nats": 3.0 * asked_N})

@@ -252,7 +252,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     expected = loop.train(whole)
 
     def at(step, end):
-        now = shutdown.ShutdownRequest.now
+        now = shutdown.ShutdownRequest.is_requested
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
     def kill():

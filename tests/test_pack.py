@@ -15,7 +15,7 @@ from mlm.data.rows import bucket_cache, columns, pack, packing, segment_pairs
 from mlm.data.text import corpus
 
 LENGTH = 16
-MODES = [mode for mode in packing.MODES if mode != "stream"]  # in which [CLS] and [SEP] stand around
+MODES = [mode for mode in packing.PACKERS if mode != "stream"]  # in which [CLS] and [SEP] stand around
 
 
 def texts(count=60, longest=9):
@@ -70,7 +70,7 @@ def real(row):
 
 @pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
 def test_no_token_of_the_corpus_is_lost(knobs, mode):
-    rows = pack.load(with_pack(knobs, mode=mode))
+    rows = pack.load_dataset(with_pack(knobs, mode=mode))
     whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
     assert real(rows.train["ids"].ravel()) == whole and len(whole) > 2000
     assert rows.tokenizer.decode(real(rows.train["ids"].ravel())).split() == [
@@ -81,7 +81,7 @@ def test_no_token_of_the_corpus_is_lost(knobs, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolate", [True, False])
 def test_padding_segments_and_positions_agree(knobs, mode, isolate):
-    rows = pack.load(with_pack(knobs, mode=mode, isolate_documents=isolate))
+    rows = pack.load_dataset(with_pack(knobs, mode=mode, isolate_documents=isolate))
     assert rows.train["ids"].dtype == np.uint16
     for ids, segments, positions in zip(*(rows.train[name] for name in ("ids", "segments", "positions")), strict=True):
         used = int((ids != PAD).sum())
@@ -98,7 +98,7 @@ def test_padding_segments_and_positions_agree(knobs, mode, isolate):
 
 
 def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
-    rows = pack.load(knobs)
+    rows = pack.load_dataset(knobs)
     owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
     for ids, segments in zip(rows.train["ids"], rows.train["segments"], strict=True):
         owners = [{owner[i] for i in real(ids[segments == s])} for s in range(1, segments.max() + 1)]
@@ -107,14 +107,14 @@ def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
 
 
 def test_doc_sentences_keeps_documents_apart(knobs):
-    rows = pack.load(with_pack(knobs, mode="doc_sentences"))
+    rows = pack.load_dataset(with_pack(knobs, mode="doc_sentences"))
     owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
     assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.train["ids"])
-    assert len(rows.train["ids"]) > len(pack.load(knobs).train["ids"])
+    assert len(rows.train["ids"]) > len(pack.load_dataset(knobs).train["ids"])
 
 
 def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
-    rows = pack.load(knobs)
+    rows = pack.load_dataset(knobs)
     row_of = {i: n for n, ids in enumerate(rows.train["ids"]) for i in real(ids)}
     for document in documents_of(knobs, rows.tokenizer):
         for sentence in document:
@@ -123,7 +123,7 @@ def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
 
 
 def test_rows_are_filled_while_sentences_fit(knobs):
-    rows = pack.load(knobs)
+    rows = pack.load_dataset(knobs)
     first = {s[0]: len(s) for d in documents_of(knobs, rows.tokenizer) for s in d}
     used_N = (rows.train["ids"] != PAD).sum(1)
     for used, following in zip(used_N[:-1], rows.train["ids"][1:], strict=True):
@@ -142,8 +142,8 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     for row in rows:
         assert len(row.ids) <= LENGTH
         assert row.ids[0] == CLS
-        assert [i for i, x in enumerate(row.ids) if x == SEP] == [row.second - 1, len(row.ids) - 1]
-        a, b = row.ids[1 : row.second - 1], row.ids[row.second : -1]
+        assert [i for i, x in enumerate(row.ids) if x == SEP] == [row.second_start - 1, len(row.ids) - 1]
+        a, b = row.ids[1 : row.second_start - 1], row.ids[row.second_start : -1]
         assert a and b and np.all(np.diff(a) == 1) and np.all(np.diff(b) == 1)
         assert len({document[i] for i in a}) == len({document[i] for i in b}) == 1
         assert (document[a[0]] == document[b[0]]) == row.label
@@ -155,7 +155,7 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
 def test_pairs_leave_out_little_of_the_text():
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
     rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
-    seen = {i for row in rows for i in (row.ids if row.label else row.ids[: row.second])}
+    seen = {i for row in rows for i in (row.ids if row.label else row.ids[: row.second_start])}
     assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
 
 
@@ -163,7 +163,7 @@ def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
     monkeypatch.setattr(segment_pairs, "WINDOW_TOKENS", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
     rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
-    away = [abs(row.ids[1] // 1000 - row.ids[row.second] // 1000) for row in rows if not row.label]
+    away = [abs(row.ids[1] // 1000 - row.ids[row.second_start] // 1000) for row in rows if not row.label]
     assert min(away) > 0 and max(away) < 40
 
 
@@ -173,26 +173,26 @@ def test_a_lone_document_still_gives_pairs():
 
 
 def test_sentence_kinds_mark_the_second_segment(knobs):
-    rows = pack.load(with_pack(knobs, mode="segment_pair"))
+    rows = pack.load_dataset(with_pack(knobs, mode="segment_pair"))
     for ids, types in zip(rows.train["ids"], rows.train["types"], strict=True):
         first, last = np.flatnonzero(ids == SEP)
         assert not types[: first + 1].any() and types[first + 1 : last + 1].all() and not types[last + 1 :].any()
-    assert set(rows.train["next"].tolist()) == {0, 1} and rows.about.label_names == ("next_B",)
-    plain = pack.load(knobs)
-    assert plain.train.keys() == {"ids", "segments", "positions"} and plain.about.label_names == ()
+    assert set(rows.train["next"].tolist()) == {0, 1} and rows.dataset_info.label_names == ("next_B",)
+    plain = pack.load_dataset(knobs)
+    assert plain.train.keys() == {"ids", "segments", "positions"} and plain.dataset_info.label_names == ()
 
 
 def test_unigram_counts_are_those_of_the_training_rows(knobs):
-    packed = pack.load(knobs)
+    packed = pack.load_dataset(knobs)
     train, validation = packed.train, packed.validation
-    counts_V = np.bincount(train["ids"].ravel(), minlength=packed.about.vocab_size)
+    counts_V = np.bincount(train["ids"].ravel(), minlength=packed.dataset_info.vocab_size)
     counts_V[PAD] = 0
-    assert np.array_equal(np.frombuffer(packed.about.unigram_counts, np.int64), counts_V)
+    assert np.array_equal(np.frombuffer(packed.dataset_info.unigram_counts, np.int64), counts_V)
     assert len(validation["ids"]) and not set(map(bytes, train["ids"])) & set(map(bytes, validation["ids"]))
 
 
 def test_the_manifest_tells_counts_and_padding(knobs):
-    rows = pack.load(knobs)
+    rows = pack.load_dataset(knobs)
     told = rows.manifest["train"]
     assert told["rows"] == len(rows.train["ids"]) and told["tokens"] == (rows.train["ids"] != PAD).sum()
     assert told["padding"] == pytest.approx((rows.train["ids"] == PAD).mean())
@@ -203,7 +203,7 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         file.writelines(f"w{i}{' ' if i % 50 else chr(10)}" for i in range(count))
     (tmp_path / "b.txt").write_text("w1 w2")
-    rows = pack.load(
+    rows = pack.load_dataset(
         config.Config(
             data=config.Data(
                 corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt", cache=str(tmp_path)
@@ -224,19 +224,19 @@ def test_sentences_lose_white_space_only():
 
 
 def test_rows_are_made_once_and_for_each_choice(knobs, monkeypatch):
-    first = pack.load(knobs)
+    first = pack.load_dataset(knobs)
     monkeypatch.setattr(columns, "SplitWriter", None)  # a second making would fail
-    assert np.array_equal(pack.load(knobs).train["ids"], first.train["ids"])
+    assert np.array_equal(pack.load_dataset(knobs).train["ids"], first.train["ids"])
     with pytest.raises(TypeError):
-        pack.load(with_pack(knobs, length=LENGTH + 1))
+        pack.load_dataset(with_pack(knobs, length=LENGTH + 1))
 
 
 def test_changed_text_is_packed_anew(knobs, tmp_path):
     (tmp_path / "more.txt").write_text("d0w0 d0w1 d0w0")
-    before = pack.load(knobs)
+    before = pack.load_dataset(knobs)
     data = dataclasses.replace(knobs.data, path=f"{knobs.data.path},{tmp_path}/more.txt")
     words = dataclasses.replace(knobs.tokenizer, vocab_size=100)
-    after = [pack.load(dataclasses.replace(knobs, data=d, tokenizer=words)) for d in (knobs.data, data)]
+    after = [pack.load_dataset(dataclasses.replace(knobs, data=d, tokenizer=words)) for d in (knobs.data, data)]
     assert len({r.manifest["inputs"]["corpus"] for r in (before, *after)}) == 2
     assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
 
@@ -247,7 +247,7 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
 )
 @pytest.mark.parametrize("change", ["flip", "cut", "remove"])
 def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, change):
-    before = pack.load(knobs)
+    before = pack.load_dataset(knobs)
     copy = before.train["ids"].copy()
     path = next(pathlib.Path(knobs.data.cache).glob(f"{noun}-*")) / name
     whole = path.read_bytes()
@@ -255,18 +255,18 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
     path.unlink()  # the rows already mapped stay as they were
     if change != "remove":
         path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1 :] if change == "flip" else b""))
-    after = pack.load(knobs)
-    assert np.array_equal(after.train["ids"], copy) and after.about == before.about
+    after = pack.load_dataset(knobs)
+    assert np.array_equal(after.train["ids"], copy) and after.dataset_info == before.dataset_info
     assert path.read_bytes() == whole
     assert "making it again" in caplog.text
 
 
 def test_a_changed_count_is_noticed(knobs, caplog):
-    count = len(pack.load(knobs).train["ids"])
+    count = len(pack.load_dataset(knobs).train["ids"])
     path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / bucket_cache.MANIFEST
     path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
     assert (
-        len(pack.load(knobs).train["ids"]) == count
+        len(pack.load_dataset(knobs).train["ids"]) == count
         and "manifest.json is damaged: its digest does not match" in caplog.text
     )
 
@@ -277,6 +277,6 @@ def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(np, "bincount", fail)  # called after the first block of rows
-        pack.load(knobs)
+        pack.load_dataset(knobs)
     assert [name for name in os.listdir(knobs.data.cache) if "rows" in name and not name.endswith(".lock")] == []
-    assert len(pack.load(knobs).train["ids"])
+    assert len(pack.load_dataset(knobs).train["ids"])

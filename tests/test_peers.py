@@ -96,7 +96,7 @@ def test_other_documents(tmp_path):
 
 def test_other_code(tmp_path):
     shutil.copytree(ROOT, tmp_path / "copy", ignore=shutil.ignore_patterns(".*", "runs", "tests"))
-    with (tmp_path / "copy" / "mlm" / "train" / "step" / "update.py").open("a") as file:
+    with (tmp_path / "copy" / "mlm" / "training" / "step" / "update.py").open("a") as file:
         file.write("# one line more\n")
     ends = Pair(tmp_path, root=tmp_path / "copy").ends()
     assert ends[0] == ends[1] and ends[0][0] == 2

@@ -21,7 +21,7 @@ from mlm.training.step import parallel
 
 LETTERS = "abcdefghijklmnopqrst"
 # "cab" is c ##a ##b. Of VOCAB entries.
-PIECES = kinds.KINDS["wordpiece"].restore(
+PIECES = kinds.KINDS["wordpiece"].build_tokenizer(
     "\n".join([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS + "uvwxy")]).encode()
 )
 ONE = PLAIN | {"model__num_layers": 1}
@@ -29,7 +29,7 @@ SENTENCES = ["cab d ef", "a b c d e f", "tsrq po", "b"]
 
 
 def whole_words(words):
-    return kinds.KINDS["words"].restore("\n".join([*SPECIAL_TOKENS, *words]).encode())
+    return kinds.KINDS["words"].build_tokenizer("\n".join([*SPECIAL_TOKENS, *words]).encode())
 
 
 @functools.lru_cache
@@ -146,7 +146,9 @@ def spans(words, sentence):
 
 
 def test_words_end_where_wordpiece_and_whole_words_say():
-    words = kinds.KINDS["wordpiece"].restore("\n".join([*SPECIAL_TOKENS, "cat", "##al", "##og", "sit", "."]).encode())
+    words = kinds.KINDS["wordpiece"].build_tokenizer(
+        "\n".join([*SPECIAL_TOKENS, "cat", "##al", "##og", "sit", "."]).encode()
+    )
     assert sorted(spans(words, "sit catalog.")) == sorted(["sit", "catalog", "##alog", "##og", "."])
     assert sorted(spans(whole_words(["sit", "catalog", "."]), "sit catalog .")) == sorted(["sit", "catalog", "."])
 
@@ -157,7 +159,7 @@ def test_words_end_where_the_meta_symbol_says(kind, size):
     texts = [
         " ".join("".join(draw.choices("abcdefgh", k=draw.randint(1, 6))) for _ in range(6)) + "." for _ in range(100)
     ]
-    words = kinds.train(config.Tokenizer(kind, size), texts)
+    words = kinds.train_tokenizer(config.Tokenizer(kind, size), texts)
     for text in texts[:10]:
         expected, pieces = [], [words.pieces[i].strip(unigram.SPACE) for i in words.encode(text)]
         for word in text.split():  # from each of its tokens to its end, the full stop behind it too

@@ -74,8 +74,8 @@ def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
 def test_what_is_asked_of_held_out_rows_is_one_program(cfg):
     """Its operations one by one would each be compiled at every start: seconds of it."""
     few = fields.override(cfg, {"eval.max_examples": 7})  # as many as no other run here has
-    packed = pack.load(few)
-    made = program.build_program(few, packed.about)
+    packed = pack.load_dataset(few)
+    made = program.build_program(few, packed.dataset_info)
     with compilations() as compiled:
         asked_NxL = references.compute_eval_mask(few, made, packed)
     assert len(asked_NxL) == 7 and len(compiled) == 1

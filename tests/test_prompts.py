@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     )
     model, params, _ = build(cfg)
     made = plain.SimpleNamespace(model=model, strategy=parallel.build_single_device(lambda *arguments: None))
-    tokenizer = words.restore("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
+    tokenizer = words.build_tokenizer("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
     return TrainedRun(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 
@@ -120,7 +120,7 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
 
 
 def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
-    pieces = kinds.train(
+    pieces = kinds.train_tokenizer(
         small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
         iter(["good great abc", "good gr at"] * 9),
     )

@@ -115,7 +115,7 @@ def pairs(**more):
 
 
 def test_a_share_of_documents_gives_shorter_pairs():
-    whole, some, every = pairs(), pairs(short_share=0.3), pairs(short_share=1.0)
+    whole, some, every = pairs(), pairs(short_seq_prob=0.3), pairs(short_seq_prob=1.0)
 
     def short(rows):  # of documents, those whose first row is well below what a row holds
         first = {row.ids[1] // 1000: len(row.ids) for row in reversed(rows)}
@@ -123,11 +123,11 @@ def test_a_share_of_documents_gives_shorter_pairs():
 
     assert short(whole) < 0.05 and short(every) > 0.7 and short(some) / short(every) == pytest.approx(0.3, abs=0.1)
     for row in every:
-        assert len(row.ids) <= LENGTH and 2 < row.second < len(row.ids) - 1  # neither segment is empty
+        assert len(row.ids) <= LENGTH and 2 < row.second_start < len(row.ids) - 1  # neither segment is empty
     assert 0.4 < np.mean([row.label for row in every]) < 0.6
     lengths = np.array([len(row.ids) for row in every])
     assert lengths.min() < 20 and lengths.max() > LENGTH - 10
-    seen = {i for row in every for i in (row.ids if row.label else row.ids[: row.second])}
+    seen = {i for row in every for i in (row.ids if row.label else row.ids[: row.second_start])}
     assert len(seen - {CLS, SEP}) > 0.8 * 300 * 40 * 5
 
 
@@ -142,8 +142,8 @@ def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
         tokenizer__vocab_size=60,
         pack__seq_len=32,
     )
-    plain = pack.load(cfg)
-    short = pack.load(fields.override(cfg, {"pack.short_seq_prob": 1.0}))
+    plain = pack.load_dataset(cfg)
+    short = pack.load_dataset(fields.override(cfg, {"pack.short_seq_prob": 1.0}))
     assert "short_share" not in plain.manifest["inputs"] and short.manifest["inputs"]["short_share"] == 1.0
     tokens = [np.mean((rows.train["ids"] != 0).sum(1)) for rows in (plain, short)]
     assert tokens[1] < 0.9 * tokens[0]

@@ -174,7 +174,7 @@ def test_each_tree_s_layers_are_gathered_along_their_own_axes():
 def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_has_all():
     """A loop that ends on each device with its own rows."""
     words = [f"w{number}" for number in range(VOCAB - NUM_SPECIAL)]
-    tokenizer = kinds.train(small_config(tokenizer__kind="words").tokenizer, [" ".join(words)])
+    tokenizer = kinds.train_tokenizer(small_config(tokenizer__kind="words").tokenizer, [" ".join(words)])
     texts = [" ".join(np.random.default_rng(number).choice(words, 1 + number % 3)) for number in range(8)]
 
     def translations(mode, devices):
@@ -259,7 +259,7 @@ def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_c
 
 def further(cfg, count):
     """The step at which a run is taken up in this process, and its next losses."""
-    with loop.open_run(cfg, pack.load(cfg)) as (run, state):
+    with loop.open_run(cfg, pack.load_dataset(cfg)) as (run, state):
         steps = loop.SingleRun(run, state)
         return run.start_step, [float(steps.make_step({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
 

@@ -34,9 +34,7 @@ def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
     weight_BxK = jnp.asarray(rng.normal(size=(2, 5)), jnp.float32)
 
     class Model:
-        lm_head = (
-            staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
-        )
+        head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
         logits = staticmethod(lambda params, h: h * params["gain"] @ params["table"].T + params["bias"])
 
     def ours(params, h_BxKxD):
@@ -53,7 +51,7 @@ def test_training_is_smoothed_and_evaluation_is_not():
     class Model:
         """The logits of a token are a row of a table."""
 
-        directions, lm_head = ("left",), None
+        directions, head = ("left",), None
         encode = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
         logits = staticmethod(lambda params, h: h)
 

@@ -265,7 +265,7 @@ def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monke
     monkeypatch.setattr(loop, "train_runs", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
     monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.is_held(cfg) or cfg.workdir})
     monkeypatch.setattr(
-        pack, "load", lambda cfg: pack.PackedDataset(*[{"inputs": {}}] * len(pack.PackedDataset._fields))
+        pack, "load_dataset", lambda cfg: pack.PackedDataset(*[{"inputs": {}}] * len(pack.PackedDataset._fields))
     )
     monkeypatch.setattr(directory, "recover_finished", lambda *which: None)
     assert vmapped_runs.train([a, b]) == {a.workdir: {"steps": STEPS}, b.workdir: {"alone": b.workdir}}

@@ -83,7 +83,7 @@ def further(place, texts, **more):
 
 def blank(cfg, packed):
     """The first state of a run, all of it one but for its shapes."""
-    made = program.build_program(cfg, packed.about)
+    made = program.build_program(cfg, packed.dataset_info)
     return jax.tree.map(
         lambda x: np.ones(x.shape, x.dtype), jax.eval_shape(made.init_state, program.make_train_hparams(cfg))
     )
@@ -95,7 +95,7 @@ def test_it_takes_the_model_the_words_and_the_parameters(made, texts, name):
     resolution.check(cfg)
     assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.config.model) | {"size": ""}
     assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(made[name])
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
     begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
@@ -116,7 +116,7 @@ def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_
     (other / "tokenizer.json").write_text(json.dumps(said))
     prints.add(fields.fingerprint(further(other, texts)))
     assert len(prints) == 4
-    packed = pack.load(first)
+    packed = pack.load_dataset(first)
     shutil.copy(again / "model.safetensors", tmp_path / "moved")
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub_sha256 = '\w+': expected what is in .*moved, \w+$"):
         initialization.init_from_source(
@@ -198,16 +198,16 @@ def test_what_differs_is_refused_in_one_line(made, texts, case):
 
 def test_another_vocabulary_is_refused(made, texts):
     cfg = further(made["bert"], texts)
-    words = pack.load(further(made["bert_uncased"], texts)).tokenizer
+    words = pack.load_dataset(further(made["bert_uncased"], texts)).tokenizer
     with pytest.raises(
         errors.ConfigError, match=r"^config.init.hub = .*: expected the vocabulary of the training data"
     ):
-        initialization.init_from_source(cfg, blank(cfg, pack.load(cfg)), words)
+        initialization.init_from_source(cfg, blank(cfg, pack.load_dataset(cfg)), words)
 
 
 def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(made, texts):
     cfg = resolution.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
-    assert pack.load(cfg).tokenizer.vocab_size == mlm.load(made["bert"]).tokenizer.vocab_size
+    assert pack.load_dataset(cfg).tokenizer.vocab_size == mlm.load(made["bert"]).tokenizer.vocab_size
 
 
 def test_sweeps_have_starts_as_points(made, texts):
@@ -287,7 +287,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     assert fields.fingerprint(
         initialization.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(
         np.testing.assert_array_equal, begun.params["model"], jax.device_get(mlm.load(first.workdir).params["model"])
@@ -326,7 +326,7 @@ def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
     cfg, named = further(made["bert"], texts), further("hf:org/bert", texts)
     assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.init.hub == "hf:org/bert"
     assert library.inputs == [("org/bert", "main"), ("org/bert", None)]
-    packed = pack.load(named)
+    packed = pack.load_dataset(named)
     assert (
         initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
     ).any()

@@ -22,7 +22,9 @@ PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c
 @pytest.fixture(scope="module")
 def model():
     cfg = small_config(pack__seq_len=20, model__width=8)
-    made = pretrained_io.build_language_model(cfg, kinds.KINDS["wordpiece"].restore("\n".join(ENTRIES).encode()), {})
+    made = pretrained_io.build_language_model(
+        cfg, kinds.KINDS["wordpiece"].build_tokenizer("\n".join(ENTRIES).encode()), {}
+    )
     params = jax.tree.map(lambda x: 3 * x, made.model.init(jax.random.key(0)))
     return pretrained_io.build_language_model(cfg, made.tokenizer, params)
 

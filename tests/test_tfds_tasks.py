@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("tfds")
     Toy.name = "toy"
     Toy(data_dir=str(made)).download_and_prepare(file_format="array_record")
-    kinds.train(config.Tokenizer("words", 0), [" ".join(f"w{at}" for at in range(12))]).save(made)
+    kinds.train_tokenizer(config.Tokenizer("words", 0), [" ".join(f"w{at}" for at in range(12))]).save(made)
     return made
 
 
@@ -92,7 +92,7 @@ def load(folder, objective="classification", path="toy", **said):
         )
     )
     resolution.check(cfg)
-    return pack.load(cfg)
+    return pack.load_dataset(cfg)
 
 
 def test_a_data_set_is_read_as_its_table_would_be(folder):
@@ -118,13 +118,17 @@ def test_a_data_set_is_read_as_its_table_would_be(folder):
         assert one.train.keys() == two.train.keys()
         for column, value in one.train.items():
             np.testing.assert_array_equal(value[order], two.train[column][other], column)
-        assert one.about.classes == two.about.classes and len(one.validation["ids"]) == 5
+        assert one.dataset_info.classes == two.dataset_info.classes and len(one.validation["ids"]) == 5
     assert labelled.read_examples(load(folder, id_column="name"), "train")[0]["id"].startswith("e")
 
 
 def test_classes_stand_in_the_feature_s_own_order(folder):
     packed = load(folder)
-    assert packed.about.classes == NAMES and packed.manifest["counts"] == {"right": 6, "also_right": 6, "absent": 0}
+    assert packed.dataset_info.classes == NAMES and packed.manifest["counts"] == {
+        "right": 6,
+        "also_right": 6,
+        "absent": 0,
+    }
     for one, label in zip(labelled.read_examples(packed, "train"), packed.train["label"], strict=True):
         assert one["label"] == NAMES[int(one["texts"][0][1:]) % 2] == NAMES[label]
 

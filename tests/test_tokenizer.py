@@ -29,7 +29,7 @@ def sentences(count=600):
 
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request):
-    return kinds.train(config.Tokenizer(kind=request.param, vocab_size=SIZE[request.param]), sentences())
+    return kinds.train_tokenizer(config.Tokenizer(kind=request.param, vocab_size=SIZE[request.param]), sentences())
 
 
 def test_special_ids_and_size(trained):
@@ -41,7 +41,7 @@ def test_special_ids_and_size(trained):
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_never_gives_a_special_id_but_unknown(kind):
     hostile = [f"{a}{s}{b} {s}" for s in special.SPECIAL_TOKENS for a in ("", "word") for b in ("", "word")]
-    words = kinds.train(config.Tokenizer(kind=kind, vocab_size=SIZE[kind]), [*sentences(), *hostile * 200])
+    words = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=SIZE[kind]), [*sentences(), *hostile * 200])
     for ids in words.encode_batch([*hostile, *special.SPECIAL_TOKENS, "<pad> <unk> <s> </s>"]):
         assert ids and all(i >= special.NUM_SPECIAL or i == special.UNK for i in ids)
 
@@ -67,7 +67,7 @@ def test_starts_word_marks_one_piece_a_word(trained):
 
 
 def test_saved_is_the_same(trained, tmp_path):
-    again = kinds.load(trained.save(tmp_path))
+    again = kinds.load_tokenizer(trained.save(tmp_path))
     assert again.pieces == trained.pieces and np.array_equal(again.starts_word_V, trained.starts_word_V)
     assert again.encode_batch(sentences(20)) == trained.encode_batch(sentences(20))
 
@@ -94,15 +94,15 @@ def test_training_is_deterministic_across_processes():
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
     with pytest.raises(errors.ConfigError, match=r"config\.tokenizer\.vocab_size = 250000.* at most \d+") as error:
-        kinds.train(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
+        kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
     most = int(re.search(r"at most (\d+)", str(error.value))[1])
-    assert kinds.train(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
+    assert kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "characters"])
 def test_more_characters_than_entries_leave_room_for_pieces(kind):
     rare = [f"{chr(0x4E00 + i)} {chr(0x4E00 + i + 1)}" for i in range(3000)]
-    words = kinds.train(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
+    words = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=1000), [*sentences(), *rare])
     assert words.vocab_size == 1000
     ids = [i for s in sentences() for i in words.encode(s)]
     assert special.UNK not in ids and len(set(ids)) > 100  # the frequent words kept their pieces
@@ -110,18 +110,18 @@ def test_more_characters_than_entries_leave_room_for_pieces(kind):
 
 def test_words_come_most_frequent_first():
     texts = ["c b b a a a", "d d d d [MASK] [MASK] [MASK]"]
-    words = kinds.train(config.Tokenizer(kind="words", vocab_size=8), texts)
+    words = kinds.train_tokenizer(config.Tokenizer(kind="words", vocab_size=8), texts)
     assert words.pieces[5:] == ["d", "a", "b"] and words.encode("a b c [MASK]") == [6, 7, 1, 1]
-    every = kinds.train(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
+    every = kinds.train_tokenizer(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
     assert every.pieces[5:] == ["d", "a", "Anna", "b", "anna", "c"]  # upper and lower case stay apart
 
 
 def test_a_large_corpus_is_sampled_evenly(monkeypatch):
-    assert max(map(len, kinds._sample(["a" * 5500]))) == tokenizer.SENTENCE
-    monkeypatch.setattr(kinds, "SAMPLE", 800)
-    sample = kinds._sample(str(i) for i in range(10_000))
+    assert max(map(len, kinds._sample_sentences(["a" * 5500]))) == tokenizer.MAX_TRAINING_PIECE
+    monkeypatch.setattr(kinds, "MAX_SAMPLE_CHARACTERS", 800)
+    sample = kinds._sample_sentences(str(i) for i in range(10_000))
     assert 300 < len("".join(sample)) <= 800 and 3500 < np.mean([int(s) for s in sample]) < 6500
-    assert sample == kinds._sample(str(i) for i in range(10_000))
+    assert sample == kinds._sample_sentences(str(i) for i in range(10_000))
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 def test_one_vocabulary_over_338_languages():
     paths = sorted((SHARED / "udhr2").glob("*.txt"))
     texts = [s for path in paths for s in corpus.split_sentences(path.read_text(encoding="utf-8"))]
-    words = kinds.train(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
+    words = kinds.train_tokenizer(config.Tokenizer(kind="unigram", vocab_size=100_000), texts)
     ids = words.encode_batch(texts)
     assert len(paths) == 338
     assert sum(i.count(special.UNK) for i in ids) < 0.005 * sum(map(len, ids))
@@ -147,18 +147,18 @@ def test_the_size_that_an_error_advises_is_right_the_first_time(kind, latin):
     text = ["".join(draw.choices(letters, [1 / (i + 1) for i in range(700)], k=15)) + "\u3002" for _ in range(300)]
     text += [" ".join(draw.choices(["alpha", "beta", "gamma", "the", "of"], k=8)) for _ in range(100 * latin)]
     with pytest.raises(errors.ConfigError, match=r"expected at most \d+,") as error:
-        kinds.train(config.Tokenizer(kind, 5000), text)
+        kinds.train_tokenizer(config.Tokenizer(kind, 5000), text)
     advised = int(re.search(r"at most (\d+)", str(error.value))[1])
-    made = kinds.train(config.Tokenizer(kind, advised), text)
+    made = kinds.train_tokenizer(config.Tokenizer(kind, advised), text)
     assert made.vocab_size == advised
     assert not any(special.UNK in ids for ids in made.encode_batch(text))  # nothing more could be known
     for size in (advised - 1, advised // 2, 60):
-        assert kinds.train(config.Tokenizer(kind, size), text).vocab_size == size
+        assert kinds.train_tokenizer(config.Tokenizer(kind, size), text).vocab_size == size
 
 
 def test_a_piece_is_found_in_its_text(trained):
     text = "  The old\tmill  (of 1850), the\u00a0ﬁrst caf\u00e9 x\u0301 \u65e5\u672c [MASK] "
-    ids, spans = trained.locate(text)
+    ids, spans = trained.encode_with_offsets(text)
     assert ids == trained.encode(text) and len(spans) == len(ids)
     for i, (start, end) in zip(ids, spans, strict=True):
         assert 0 <= start <= end <= len(text) and text[start:end] == text[start:end].strip()
@@ -172,14 +172,14 @@ def test_a_piece_is_found_in_its_text(trained):
 
 def test_a_given_tokenizer_is_that_of_its_folder(trained, tmp_path):
     trained.save(tmp_path)
-    assert kinds.given("x", str(tmp_path)).model == trained.model
+    assert kinds.load_tokenizer_folder("x", str(tmp_path)).model == trained.model
     (tmp_path / "words.txt" if trained.kind != "words" else tmp_path / "wordpiece.txt").write_text("a")
     (tmp_path / "run" / "tokenizer").mkdir(parents=True)
     (tmp_path / "bad").mkdir()
     for content, words in ((b"", r"\[PAD\] \[UNK\]|cannot read"), (b"\xff\x00", "cannot read")):
         (tmp_path / "bad" / trained.save(tmp_path).name).write_bytes(content)
         with pytest.raises(errors.ConfigError, match=words):
-            kinds.given("x", str(tmp_path / "bad"))
+            kinds.load_tokenizer_folder("x", str(tmp_path / "bad"))
     for folder, words in (
         ("", "it holds 2"),
         ("run", "it holds 0; did you mean '.*run/tokenizer'"),
@@ -187,4 +187,4 @@ def test_a_given_tokenizer_is_that_of_its_folder(trained, tmp_path):
         ("bad/none", "a folder"),
     ):
         with pytest.raises(errors.ConfigError, match=rf"^x = '.*{words}"):
-            kinds.given("x", str(tmp_path / folder))
+            kinds.load_tokenizer_folder("x", str(tmp_path / folder))

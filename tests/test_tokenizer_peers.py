@@ -34,7 +34,9 @@ def kept():
 @functools.cache
 def learnt(kind):
     """Without the long lines: of a run of one letter, all ways to cut it that are equally likely would be right."""
-    return kinds.train(config.Tokenizer(kind, SIZE[kind]), [line for line in theirs.LINES if len(line) < 90] * 2)
+    return kinds.train_tokenizer(
+        config.Tokenizer(kind, SIZE[kind]), [line for line in theirs.LINES if len(line) < 90] * 2
+    )
 
 
 @functools.cache
@@ -56,8 +58,8 @@ def there(name):
 
 def read_there(folder, lines):
     """Our ids of lines with the tokenizer of a folder of theirs, in their numbers."""
-    words = hub.read(folder)
-    order_V = hub.order(words)
+    words = hub.read_tokenizer(folder)
+    order_V = hub.get_original_ids(words)
     return [order_V[ids].tolist() for ids in words.encode_batch(lines)]
 
 
@@ -69,7 +71,7 @@ def composed(line) -> bool:
 
 
 def written(words, folder) -> Path:
-    for name, text in hub_export.files(words, 512, 2).items():
+    for name, text in hub_export.export_files(words, 512, 2).items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
 
@@ -85,11 +87,15 @@ def test_texts_are_their_ids(name, tmp_path):
 @KINDS
 def test_ours_exported_gives_our_ids(kind, tmp_path):
     words, folder = learnt(kind), written(learnt(kind), tmp_path)
-    tool = tokenizers.Tokenizer.from_file(str(folder / hub.FILE))
+    tool = tokenizers.Tokenizer.from_file(str(folder / hub.TOKENIZER_FILE))
     mine = words.encode_batch(theirs.LINES)
     differ = [line for line, ids in zip(theirs.LINES, mine, strict=True) if tool.encode(line).ids != [CLS, *ids, SEP]]
     assert not differ or (kind == "unigram" and all(map(composed, differ)))
-    assert [tool.encode(line).ids[1:-1] for line in SAID] == [*map(words.hide, SAID)] if words.hide else True
+    assert (
+        [tool.encode(line).ids[1:-1] for line in SAID] == [*map(words.encode_masked, SAID)]
+        if words.encode_masked
+        else True
+    )
     assert read_there(folder, theirs.LINES) == [tool.encode(line).ids[1:-1] for line in theirs.LINES]
 
 
@@ -102,7 +108,7 @@ def test_bytes_know_every_text_and_give_it_back():
 
 
 def test_bytes_of_theirs_are_text_again(tmp_path):
-    words = hub.read(theirs.write(kept(), "bytes", tmp_path))
+    words = hub.read_tokenizer(theirs.write(kept(), "bytes", tmp_path))
     for line in theirs.LINES:
         assert words.decode(words.encode(line)) == line.removeprefix(" ")
 
@@ -110,9 +116,9 @@ def test_bytes_of_theirs_are_text_again(tmp_path):
 def test_a_hidden_word_of_bytes_takes_its_space_along():
     words = learnt("bpe")
     whole = words.encode("the quick fox.")
-    assert words.hide("the [MASK] fox.") == [*words.encode("the"), MASK, *words.encode(" fox.")]
-    assert words.hide("[MASK] quick fox.") == [MASK, *words.encode(" quick fox.")]
-    assert words.hide("the quick fox.") == whole and MASK not in words.encode("the [MASK] fox.")
+    assert words.encode_masked("the [MASK] fox.") == [*words.encode("the"), MASK, *words.encode(" fox.")]
+    assert words.encode_masked("[MASK] quick fox.") == [MASK, *words.encode(" quick fox.")]
+    assert words.encode_masked("the quick fox.") == whole and MASK not in words.encode("the [MASK] fox.")
 
 
 def test_words_of_bytes_begin_with_white_space():
@@ -126,31 +132,36 @@ def test_words_of_bytes_begin_with_white_space():
 
 def test_too_few_entries_for_the_bytes_are_refused():
     with pytest.raises(errors.ConfigError, match=r"vocab_size = 260: expected at least 261, to hold"):
-        kinds.train(config.Tokenizer("bpe", 260), theirs.LINES)
-    alone = kinds.train(config.Tokenizer("bpe", 261), theirs.LINES)
+        kinds.train_tokenizer(config.Tokenizer("bpe", 260), theirs.LINES)
+    alone = kinds.train_tokenizer(config.Tokenizer("bpe", 261), theirs.LINES)
     assert alone.vocab_size == 261 and [alone.pieces[i] for i in alone.encode("x\u00e9")] == [
         "\u2581",
         "x",
         "\\xc3",
         "\\xa9",
     ]
-    assert alone.locate("x\u00e9")[1] == [(0, 0), (0, 1), (1, 2), (1, 2)]  # the space before it is no letter of it
+    assert alone.encode_with_offsets("x\u00e9")[1] == [
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (1, 2),
+    ]  # the space before it is no letter of it
 
 
 @pytest.mark.parametrize("content", ['{"entries": ["a"], "merges": []}', '{"entries": 3}', "[]", '{"merges": [["a"]]}'])
 def test_a_file_that_holds_no_vocabulary_of_bytes_is_refused(content, tmp_path):
     (tmp_path / "bpe.json").write_text(content)
     with pytest.raises(errors.ConfigError, match=r"expected (entries and merges|the special tokens and)") as refused:
-        kinds.given("config.tokenizer.path", str(tmp_path))
+        kinds.load_tokenizer_folder("config.tokenizer.path", str(tmp_path))
     assert "\n" not in str(refused.value)
 
 
 def test_an_entry_that_would_overflow_the_library_is_refused(tmp_path):
     folder = theirs.write(kept(), "pieces", tmp_path)
-    made = (folder / hub.FILE).read_text()
-    (folder / hub.FILE).write_text(made.replace('["@"', f'["{"@" * 10**6}"'))
+    made = (folder / hub.TOKENIZER_FILE).read_text()
+    (folder / hub.TOKENIZER_FILE).write_text(made.replace('["@"', f'["{"@" * 10**6}"'))
     with pytest.raises(errors.ConfigError, match=r"letters of an entry = 1000000: expected at most 1000"):
-        hub.read(folder)
+        hub.read_tokenizer(folder)
 
 
 def test_entries_of_a_list_are_as_many_as_its_lines(tmp_path):
@@ -160,7 +171,7 @@ def test_entries_of_a_list_are_as_many_as_its_lines(tmp_path):
     assert read_there(tmp_path, ["The the"]) == [[8, 8]]
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": 3}')
     with pytest.raises(errors.ConfigError, match=r"expected a file of the tokenizers library"):
-        hub.read(tmp_path)
+        hub.read_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     pytest.importorskip("transformers")
     assert theirs.told(tmp_path, ["The the"]) == [[8, 8]]
@@ -184,7 +195,7 @@ def test_ten_thousand_lines_are_their_ids(name, tmp_path):
 @KINDS
 def test_ten_thousand_lines_are_our_ids_there(kind, tmp_path):
     """But for one in 1,000 of Unigram's, where a letter has several marks."""
-    words = kinds.train(config.Tokenizer(kind, 8000), many())
+    words = kinds.train_tokenizer(config.Tokenizer(kind, 8000), many())
     lines = random.Random(0).sample(many(), min(ASKED, len(many())))
     found = theirs.told(written(words, tmp_path), lines)
     differ = sum(list(mine) != ids for mine, ids in zip(words.encode_batch(lines), found, strict=True))

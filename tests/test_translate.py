@@ -56,7 +56,7 @@ def run(tmp_path_factory):
         eval=config.Eval(batch_size=4),
         workdir=str(tmp_path_factory.mktemp("run")),
     )
-    tokenizer = kinds.train(config.Tokenizer(kind="words"), [" ".join(WORDS)])
+    tokenizer = kinds.train_tokenizer(config.Tokenizer(kind="words"), [" ".join(WORDS)])
     model = types.Model(
         directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=copying, decode_step=copied
     )

@@ -148,7 +148,7 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
     )
     resolution.check(cfg)
     assert cfg.data.language.max_words == translation.MAX_WORDS
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     rows = translation.decode_pairs(
         packed.tokenizer.pieces,
         *(packed.validation[name] for name in ("ids", "segments", "source_ids", "source_segments")),
@@ -161,7 +161,7 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
     np.testing.assert_array_equal(floor.count_N, asked_NxL.sum(1))
     assert (
         packed.validation["source_ids"].max()
-        < packed.about.vocab_size
+        < packed.dataset_info.vocab_size
         == len(translation.list_words(cfg.data.language)) + NUM_SPECIAL
     )
 

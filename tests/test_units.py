@@ -212,10 +212,10 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
                 "data.validation_fraction": 0.3,
             },
         )
-        made = pack.load(cfg)
+        made = pack.load_dataset(cfg)
         expected = made.tokenizer.starts_word_V
-        assert isinstance(made.about, types.DatasetInfo) and not expected.all()
-        assert made.about.word_starts == (expected.tobytes() if unit == "word" else b"")
+        assert isinstance(made.dataset_info, types.DatasetInfo) and not expected.all()
+        assert made.dataset_info.word_starts == (expected.tobytes() if unit == "word" else b"")
 
 
 @pytest.mark.parametrize(

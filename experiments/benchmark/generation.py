@@ -60,7 +60,7 @@ def prepare_model(folder: str) -> None:
     from mlm.training import resolution
 
     words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(VOCAB_SIZE - len(SPECIAL_TOKENS)))]
-    tokenizer = kinds.KINDS["words"].restore("\n".join(words).encode())
+    tokenizer = kinds.KINDS["words"].build_tokenizer("\n".join(words).encode())
     cfg = resolution.resolve(
         fields.override(
             config.Config(),

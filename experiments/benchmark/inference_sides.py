@@ -26,7 +26,7 @@ def prepare_model(folder: str, text: str, tokenizer_folder: str) -> tuple[str, l
     from mlm.inference import pretrained_io
     from mlm.training import resolution
 
-    tokenizer = kinds.given("learnt", tokenizer_folder)
+    tokenizer = kinds.load_tokenizer_folder("learnt", tokenizer_folder)
     cfg = resolution.resolve(
         fields.override(
             config.Config(),

@@ -58,7 +58,9 @@ def measure_packing(text: str, tokenizer_folder: str) -> Iterator[dict]:
 
 def measure_loader(cfg: config.Config) -> Iterator[dict]:
     """Examples per second of the loader, which must exceed those of the fastest step (a tiny bag)."""
-    batches = loader.iterate_train_batches(pack.load(cfg).train, seed=0, batch_size=cfg.train.batch_size, start_step=0)
+    batches = loader.iterate_train_batches(
+        pack.load_dataset(cfg).train, seed=0, batch_size=cfg.train.batch_size, start_step=0
+    )
     fastest = mlm_step.make_config(
         {
             "model.family": "feedforward",
@@ -86,7 +88,7 @@ def measure_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens per second that a complete training run reports, beside those of the bare compiled step."""
     cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_examples": 64})
     batches = loader.iterate_train_batches(
-        pack.load(cfg).train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0
+        pack.load_dataset(cfg).train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0
     )
     bare_step, loop_R = mlm_step.build_timed_step(cfg, host_batches=list(itertools.islice(batches, STEPS))).step, []
 

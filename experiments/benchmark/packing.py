@@ -36,7 +36,7 @@ def prepare_text(folder: str) -> tuple[str, str]:
     text, cache = Path(folder, "text.txt"), Path(folder, "cache")
     documents = list(corpus.read_documents(config.Data(corpus="docstrings"), "train"))
     text.write_text("\n\n".join(f"{copy} {document}" for copy in range(NUM_COPIES) for document in documents))
-    pack.load(make_config(str(text), str(cache)))
+    pack.load_dataset(make_config(str(text), str(cache)))
     (tokenizer_folder,) = cache.glob("tokenizer-*")
     return str(text), str(tokenizer_folder)
 
@@ -45,7 +45,7 @@ def pack_with_mlm(text: str, tokenizer_folder: str) -> int:
     """Packs the text with a given tokenizer, as `mlm train` does; returns the number of examples."""
     with tempfile.TemporaryDirectory() as cache:
         shutil.copytree(tokenizer_folder, Path(cache, Path(tokenizer_folder).name))
-        return len(pack.load(make_config(text, cache)).train["ids"])
+        return len(pack.load_dataset(make_config(text, cache)).train["ids"])
 
 
 def pack_with_datasets(text: str, tokenizer_folder: str, processes: int | None) -> int:

@@ -73,7 +73,13 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     arrays = {name: array for path in pickles for name, array in read_pickle(path).items()}
     with files.atomic_folder(out) as temporary:
-        for name in (settings.CONFIG_FILE, hub.FILE, hub.WORDS, hub.KNOBS, hub.OLDER):
+        for name in (
+            settings.CONFIG_FILE,
+            hub.TOKENIZER_FILE,
+            hub.VOCAB_FILE,
+            hub.TOKENIZER_CONFIG_FILE,
+            hub.SPECIAL_TOKENS_FILE,
+        ):
             if (folder / name).exists():
                 shutil.copyfile(folder / name, temporary / name)
         safetensors.numpy.save_file(arrays, temporary / tensors.TENSOR_FILE, metadata={"format": "pt"})

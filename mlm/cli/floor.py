@@ -41,11 +41,11 @@ def measure_bound(language, args):
     from mlm.base import errors
     from mlm.base.estimates import compute_ratio
     from mlm.data.language import diffusion_bound, floor, grammar, hmm
-    from mlm.data.text.corpus import FIRST_HELD_OUT
+    from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
 
     errors.require(not args.texts, "bound", args.texts, "no text: bound samples its documents")
     model = grammar.build_grammar(language).hmm
-    words_NxL = hmm.sample_documents(model, language.max_words, language.seed, FIRST_HELD_OUT, args.documents)
+    words_NxL = hmm.sample_documents(model, language.max_words, language.seed, FIRST_VALIDATION_NUMBER, args.documents)
     count_N = (words_NxL >= 0).sum(1)
     left_N = floor.compute_causal_floor(model, words_NxL, language.max_words).nats_N
     length_N = -diffusion_bound.compute_length_log_probs(model, language.max_words)[count_N]

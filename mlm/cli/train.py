@@ -180,7 +180,7 @@ def run_training(cfg, *, extend: bool = False, autotune: bool = False) -> dict:
     evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
     cfg = kernel_choice.resolve_kernels(cfg, autotune=autotune)
     consistency.require_agreement("kernels", {"config.model.disabled_kernels": cfg.model.disabled_kernels})
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     consistency.require_agreement("rows", packed.manifest["inputs"])
     result = "a result" if directory.result_file(cfg.workdir).exists() else "none"
     consistency.require_agreement("end", {f"what {cfg.workdir} holds": result})

@@ -183,7 +183,7 @@ def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
         shape = max(TIMED_TOKENS // length, 1), length
         position_BxL = np.broadcast_to(np.arange(length, dtype=np.int32), shape)
         tokens = types.Tokens(
-            position_BxL % run.about.vocab_size, np.ones(shape, np.int32), position_BxL, np.zeros(shape, int)
+            position_BxL % run.dataset_info.vocab_size, np.ones(shape, np.int32), position_BxL, np.zeros(shape, int)
         )
         sum_squares = lambda params, tokens: (model.encode(params, tokens)[0].astype(jnp.float32) ** 2).sum()
         step = jax.jit(jax.grad(sum_squares))

@@ -121,7 +121,7 @@ def finish_evaluations(
         for name, value in fields.flatten(cfg).items()
         if name == "data.cache" or name.startswith("downstream.")
     }
-    run = trained_run.load(cfg.workdir, local_fields, packed or pack.load(cfg))
+    run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():
         return evaluate(tasks, run, pending)
 

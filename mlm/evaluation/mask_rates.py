@@ -22,7 +22,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """The scores at a "rate". All rates share one compiled step, built for the highest of config.eval.mask_rates."""
     packed, rate = run.load_data(), case.inputs["rate"]
     cfg = fields.override(run.cfg, {"eval.mask_rate": max(run.cfg.eval.mask_rates)})
-    run_program = program.build_program(cfg, packed.about)
+    run_program = program.build_program(cfg, packed.dataset_info)
     cfg = fields.override(run.cfg, {"eval.mask_rate": rate})
     result = {"rate": rate, **compute_scores(cfg, run_program, run.state, packed)}
     progress()

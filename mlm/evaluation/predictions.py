@@ -53,7 +53,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 
 def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, columns: dict) -> Iterator[dict]:
     """The lines of the predictions file, for the first config.eval.max_examples examples where that is set."""
-    classes, arrays, count = packed.about.classes, packed.split(split), len(columns["predicted"])
+    classes, arrays, count = packed.dataset_info.classes, packed.get_split(split), len(columns["predicted"])
     for record in pack.read_examples(cfg, packed, split):
         index = record["row"]
         if index >= count:

@@ -88,7 +88,7 @@ def predict_tokens(model: types.Model, params, ids_BxL):
 
 def _locate_words(tokenizer, text, spans) -> tuple[list[int], list[tuple[int, int]]]:
     """The ids of a text, and the range of ids that hold each word's letters."""
-    ids, char_spans = tokenizer.locate(text)
+    ids, char_spans = tokenizer.encode_with_offsets(text)
     start_T, end_T = np.array(char_spans, int).reshape(-1, 2).T
     return ids, [
         (int(np.searchsorted(end_T, start, "right")), int(np.searchsorted(start_T, end, "left")))

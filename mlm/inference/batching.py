@@ -28,11 +28,11 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
     """
     if not (allow_mask and MASK_TOKEN in text):
         return [CLS, *tokenizer.encode(text), SEP]
-    if tokenizer.hide is not None:
-        return [CLS, *tokenizer.hide(text), SEP]
+    if tokenizer.encode_masked is not None:
+        return [CLS, *tokenizer.encode_masked(text), SEP]
     mark = next((mark for mark in RARE_MARKS if mark not in text and UNK in tokenizer.encode(mark)), RARE_MARKS[0])
     marked_text = text.replace(MASK_TOKEN, mark)
-    tokens, spans = tokenizer.locate(marked_text)
+    tokens, spans = tokenizer.encode_with_offsets(marked_text)
     ids: list[int] = [CLS]
     for token, (start, end) in zip(tokens, spans, strict=True):
         is_mask = token == UNK and mark in marked_text[start:end]

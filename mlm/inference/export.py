@@ -41,9 +41,9 @@ def save_pretrained(model, folder: str) -> dict:
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
             note = str(error)
-    tokenizer_files = hub_export.files(model.tokenizer, model.length, cfg.model.type_vocab_size)
+    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     if cfg.objective == "tagging" and model.source is None:
-        tokenizer_files[vocabulary.FILE] = _add_prefix_space(tokenizer_files[vocabulary.FILE])
+        tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
     with files.atomic_folder(folder) as path:
         for name, text in tokenizer_files.items():
             files.write_text(path / name, text)
@@ -67,7 +67,7 @@ def _export_source(model, params):
     source = model.source
     hf_config = {key: value for key, value in source.config_json.items() if key != "torch_dtype"}  # dtype's older name
     hf_config["dtype"] = "float32"
-    order_V = vocabulary.order(model.tokenizer)
+    order_V = vocabulary.get_original_ids(model.tokenizer)
     hf_config |= hub.vocabulary_settings(hf_config, order_V)
     return hf_config, hub.export_tensors(
         params["model"], hf_config, order_V, source.unused_tensors, has_lm_head=model.has_lm_head
@@ -76,11 +76,11 @@ def _export_source(model, params):
 
 def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
-    cfg, order_V = model.config, vocabulary.order(model.tokenizer)
+    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
     hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels)
     if has_labels:
-        hf_config |= heads.build_config_json(cfg, model.about.classes, hf_config)
+        hf_config |= heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
     if has_labels:
         tensors |= heads.export_tensors(cfg.objective, params["objective"], hf_config)
@@ -99,6 +99,6 @@ def _export_native(model, params):
     if visibility == types.Visibility.UNMASKED:
         kept["objective"] = "mlm"
     hf_config = hub.settings.build_own_config_json(
-        kept, model.tokenizer.vocab_size, model.about.classes if has_labels else ()
+        kept, model.tokenizer.vocab_size, model.dataset_info.classes if has_labels else ()
     )
     return hf_config, hub.export_own_tensors(params)

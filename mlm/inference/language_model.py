@@ -78,7 +78,7 @@ class LanguageModel:
         model: the pure functions of the encoder.
         objective: the pure functions of the objective.
         params: the parameters, "model" and "objective".
-        about: what the objective knows of the data set, such as the classes of a task.
+        dataset_info: what the objective knows of the data set, such as the classes of a task.
         length: tokens of the longest sequence, [CLS] and [SEP] included.
         batch_size: sequences of that length in a batch; of shorter ones there are more.
         has_lm_head: whether the model has an output layer over the vocabulary.
@@ -91,7 +91,7 @@ class LanguageModel:
     model: types.Model
     objective: types.Objective
     params: types.Params
-    about: types.DatasetInfo
+    dataset_info: types.DatasetInfo
     length: int
     batch_size: int = 32
     has_lm_head: bool = True

@@ -54,7 +54,7 @@ def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpa
     A word is a run of letters, marks and digits, with apostrophes inside. It also ends where the vocabulary starts a
     new word, as BERT's does at each Chinese character.
     """
-    ids, spans = tokenizer.locate(text)
+    ids, spans = tokenizer.encode_with_offsets(text)
     if not ids:
         return []
     id_P, (start_P, end_P) = np.array(ids), np.array(spans).T

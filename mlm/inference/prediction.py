@@ -40,7 +40,7 @@ def predict_labels(model, text) -> Any:
         (predicted,) = predict_labels(model, [text])
         return predicted
     examples = [make_example(model, one) for one in text]
-    by_example = PREPROCESSORS[objective].rows(examples, model.tokenizer, model.config, model.about.classes)
+    by_example = PREPROCESSORS[objective].encode(examples, model.tokenizer, model.config, model.dataset_info.classes)
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
     predictions: list = [None] * len(sequences)
     predict_batch = model.compile(compute_predictions, model.objective)
@@ -57,7 +57,7 @@ def predict_labels(model, text) -> Any:
 
 def make_example(model, text) -> Example:
     """An example of the task, with a placeholder for its label. text: a text, a pair of texts, or a list of words."""
-    classes, objective = model.about.classes, model.config.objective
+    classes, objective = model.dataset_info.classes, model.config.objective
     if objective == "tagging":
         words = text.split() if isinstance(text, str) else text
         return Example("", words=tuple(words), label=classes[:1] * len(words))
@@ -75,10 +75,10 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
     """A batch with zeros for labels, which the objective reads but does not predict from."""
     tokens = masked_queries.make_tokens(jnp.asarray(ids_BxL))
     position_1xL = jnp.arange(ids_BxL.shape[1])[None]
-    second_B = [sequence.second for sequence in sequences] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(sequences))
+    second_B = [sequence.second_start for sequence in sequences] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(sequences))
     second_Bx1 = jnp.asarray(second_B)[:, None]
     tokens = tokens._replace(types_BxL=((position_1xL >= second_Bx1) & (tokens.segments_BxL > 0)).astype(jnp.int32))
-    abstract = types.abstract_batch(len(ids_BxL), model.about._replace(seq_len=ids_BxL.shape[1]))
+    abstract = types.abstract_batch(len(ids_BxL), model.dataset_info._replace(seq_len=ids_BxL.shape[1]))
     labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in abstract.labels.items()}
     return types.Batch(tokens, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
 
@@ -87,9 +87,9 @@ def _make_prediction(model, predicted, score, positions):
     if model.config.objective == "regression":
         return Prediction(float(predicted), None)
     if positions is None:
-        return Prediction(model.about.classes[int(predicted)], float(np.exp(score)))
+        return Prediction(model.dataset_info.classes[int(predicted)], float(np.exp(score)))
     return [
-        Prediction(model.about.classes[int(predicted[position])], float(np.exp(score[position])))
+        Prediction(model.dataset_info.classes[int(predicted[position])], float(np.exp(score[position])))
         for position in positions
     ]
 

@@ -39,7 +39,7 @@ def load_model(folder: str) -> LanguageModel:
         loaded.tokenizer,
         loaded.params["model"],
         loaded.params["objective"],
-        loaded.about,
+        loaded.dataset_info,
         has_lm_head=loaded.has_lm_head,
         source=loaded.source,
     )
@@ -50,16 +50,16 @@ def build_language_model(
     tokenizer: Tokenizer,
     params: types.Params,
     head: types.Params | None = None,
-    about: types.DatasetInfo | None = None,
+    dataset_info: types.DatasetInfo | None = None,
     **kwargs,
 ) -> LanguageModel:
     """A LanguageModel of a resolved config, a tokenizer and the model's parameters; head: those of its objective."""
-    about = folders.make_dataset_info(cfg, tokenizer) if about is None else about
-    model, objective = program.build_model_and_objective(cfg, about)
+    dataset_info = folders.make_dataset_info(cfg, tokenizer) if dataset_info is None else dataset_info
+    model, objective = program.build_model_and_objective(cfg, dataset_info)
     params = {"model": jax.tree.map(jnp.asarray, params), "objective": jax.tree.map(jnp.asarray, head or {})}
     length = cfg.pack.seq_len
     return LanguageModel(
-        cfg, tokenizer, model, objective, params, about, length, batching.choose_batch_size(length), **kwargs
+        cfg, tokenizer, model, objective, params, dataset_info, length, batching.choose_batch_size(length), **kwargs
     )
 
 
@@ -70,14 +70,14 @@ def load_run(folder: str) -> LanguageModel:
     """
     run = trained_run.load(folder, {}, exclusive=False)
     params = run.program.strategy.get_state(run.state).params
-    tokenizer = words.showing_mask(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
+    tokenizer = words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
     return LanguageModel(
         run.cfg,
         tokenizer,
         run.program.model,
         run.program.objective,
         jax.tree.map(jnp.asarray, params),
-        run.about,
+        run.dataset_info,
         run.cfg.pack.seq_len,
         batching.choose_batch_size(run.cfg.pack.seq_len),
         text_counts=(2,) if tasks.pairs(run.cfg.data) else (1,),

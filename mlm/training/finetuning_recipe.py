@@ -153,7 +153,7 @@ def resolve(
     if not from_scratch:
         initialization.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
-    packed = pack.load(cfg)
+    packed = pack.load_dataset(cfg)
     if "train.steps" not in overrides:
         num_examples = len(packed.train["ids"]) * (EPOCHS if epochs is None else epochs)
         cfg = resolution.resolve(*layers, {"train.steps": max(1, math.ceil(num_examples / cfg.train.batch_size))})

@@ -1,4 +1,4 @@
-"""The rows of a split as files, one a column: written a block at a time, memory-mapped from then on."""
+"""The examples of a split as files, one per column: written block by block, then memory-mapped."""
 
 import contextlib
 from collections.abc import Mapping
@@ -12,40 +12,41 @@ from mlm.base import types
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
-WRITE_BLOCK = 4096  # rows written at a time
+BLOCK_EXAMPLES = 4096  # examples that are written at once
 
 
 class ColumnSpec(NamedTuple):
-    """What a file of a split holds of each row."""
+    """The type and shape of a column."""
 
     dtype: type
-    letters: str  # of its shape, as in types.py: "NxL" or "N"; S for the length of a source
-    fill: int = 0  # what it holds where nothing is written
+    dims: str  # the shape, with the letters of types.py: "NxL" or "N"; S is the length of a source
+    fill_value: int = 0  # the value of an entry that is not written
 
 
 class PackedDataset(NamedTuple):
-    """The rows of all splits, by column: N rows, L tokens a row; PAD fills the end of a row.
+    """The packed examples of all splits by column: N examples of L tokens each; PAD fills the end of an example.
 
-    ids_NxL; segments_NxL: tokens see each other where this is equal, from 1, 0 on padding; positions_NxL: of a token in
-    its segment, from 0. Of pairs also types_NxL, 1 in the second segment, and the label next_N, 1 where that is the
-    true next one. Of a task's rows the labels that makers.MAKERS has for the objective, and, in no file, used_NxE, the
-    tokens of each of a row's stretches. Of aligned text the source beside each row, source_ids_NxS and so on.
+    Every example has ids_NxL, segments_NxL and positions_NxL. Tokens see each other if they have the same segment, a
+    number from 1; padding has segment 0. Positions count from 0 in each segment. Segment pairs also have types_NxL (1
+    in the second segment) and the label next_N (1 if the second segment follows the first). Examples of a task have
+    the labels that preprocessors.PREPROCESSORS lists for the objective, and used_NxE, which is in no file: the number
+    of tokens of each of the E sequences of an example. Parallel text also has the sources: source_ids_NxS and so on.
     """
 
     train: dict[str, np.ndarray]
     validation: dict[str, np.ndarray]
     tokenizer: Tokenizer
-    about: types.DatasetInfo
-    manifest: dict  # "inputs", "sha256" of each file, and counts of each split
-    others: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # further splits by name: "test" of a task
-    folder: Path = Path()  # of the files
+    dataset_info: types.DatasetInfo
+    manifest: dict  # "inputs", "sha256" of each file, and the statistics of each split
+    other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
+    folder: Path = Path()  # the folder of the files
 
-    def split(self, name: str) -> dict[str, np.ndarray]:
-        return {"train": self.train, "validation": self.validation, **self.others}[name]
+    def get_split(self, name: str) -> dict[str, np.ndarray]:
+        return {"train": self.train, "validation": self.validation, **self.other_splits}[name]
 
 
-def text_columns(vocab_size: int) -> dict[str, ColumnSpec]:
-    """The columns of a row of text; pairs have TYPES beside them."""
+def make_text_columns(vocab_size: int) -> dict[str, ColumnSpec]:
+    """The columns that every example has; segment pairs have TYPE_COLUMNS, too."""
     ids = np.uint16 if vocab_size <= 2**16 else np.uint32
     return {
         "ids": ColumnSpec(ids, "NxL", PAD),
@@ -58,22 +59,22 @@ TYPE_COLUMNS = {"types": ColumnSpec(np.uint8, "NxL")}
 
 
 class SplitWriter:
-    """A split's rows on their way to its files, which are whole when the block that it is used in ends."""
+    """A context manager that writes the examples of a split to its files; the files are complete when it exits."""
 
     def __init__(
         self,
         folder: Path,
         split: str,
         columns: Mapping[str, ColumnSpec],
-        length: int,
+        seq_len: int,
         vocab_size: int,
-        source_length: int = 0,
+        source_len: int = 0,
     ):
-        self.length, self.source_length, self.rows, self.tokens = length, source_length, 0, 0
-        self.unigram_V = np.zeros(vocab_size, np.int64)  # how often each entry stands in the rows, padding included
-        self._columns, self._filled = columns, 0
+        self.seq_len, self.source_len, self.num_examples, self.num_tokens = seq_len, source_len, 0, 0
+        self.unigram_V = np.zeros(vocab_size, np.int64)  # counts of each id in the examples, padding included
+        self._columns, self._block_size = columns, 0
         self._block = {
-            name: np.full(_compute_shape(column, WRITE_BLOCK, length, source_length), column.fill, column.dtype)
+            name: np.full(_compute_shape(column, BLOCK_EXAMPLES, seq_len, source_len), column.fill_value, column.dtype)
             for name, column in columns.items()
         }
         self._paths = {name: _make_path(folder, split, name) for name in columns}
@@ -84,50 +85,50 @@ class SplitWriter:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, error_type, error, traceback) -> None:
         with self._stack:
-            if kind is None:
+            if error_type is None:
                 self._flush()
 
-    def place(self) -> tuple[dict[str, np.ndarray], int]:
-        """Arrays by column and the number in them at which the next row, still empty, is to be written."""
-        if self._filled == WRITE_BLOCK:
+    def add_example(self) -> tuple[dict[str, np.ndarray], int]:
+        """Adds an empty example. Returns arrays by column and the example's index in them, for the caller to fill."""
+        if self._block_size == BLOCK_EXAMPLES:
             self._flush()
-        self._filled += 1
-        return self._block, self._filled - 1
+        self._block_size += 1
+        return self._block, self._block_size - 1
 
-    def add(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Writes whole rows, all columns of them."""
-        self._put({name: rows[name].astype(column.dtype, copy=False) for name, column in self._columns.items()})
+    def write_examples(self, examples: Mapping[str, np.ndarray]) -> None:
+        """Writes examples: arrays of all columns."""
+        self._write({name: examples[name].astype(column.dtype, copy=False) for name, column in self._columns.items()})
 
-    def counts(self) -> dict[str, Any]:
-        """Of the rows written: how many, their tokens, and the shares of padding and of unknown words."""
-        words = self.unigram_V[UNK] + self.unigram_V[NUM_SPECIAL:].sum()
+    def compute_statistics(self) -> dict[str, Any]:
+        """The numbers of examples and of tokens, and the fractions of padding and of unknown words."""
+        num_words = self.unigram_V[UNK] + self.unigram_V[NUM_SPECIAL:].sum()
         return {
-            "rows": self.rows,
-            "tokens": self.tokens,
-            "unknown": float(self.unigram_V[UNK] / max(1, words)),
-            "padding": 1 - self.tokens / max(1, self.rows * self.length),
+            "rows": self.num_examples,
+            "tokens": self.num_tokens,
+            "unknown": float(self.unigram_V[UNK] / max(1, num_words)),
+            "padding": 1 - self.num_tokens / max(1, self.num_examples * self.seq_len),
         }
 
     def _flush(self):
-        self._put({name: block[: self._filled] for name, block in self._block.items()})
+        self._write({name: block[: self._block_size] for name, block in self._block.items()})
         for name, column in self._columns.items():
-            self._block[name].fill(column.fill)
-        self._filled = 0
+            self._block[name].fill(column.fill_value)
+        self._block_size = 0
 
-    def _put(self, rows):
-        self.rows += len(rows["ids"])
-        self.tokens += int(np.count_nonzero(rows["segments"]))
-        self.unigram_V += np.bincount(rows["ids"].ravel(), minlength=len(self.unigram_V))
+    def _write(self, arrays):
+        self.num_examples += len(arrays["ids"])
+        self.num_tokens += int(np.count_nonzero(arrays["segments"]))
+        self.unigram_V += np.bincount(arrays["ids"].ravel(), minlength=len(self.unigram_V))
         for name, file in self._files.items():
-            file.write(np.ascontiguousarray(rows[name]).data)
+            file.write(np.ascontiguousarray(arrays[name]).data)
 
 
 def open_columns(
     folder: Path, split: str, columns: Mapping[str, ColumnSpec], num_examples: int, seq_len: int, source_len: int = 0
 ) -> dict[str, np.ndarray]:
-    """The columns that a Writer wrote, memory-mapped."""
+    """The columns that a SplitWriter wrote, memory-mapped."""
     return {
         name: np.memmap(
             _make_path(folder, split, name),
@@ -145,4 +146,4 @@ def _make_path(folder, split, name):
 
 def _compute_shape(column, num_examples, seq_len, source_len):
     sizes = {"N": num_examples, "L": seq_len, "S": source_len}
-    return [sizes[axis] for axis in column.letters.split("x")]
+    return [sizes[dim] for dim in column.dims.split("x")]

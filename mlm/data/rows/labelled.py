@@ -1,4 +1,4 @@
-"""Rows of a task: an example each, with its label, and what is needed to judge and to write predictions."""
+"""A task's examples with their labels, and the records that scores and predictions need."""
 
 import hashlib
 import itertools
@@ -21,21 +21,24 @@ from mlm.data.tasks.examples import endings
 from mlm.data.text import warnings_
 from mlm.data.tokenizers import hub, kinds, words
 
-FORMAT = 1  # of the files: a change of what they hold must change this number
-TOKENIZE_BATCH = 1024  # examples tokenized at a time
-WARN_SHARE = 0.01  # share of examples cut for their length, or of unknown words, above which a warning says so
+FORMAT = 1  # of the cached files; a change of their content must raise it
+TOKENIZE_BATCH = 1024  # examples that are tokenized at once
+WARN_FRACTION = 0.01  # fraction of truncated examples, or of unknown words, that causes a warning
 
 
-def load(cfg: config.Config) -> PackedDataset:
-    """The rows of all splits of config.data.task, made where they are not yet under cfg.data.cache.
+def load_dataset(cfg: config.Config) -> PackedDataset:
+    """The examples of all splits of config.data.task, packed first if cfg.data.cache does not have them.
 
-    Validation is the task's dev split. Made once for files (by content), how they are read, a tokenizer and a length.
-    The manifest has the classes, how often each stands in the train split (counts), and of each split what a Writer
-    counts, its examples and how many of them were cut. Raises ConfigError as splits.source does.
+    The validation split is the task's dev split. The cache depends on the content of the task's files, on how they are
+    read, on the tokenizer and on the length. The manifest has the classes, "counts" (of each class in the train split)
+    and for each split what SplitWriter.compute_statistics returns, the number of examples and of truncated ones.
+
+    Raises:
+        ConfigError: as splits.source does.
     """
-    tokenizer = kinds.given("config.tokenizer.path", cfg.tokenizer.path)
+    tokenizer = kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
     if cfg.data.task in tasks.DRAWN:
-        tokenizer = words.showing_mask(tokenizer)
+        tokenizer = words.recognize_mask_token(tokenizer)
     source = splits.source(cfg)
     inputs = {
         "format": FORMAT,
@@ -45,56 +48,57 @@ def load(cfg: config.Config) -> PackedDataset:
         "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
         "length": cfg.pack.seq_len,
     }
-    if tasks.pairs(cfg.data) and hub.between(tokenizer) > 1:  # all others are known by what they were
-        inputs["between"] = hub.between(tokenizer)
+    if tasks.pairs(cfg.data) and hub.count_pair_separators(tokenizer) > 1:  # else the inputs stay those of older caches
+        inputs["between"] = hub.count_pair_separators(tokenizer)
     if tasks.pairs(cfg.data) and cfg.model.type_vocab_size == 1:
         inputs["types"] = 1
-    files_of = _list_columns(cfg, tokenizer.vocab_size)
+    specs = _list_columns(cfg, tokenizer.vocab_size)
 
     def make(folder):
         classes = source.classes()
-        said: dict[str, Any] = {"classes": list(classes)}
+        manifest: dict[str, Any] = {"classes": list(classes)}
         for split, read in source.splits.items():
-            labels: Counter = Counter()
-            with columns.SplitWriter(folder, split, files_of, _compute_seq_len(cfg), tokenizer.vocab_size) as writer:
-                kept = _write_split(
-                    writer, cfg, _count_labels(read(), classes, labels), tokenizer, classes, folder, split
-                )
-            said[split] = writer.counts() | kept
+            label_counts: Counter = Counter()
+            examples = _count_labels(read(), classes, label_counts)
+            with columns.SplitWriter(folder, split, specs, _compute_seq_len(cfg), tokenizer.vocab_size) as writer:
+                counts = _write_split(writer, cfg, examples, tokenizer, classes, folder, split)
+            manifest[split] = writer.compute_statistics() | counts
             if split == "train":
                 writer.unigram_V[PAD] = 0
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-                said["counts"] = {name: labels[name] for name in classes}
-            logging.info("packed %s: %d rows of %d examples", split, said[split]["rows"], said[split]["examples"])
-        return said
+                manifest["counts"] = {name: label_counts[name] for name in classes}
+            logging.info("packed %s: %d examples as %d rows", split, counts["examples"], manifest[split]["rows"])
+        return manifest
 
     folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
     _report_truncation(cfg, manifest, list(source.splits))
-    there = {
-        split: columns.open_columns(folder, split, files_of, manifest[split]["rows"], _compute_seq_len(cfg))
+    arrays = {
+        split: columns.open_columns(folder, split, specs, manifest[split]["rows"], _compute_seq_len(cfg))
         for split in source.splits
     }
-    for rows in there.values():
-        rows[loader.NUM_TOKENS] = np.count_nonzero(
-            rows["segments"].reshape(len(rows["ids"]), _count_choices(cfg), -1), axis=-1
+    for split_columns in arrays.values():
+        split_columns[loader.NUM_TOKENS] = np.count_nonzero(
+            split_columns["segments"].reshape(len(split_columns["ids"]), _count_choices(cfg), -1), axis=-1
         )
     counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
-    known = describe_classes(
-        cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64), manifest["classes"]
-    )
-    known = known._replace(class_counts=counts_C.tobytes())
-    return PackedDataset(there.pop("train"), there.pop("validation"), tokenizer, known, manifest, there, folder)
+    unigram_V = np.fromfile(folder / "unigram.bin", np.int64)
+    dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
+    dataset_info = dataset_info._replace(class_counts=counts_C.tobytes())
+    train, validation = arrays.pop("train"), arrays.pop("validation")
+    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
 
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of a task's rows; its classes are read from the files where the config has none."""
+    """What a program must know of the task. Reads the classes from the files if the config does not list them."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     return describe_classes(cfg, vocab_size, unigram_V, splits.source(cfg).classes())
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, Any]]:
-    """The examples of a split ("train", "validation", "test") in order: the fields of an Example by name; "row", the
-    number of its first row, and "rows", how many are its; of passages "spans", where each token begins and ends.
+    """The records of the examples of a split ("train", "validation", "test") in order.
+
+    A record has the fields of an Example by name, "row" (the index of its first packed row) and "rows" (how many it
+    has); the record of a passage has "spans", where each token begins and ends.
     """
     with open(_make_examples_path(packed.folder, split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
@@ -105,7 +109,7 @@ def _make_examples_path(folder: Path, split: str) -> Path:
 
 
 def _compute_seq_len(cfg):
-    """Tokens of a row."""
+    """The number of tokens of all choices of an example."""
     return cfg.pack.seq_len * _count_choices(cfg)
 
 
@@ -116,10 +120,8 @@ def _count_choices(cfg):
 def describe_classes(
     cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]
 ) -> types.DatasetInfo:
-    """What a program must know of rows with labels of these classes, each as frequent as the other."""
-    names = (
-        f"{name}_{column.letters.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items()
-    )
+    """What a program must know of examples with labels of these classes; all classes have the same count."""
+    names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
     ones = np.ones(len(classes), np.int64)
     return types.DatasetInfo(
         vocab_size, _compute_seq_len(cfg), tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes()
@@ -127,57 +129,65 @@ def describe_classes(
 
 
 def _list_columns(cfg, vocab_size):
-    pairs = tasks.pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model of one type tells no text from the other
+    has_types = tasks.pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores the column
     return (
-        columns.text_columns(vocab_size)
-        | (columns.TYPE_COLUMNS if pairs else {})
+        columns.make_text_columns(vocab_size)
+        | (columns.TYPE_COLUMNS if has_types else {})
         | PREPROCESSORS[cfg.objective].columns
     )
 
 
-def _count_labels(read, classes, labels):
-    for one in read:
+def _count_labels(examples, classes, label_counts):
+    """Yields the examples, and counts their labels if these are classes."""
+    for example in examples:
         if classes:
-            labels.update([one.label] if isinstance(one.label, str) else one.label)
-        yield one
+            label_counts.update([example.label] if isinstance(example.label, str) else example.label)
+        yield example
 
 
-def _write_split(writer, cfg, read, tokenizer, classes, folder, split) -> dict[str, int]:
-    """Writes a split's rows, and its examples beside them; returns how many examples there are and were cut."""
-    count = truncated = lost = row_number = 0
-    make = PREPROCESSORS[cfg.objective].rows
+def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> dict[str, int]:
+    """Writes the packed examples of a split and their records. Returns how many there are and how many truncated."""
+    count = truncated = num_lost = row = 0
+    encode = PREPROCESSORS[cfg.objective].encode
     with open(_make_examples_path(folder, split), "w", encoding="utf-8") as file:
-        for batch in iter(lambda: list(itertools.islice(read, TOKENIZE_BATCH)), []):
-            for one, rows in zip(batch, make(batch, tokenizer, cfg, classes), strict=True):
-                for row in rows:
-                    block, at = writer.place()
-                    for number, one_of in enumerate((row, *row.further)):
-                        first, used = number * cfg.pack.seq_len, len(one_of.ids)
-                        there = slice(first, first + used)
-                        block["ids"][at, there] = one_of.ids
-                        block["segments"][at, there] = number + 1  # a stretch's texts see each other
-                        block["positions"][at, there] = np.arange(used)
-                        if "types" in block:
-                            block["types"][at, first + one_of.second : first + used] = 1
-                    if "example" in block:
-                        block["example"][at] = count
-                    for name, value in row.labels.items():
-                        block[name][at, ...] = value
-                cut = max(row.cut for row in rows)
-                count, truncated, lost = count + 1, truncated + (cut > 0), lost + cut
-                file.write(json.dumps({**one._asdict(), "row": row_number, "rows": len(rows), **rows[0].kept}) + "\n")
-                row_number += len(rows)
-    return {"examples": count, "truncated": truncated, "lost": lost}
+        for batch in iter(lambda: list(itertools.islice(examples, TOKENIZE_BATCH)), []):
+            for example, encoded_rows in zip(batch, encode(batch, tokenizer, cfg, classes), strict=True):
+                for encoded in encoded_rows:
+                    _write_encoded(writer, encoded, count, cfg.pack.seq_len)
+                num_truncated = max(encoded.num_truncated for encoded in encoded_rows)
+                count, truncated, num_lost = count + 1, truncated + (num_truncated > 0), num_lost + num_truncated
+                record = {**example._asdict(), "row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
+                file.write(json.dumps(record) + "\n")
+                row += len(encoded_rows)
+    return {"examples": count, "truncated": truncated, "lost": num_lost}
 
 
-def _report_truncation(cfg, manifest, names):
-    """Says what was cut, and how much of the text the vocabulary does not know."""
-    for split in names:
-        found = manifest[split]
-        if found["truncated"]:
-            share = found["truncated"] / found["examples"]
-            what = PREPROCESSORS[cfg.objective].cut.format(length=cfg.pack.seq_len, lost=found["lost"])
-            say = warnings_.warn_once if share > WARN_SHARE else warnings_.log_once
-            say(f"{split}: {found['truncated']} of {found['examples']} examples ({share:.1%}) {what}")
-        say = warnings_.warn_once if found["unknown"] > WARN_SHARE else warnings_.log_once
-        say(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
+def _write_encoded(writer, encoded, example_index, seq_len):
+    block, index = writer.add_example()
+    for choice_index, choice in enumerate((encoded, *encoded.other_choices)):
+        start = choice_index * seq_len
+        end = start + len(choice.ids)
+        block["ids"][index, start:end] = choice.ids
+        block["segments"][index, start:end] = choice_index + 1  # the texts of a choice see each other
+        block["positions"][index, start:end] = np.arange(len(choice.ids))
+        if "types" in block:
+            block["types"][index, start + choice.second_start : end] = 1
+    if "example" in block:
+        block["example"][index] = example_index
+    for name, value in encoded.labels.items():
+        block[name][index, ...] = value
+
+
+def _report_truncation(cfg, manifest, split_names):
+    """Logs how much was truncated, and how much of the text is unknown to the tokenizer."""
+    for split in split_names:
+        counts = manifest[split]
+        if counts["truncated"]:
+            fraction = counts["truncated"] / counts["examples"]
+            message = PREPROCESSORS[cfg.objective].truncation_message.format(
+                seq_len=cfg.pack.seq_len, lost=counts["lost"]
+            )
+            log = warnings_.warn_once if fraction > WARN_FRACTION else warnings_.log_once
+            log(f"{split}: {counts['truncated']} of {counts['examples']} examples ({fraction:.1%}) {message}")
+        log = warnings_.warn_once if counts["unknown"] > WARN_FRACTION else warnings_.log_once
+        log(f"{split}: {counts['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

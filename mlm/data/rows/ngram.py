@@ -26,23 +26,23 @@ class NgramCounts(NamedTuple):
     key_G: np.ndarray  # int64, sorted: number of the first n - 1 tokens among the grams one shorter, times V,
     # plus the last token
     count_G: np.ndarray  # how often its last token is predicted behind the others
-    first_G: np.ndarray  # bool: it begins with [CLS], before which nothing stands
-    before_G: np.ndarray  # different tokens before it, the start of a segment among them; 0 where not counted
+    starts_text_G: np.ndarray  # bool: it begins with [CLS], before which nothing stands
+    num_predecessors_G: np.ndarray  # different tokens before it, the start of a segment among them; 0 where not counted
 
 
 class NgramOrder(NamedTuple):
     """One order of a model: P(w | context) = share of the n-gram + back of the context * P(w | context one shorter)."""
 
     key_G: np.ndarray
-    share_G: np.ndarray
-    back_C: np.ndarray
+    prob_G: np.ndarray
+    backoff_C: np.ndarray
 
 
 class NgramModel(NamedTuple):
     """An n-gram model that interpolates its orders."""
 
-    levels: tuple[NgramOrder, ...]  # of order 1 and on
-    uniform: float  # probability of each token that can be predicted, without any counts
+    orders: tuple[NgramOrder, ...]  # of order 1 and on
+    uniform_prob: float  # probability of each token that can be predicted, without any counts
 
 
 def count_ngrams(rows: Columns, vocab_size: int, order: int) -> list[NgramCounts]:
@@ -58,8 +58,8 @@ def count_ngrams(rows: Columns, vocab_size: int, order: int) -> list[NgramCounts
         suffix_C = last_G if n == 2 else _find_keys(shorter.key_G, suffix_C[context_G] * vocab_size + last_G)
         before_C = np.bincount(suffix_C, minlength=len(shorter.key_G))
         inside_C = np.bincount(suffix_C, count_G, len(shorter.key_G))  # of its counts, those with a token before them
-        found[-1] = shorter._replace(before_G=before_C + (shorter.count_G > inside_C))
-        found.append(NgramCounts(key_G, count_G, shorter.first_G[context_G], np.zeros(len(key_G), np.int64)))
+        found[-1] = shorter._replace(num_predecessors_G=before_C + (shorter.count_G > inside_C))
+        found.append(NgramCounts(key_G, count_G, shorter.starts_text_G[context_G], np.zeros(len(key_G), np.int64)))
     return found
 
 
@@ -72,7 +72,7 @@ def smooth_counts(found: Sequence[NgramCounts], order: int) -> NgramModel:
     vocab_size = len(found[0].key_G)
     levels, found = [], found[:order]
     for n, grams in enumerate(found, 1):
-        count_G = np.where(grams.first_G | (n == len(found)), grams.count_G, grams.before_G)
+        count_G = np.where(grams.starts_text_G | (n == len(found)), grams.count_G, grams.num_predecessors_G)
         context_G, contexts = grams.key_G // vocab_size, len(found[n - 2].key_G) if n > 1 else 1
         less_G = np.array([0.0, *estimate_discounts(count_G)])[np.minimum(count_G, 3)]
         total_C = np.bincount(context_G, count_G, contexts)
@@ -107,14 +107,14 @@ def compute_nats(model: NgramModel, rows: Columns, most: int) -> tuple[np.ndarra
 
 def compute_probabilities(model: NgramModel, ids_T: np.ndarray, place_T: np.ndarray) -> np.ndarray:
     """prob_T of tokens that follow each other in a text, place_T: how many stand before each in its segment."""
-    vocab_size = len(model.levels[0].key_G)
-    prob_T = np.full(len(ids_T), model.uniform)
+    vocab_size = len(model.orders[0].key_G)
+    prob_T = np.full(len(ids_T), model.uniform_prob)
     context_T = np.zeros(len(ids_T), np.int64)
-    for n, level in enumerate(model.levels):
+    for n, level in enumerate(model.orders):
         key_T = _make_keys(context_T, ids_T, place_T, n, vocab_size)
         number_T = _find_keys(level.key_G, key_T)
-        share_T = np.where(number_T >= 0, level.share_G[number_T], 0)
-        prob_T = np.where(key_T >= 0, share_T + level.back_C[context_T] * prob_T, prob_T)
+        share_T = np.where(number_T >= 0, level.prob_G[number_T], 0)
+        prob_T = np.where(key_T >= 0, share_T + level.backoff_C[context_T] * prob_T, prob_T)
         context_T = np.append(-1, number_T[:-1])
     return prob_T
 

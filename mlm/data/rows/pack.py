@@ -1,4 +1,4 @@
-"""Documents packed once into rows of a fixed length, memory-mapped from then on."""
+"""Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
 import concurrent.futures
 import dataclasses
@@ -16,14 +16,14 @@ from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import columns, labelled, parallel_text, store
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
-from mlm.data.rows.packing import MODES, SentenceBatch, build_columns
+from mlm.data.rows.packing import PACKERS, SentenceBatch, build_columns
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus, stream, warnings_
 from mlm.data.text import parallel_text as pairs
 from mlm.data.tokenizers import encoding_cache, kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 3  # of the files: a change of what they hold must change this number
+FORMAT = 3  # of the cached files; a change of their content must raise it
 FIELD_CONDITIONS = (
     FieldCondition(
         ("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"),
@@ -32,65 +32,65 @@ FIELD_CONDITIONS = (
     ),
     FieldCondition(("pack.source_len",), "data.corpus", ("parallel",)),
     FieldCondition(("data.document_boundary",), "pack.mode", excluded_values=("stream",)),
-    FieldCondition(
-        ("pack.isolate_documents",), "pack.mode", ("full_sentences",)
-    ),  # elsewhere rows hold one document or pair
+    # With the other modes an example holds one document or pair.
+    FieldCondition(("pack.isolate_documents",), "pack.mode", ("full_sentences",)),
     FieldCondition(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
     FieldCondition(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)),
 )
-BATCH_CHARACTERS = 2**18  # characters tokenized at a time, and the rest of a document
-BATCH_LINES = 2**12  # lines of a running text tokenized at a time
-WARN_SHARE = 0.01  # share of unknown words above which a warning says so
+BATCH_CHARACTERS = 2**18  # after so many characters a batch of documents is tokenized
+BATCH_LINES = 2**12  # lines of a running text that are tokenized at once
+WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
 def resolve(cfg: config.Config) -> config.Config:
-    """With the corpus, its vocabulary and how its documents fill rows, where nothing is said."""
-    data, knobs, pack = cfg.data, cfg.tokenizer, cfg.pack
+    """The config with its defaults for the corpus, its vocabulary and how its documents are packed."""
+    data, vocabulary, packing = cfg.data, cfg.tokenizer, cfg.pack
     if data.corpus == "auto":
-        found = "task" if data.task else "parallel" if data.parallel_path else "text" if data.path else "language"
-        data = dataclasses.replace(data, corpus=found)
+        corpus_name = "task" if data.task else "parallel" if data.parallel_path else "text" if data.path else "language"
+        data = dataclasses.replace(data, corpus=corpus_name)
     if data.corpus == "task":
         return tasks.resolve(dataclasses.replace(cfg, data=data))
-    drawn = data.corpus == "language" or pairs.is_generated(data)
-    if drawn:
-        most = translation.MAX_WORDS if pairs.is_generated(data) else pack.seq_len - 2  # beside [CLS] and [SEP]
-        data = dataclasses.replace(
-            data, language=dataclasses.replace(data.language, max_words=data.language.max_words or most)
-        )
-    if not knobs.path:
-        knobs = dataclasses.replace(
-            knobs,
-            kind=knobs.kind or ("words" if drawn else "unigram"),
-            vocab_size=knobs.vocab_size or (0 if drawn or knobs.kind == "characters" else 8192),
+    is_generated = data.corpus == "language" or pairs.is_generated(data)
+    if is_generated:
+        # [CLS] and [SEP] need two tokens.
+        max_words = translation.MAX_WORDS if pairs.is_generated(data) else packing.seq_len - 2
+        language = dataclasses.replace(data.language, max_words=data.language.max_words or max_words)
+        data = dataclasses.replace(data, language=language)
+    if not vocabulary.path:
+        vocabulary = dataclasses.replace(
+            vocabulary,
+            kind=vocabulary.kind or ("words" if is_generated else "unigram"),
+            vocab_size=vocabulary.vocab_size or (0 if is_generated or vocabulary.kind == "characters" else 8192),
         )
     if data.corpus == "parallel":
-        pack = dataclasses.replace(pack, source_len=pack.source_len or pack.seq_len)
+        packing = dataclasses.replace(packing, source_len=packing.source_len or packing.seq_len)
     else:
-        pack = dataclasses.replace(pack, mode=pack.mode or ("doc_sentences" if drawn else "full_sentences"))
-    return dataclasses.replace(cfg, data=data, tokenizer=knobs, pack=pack)
+        default_mode = "doc_sentences" if is_generated else "full_sentences"
+        packing = dataclasses.replace(packing, mode=packing.mode or default_mode)
+    return dataclasses.replace(cfg, data=data, tokenizer=vocabulary, pack=packing)
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a vocabulary and rows that could not be made."""
+    """Raises ConfigError for a vocabulary that cannot be learned or examples that cannot be packed."""
     files.check_folder("config.data.cache", cfg.data.cache, writable=False, schemes=tuple(buckets.LIBRARIES))
-    errors.require_number(
-        "config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1
-    )  # segments and positions are kept as uint16
+    # Segments and positions are stored as uint16.
+    errors.require_number("config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1)
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
     if cfg.data.corpus == "parallel":
         errors.require_number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
-        for width in cfg.eval.beams:
-            errors.require(width >= 1 and width == int(width), "config.eval.beams", width, "a whole number, 1 or more")
+        for num_beams in cfg.eval.beams:
+            is_valid = num_beams >= 1 and num_beams == int(num_beams)
+            errors.require(is_valid, "config.eval.beams", num_beams, "an integer, 1 or more")
     else:
-        errors.require_one_of("config.pack.mode", cfg.pack.mode, list(MODES))
+        errors.require_one_of("config.pack.mode", cfg.pack.mode, list(PACKERS))
         errors.require_number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)
         errors.require(
             cfg.pack.mode != "stream" or cfg.data.corpus == "text",
             "config.pack.mode",
             cfg.pack.mode,
-            f"another, since config.data.corpus is {cfg.data.corpus}, no running text",
+            f"another mode, since config.data.corpus is {cfg.data.corpus}, which is no running text",
         )
     if not cfg.tokenizer.path:
         errors.require_one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
@@ -98,7 +98,7 @@ def check(cfg: config.Config) -> None:
         if not cfg.tokenizer.path and (cfg.tokenizer.vocab_size or cfg.tokenizer.kind != "characters"):
             errors.require_at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
         return
-    for name, value, only in (
+    for name, value, allowed in (
         ("tokenizer.path", cfg.tokenizer.path, ""),
         ("tokenizer.kind", cfg.tokenizer.kind, "words"),
         ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
@@ -106,11 +106,11 @@ def check(cfg: config.Config) -> None:
     ):
         if name != "pack.mode" or not pairs.is_generated(cfg.data):
             errors.require(
-                value == only,
+                value == allowed,
                 f"config.{name}",
                 value,
-                f"{only or 'none'}, since config.data.corpus is "
-                f"{cfg.data.corpus}, of the built-in language; leave it out to have that",
+                f"{allowed or 'none'}, since config.data.corpus = {cfg.data.corpus} is text of the built-in language; "
+                "leave the field out",
             )
     if pairs.is_generated(cfg.data):
         translation.check(cfg.data.language, min(cfg.pack.seq_len, cfg.pack.source_len))
@@ -118,19 +118,22 @@ def check(cfg: config.Config) -> None:
     errors.require_number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
 
 
-def load(cfg: config.Config) -> PackedDataset:
-    """The rows of both splits, made where they are not yet under cfg.data.cache.
+def load_dataset(cfg: config.Config) -> PackedDataset:
+    """The examples of both splits, packed first if cfg.data.cache does not have them.
 
-    Made once for a corpus (by content), a tokenizer and a config.pack; a file that changed since is noticed and made
-    again. Raises ConfigError as corpus.documents and kinds.train do.
+    The cache depends on the content of the corpus, on the tokenizer and on config.pack. A changed file is noticed, and
+    the examples are packed again.
+
+    Raises:
+        ConfigError: as corpus.read_documents and kinds.train_tokenizer do.
     """
     if cfg.data.corpus == "task":
-        return labelled.load(cfg)
+        return labelled.load_dataset(cfg)
     content = corpus.compute_fingerprint(cfg.data)
     tokenizer = get_or_train_tokenizer(cfg, content)
     if cfg.data.corpus == "parallel":
-        return parallel_text.load(cfg, tokenizer)
-    isolate = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
+        return parallel_text.load_dataset(cfg, tokenizer)
+    isolate_documents = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
     inputs = {
         "format": FORMAT,
         "corpus": content,
@@ -138,55 +141,58 @@ def load(cfg: config.Config) -> PackedDataset:
         "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
         "mode": cfg.pack.mode,
         "length": cfg.pack.seq_len,
-        "isolate": isolate,
+        "isolate": isolate_documents,
     }
-    short = {"short_share": cfg.pack.short_seq_prob} if cfg.pack.short_seq_prob else {}
-    inputs |= short
+    options = {}
+    if cfg.pack.short_seq_prob:
+        inputs["short_share"] = options["short_seq_prob"] = cfg.pack.short_seq_prob
+    specs = _list_columns(cfg.pack.mode, tokenizer.vocab_size)
 
     def make(folder):
-        counts = {}
-        # White space around a line of running text is of it: its ids are not those of its words.
-        encode = encoding_cache.Memo(tokenizer._replace(tied="") if cfg.pack.mode == "stream" else tokenizer)
+        statistics = {}
+        # In a running text the white space of a line counts: the line's ids are not those of its words.
+        encode = encoding_cache.CachedEncoder(
+            tokenizer._replace(context_pattern="") if cfg.pack.mode == "stream" else tokenizer
+        )
         for split in corpus.SPLITS:
-            there = _list_columns(cfg.pack.mode, tokenizer.vocab_size)
-            with columns.SplitWriter(folder, split, there, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
-                for filled in MODES[cfg.pack.mode](_tokenize(cfg, split, encode), cfg.pack.seq_len, **short):
-                    writer.add(build_columns(filled, cfg.pack.seq_len, isolate))
-            counts[split] = writer.counts()
+            with columns.SplitWriter(folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
+                batches = _tokenize(cfg, split, encode)
+                for packed in PACKERS[cfg.pack.mode](batches, cfg.pack.seq_len, **options):
+                    writer.write_examples(build_columns(packed, cfg.pack.seq_len, isolate_documents))
+            statistics[split] = writer.compute_statistics()
             errors.require(
-                counts[split]["rows"] > 0,
+                statistics[split]["rows"] > 0,
                 "config.pack.mode",
                 cfg.pack.mode,
-                f"a corpus that fills a row of the {split} split",
+                f"a corpus with an example for the {split} split",
             )
             logging.info(
-                "packed %s: %d rows, %d tokens, %.1f%% padding",
+                "packed %s: %d examples, %d tokens, %.1f%% padding",
                 split,
-                counts[split]["rows"],
-                counts[split]["tokens"],
-                100 * counts[split]["padding"],
+                statistics[split]["rows"],
+                statistics[split]["tokens"],
+                100 * statistics[split]["padding"],
             )
             if split == "train":
                 writer.unigram_V[PAD] = 0
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-        return counts
+        return statistics
 
     folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
     _report_statistics(cfg, tokenizer, manifest)
-    about = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
+    dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
     if cfg.mask.unit != "token":
-        about = about._replace(word_starts=tokenizer.starts_word_V.tobytes())
-    files_of = _list_columns(cfg.pack.mode, tokenizer.vocab_size)
+        dataset_info = dataset_info._replace(word_starts=tokenizer.starts_word_V.tobytes())
     train, validation = (
-        columns.open_columns(folder, split, files_of, manifest[split]["rows"], cfg.pack.seq_len)
-        for split in corpus.SPLITS
+        columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len) for split in corpus.SPLITS
     )
-    return PackedDataset(train, validation, tokenizer, about, manifest, folder=folder)
+    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, folder=folder)
 
 
 def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict]:
-    """The examples of a split by the names of their fields; none of rows that are text alone, and of aligned text those
-    of held-out splits.
+    """The records of a split's examples, with fields by name.
+
+    Only tasks have them, and held-out splits of parallel text; for others the list is empty.
     """
     if cfg.data.corpus == "parallel" and split != "train":
         return parallel_text.read_examples(packed, split)
@@ -194,9 +200,12 @@ def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list
 
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of a config's rows; unigram_V: of their tokens, where they are at hand.
+    """What a program must know of a config's dataset.
 
-    The classes of a task are read from its files where the config does not name them.
+    Args:
+        cfg: the config. If it does not list the classes of its task, they are read from the task's files.
+        vocab_size: entries of the vocabulary.
+        unigram_V: counts of the tokens; None: all equal.
     """
     if cfg.data.corpus == "task":
         return labelled.build_dataset_info(cfg, vocab_size, unigram_V)
@@ -209,102 +218,108 @@ def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarra
 
 
 def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
-    """The tokenizer learnt from the corpus of this content (`corpus.fingerprint`), made where the cache lacks it.
+    """The tokenizer of config.tokenizer.path, or else the one for the corpus, trained if the cache does not have it.
 
-    That of config.tokenizer.path where it is set. Raises ConfigError where it would have to be made and the corpus
-    holds something else by now.
+    Args:
+        cfg: the config.
+        content: the corpus's content (`corpus.compute_fingerprint`).
+
+    Raises:
+        ConfigError: if the tokenizer must be trained and the corpus has changed since.
     """
     if cfg.tokenizer.path:
-        return kinds.given("config.tokenizer.path", cfg.tokenizer.path)
+        return kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
 
     def make(folder):
         if corpus.compute_fingerprint(cfg.data) != content:
             raise errors.ConfigError(
-                f"config.data.cache = {cfg.data.cache!r}: expected the folder that holds the "
-                "tokenizer, since the corpus that it was learnt from has changed"
+                f"config.data.cache = {cfg.data.cache!r}: expected the folder with the tokenizer, since the corpus "
+                "from which it was learned has changed"
             )
-        texts = stream.read_running_text(cfg.data, "train") if running else corpus.read_vocabulary_texts(cfg.data)
-        tokenizer = kinds.train(cfg.tokenizer, _log_progress(texts, "reading for the vocabulary"))
+        texts = stream.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
+        tokenizer = kinds.train_tokenizer(cfg.tokenizer, _log_progress(texts, "reading for the vocabulary"))
         return {"file": tokenizer.save(folder).name}
 
-    running = cfg.pack.mode == "stream"
+    is_stream = cfg.pack.mode == "stream"
     inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
-    inputs |= {"mode": cfg.pack.mode} if running else {}
+    inputs |= {"mode": cfg.pack.mode} if is_stream else {}
     folder, manifest = store.get_or_make_folder(cfg.data.cache, "tokenizer", inputs, make)
-    return kinds.load(folder / manifest["file"])
+    return kinds.load_tokenizer(folder / manifest["file"])
 
 
-def _log_progress(texts, what):
-    start = told = time.monotonic()
-    done = 0
+def _log_progress(texts, description):
+    start = last_report = time.monotonic()
+    num_characters = 0
     for text in texts:
         yield text
-        done += len(text)
-        if (now := time.monotonic()) - told > 5:
-            told = now
-            logging.info("%s: %.1f million characters, %.2f a second", what, done / 1e6, done / 1e6 / (now - start))
+        num_characters += len(text)
+        if (now := time.monotonic()) - last_report > 5:
+            last_report = now
+            millions = num_characters / 1e6
+            logging.info("%s: %.1f million characters, %.2f a second", description, millions, millions / (now - start))
 
 
 def _tokenize(cfg, split, encode) -> Iterator[SentenceBatch]:
-    """The split's text as token ids, many sentences at a time: that is faster than one by one."""
+    """The split's text as token ids; many sentences are tokenized at once, which is faster."""
     batches = _batch_lines(cfg, split) if cfg.pack.mode == "stream" else _batch_sentences(cfg, split)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # text is read while the one before is tokenized
-        coming = pool.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = pool.submit(next, batches, None)
-            texts, last_S = batch
-            ids_T, length_S = encode(texts)
-            yield SentenceBatch(ids_T, length_S, last_S)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # reads the next batch while this one is tokenized
+        future = pool.submit(next, batches, None)
+        while (batch := future.result()) is not None:
+            future = pool.submit(next, batches, None)
+            sentences, ends_document_S = batch
+            ids_T, size_S = encode(sentences)
+            yield SentenceBatch(ids_T, size_S, ends_document_S)
 
 
 def _batch_lines(cfg, split):
-    parts = _log_progress(stream.read_running_text(cfg.data, split), f"packing {split}")
-    while batch := list(itertools.islice(parts, BATCH_LINES)):
+    lines = _log_progress(stream.read_running_text(cfg.data, split), f"packing {split}")
+    while batch := list(itertools.islice(lines, BATCH_LINES)):
         yield batch, np.zeros(len(batch), bool)
 
 
 def _batch_sentences(cfg, split):
-    """(sentences, last_S) of about BATCH characters, last_S: its document ends with it."""
-    batch, ends, size = [], [], 0
-    long = corpus.make_long_sentence_counter()
+    """Pairs (sentences, ends_document_S) of about BATCH_CHARACTERS characters."""
+    batch, last_indices, size = [], [], 0
+    long_sentences = corpus.make_long_sentence_counter()
     for text in _log_progress(corpus.read_documents(cfg.data, split), f"packing {split}"):
-        batch += corpus.split_sentences(text, long)
-        ends.append(len(batch) - 1)
+        batch += corpus.split_sentences(text, long_sentences)
+        last_indices.append(len(batch) - 1)
         size += len(text)
         if size > BATCH_CHARACTERS:
-            yield batch, _make_mask(ends, len(batch))
-            batch, ends, size = [], [], 0
-    yield batch, _make_mask(ends, len(batch))
-    long.report()
+            yield batch, _make_mask(last_indices, len(batch))
+            batch, last_indices, size = [], [], 0
+    yield batch, _make_mask(last_indices, len(batch))
+    long_sentences.report()
 
 
-def _make_mask(numbers, count):
-    marked_S = np.zeros(count, bool)
-    marked_S[numbers] = True
-    return marked_S
+def _make_mask(indices, size):
+    mask_S = np.zeros(size, bool)
+    mask_S[indices] = True
+    return mask_S
 
 
 def _report_statistics(cfg, tokenizer, manifest):
-    """Says what share was held out, and what share of the words the vocabulary does not know."""
+    """Logs the fraction of held-out tokens, and of words that are unknown to the vocabulary."""
     if cfg.data.corpus != "language":
-        held, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
-        which = "its end" if cfg.pack.mode == "stream" else "of documents by chance"
-        asked = (
+        held_out, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
+        selection = "the end of the text" if cfg.pack.mode == "stream" else "a random sample of documents"
+        setting = (
             ""
             if cfg.data.validation_path
-            else f", {which} (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
+            else f", {selection} (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
         )
-        warnings_.log_once(f"held out: {held:,} of {held + rest:,} tokens, {held / (held + rest):.1%}{asked}")
+        total = held_out + rest
+        warnings_.log_once(f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}")
     for split in corpus.SPLITS:
-        share = manifest[split]["unknown"]
-        known = f"{split}: {share:.2%} of the words and pieces are unknown to the vocabulary of {tokenizer.kind}"
-        if share > WARN_SHARE:
-            warnings_.warn_once(f"{known}; a larger config.tokenizer.vocab_size, or another kind, knows more")
+        fraction = manifest[split]["unknown"]
+        message = f"{split}: {fraction:.2%} of the words and pieces are unknown to the vocabulary of {tokenizer.kind}"
+        if fraction > WARN_FRACTION:
+            warnings_.warn_once(f"{message}; a larger config.tokenizer.vocab_size, or another kind, knows more")
         else:
-            warnings_.log_once(known)
+            warnings_.log_once(message)
 
 
 def _list_columns(mode, vocab_size) -> dict[str, ColumnSpec]:
-    """The files of a split. Pairs alone have sentence kinds and labels."""
-    pair = columns.TYPE_COLUMNS | {"next": ColumnSpec(np.uint8, "N")} if mode == "segment_pair" else {}
-    return columns.text_columns(vocab_size) | pair
+    """The columns of a split; only segment pairs have types and labels."""
+    pair_columns = columns.TYPE_COLUMNS | {"next": ColumnSpec(np.uint8, "N")} if mode == "segment_pair" else {}
+    return columns.make_text_columns(vocab_size) | pair_columns

@@ -1,7 +1,7 @@
-"""Rows of aligned text: several pairs side by side, the targets in the row and their sources in the one beside it.
+"""Packs parallel text: an example holds several target sentences side by side, and their sources in other columns.
 
-A batch of so many rows is then one of so many tokens on each side, of one shape, and little of it is padding. A target
-token sees its own target's tokens and its own source's, whose segments have the same number.
+A batch of examples then has one shape and about the same number of tokens on each side, with little padding. A target
+token sees the tokens of its own target and its own source, which have the same segment.
 """
 
 import contextlib
@@ -21,125 +21,136 @@ from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.text import parallel_text, warnings_
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 1  # of the files: a change of what they hold must change this number
-TOKENIZE_BATCH = 1024  # pairs tokenized at a time
-MAX_OPEN = 64  # rows that a pair may be put into
-WARN_SHARE = 0.01  # share of unknown words, above which a warning says so
+FORMAT = 1  # of the cached files; a change of their content must raise it
+TOKENIZE_BATCH = 1024  # pairs that are tokenized at once
+MAX_OPEN_EXAMPLES = 64  # incomplete examples to which a pair may be added
+WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
 class EncodedPair(NamedTuple):
-    """A pair as it stands in a row."""
+    """A pair as token ids."""
 
     target: list[int]  # [CLS] its tokens [SEP]
     source: list[int]  # its tokens [SEP]
-    cut: bool  # whether it was too long for a row
+    is_truncated: bool  # whether it was too long
 
 
-def load(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
-    """The rows of all splits, made where they are not yet under cfg.data.cache.
+def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
+    """The examples of all splits, packed first if cfg.data.cache does not have them.
 
-    Made once for pairs (by content), a tokenizer and both lengths. The manifest has of each split what a Writer counts,
-    the share of padding in the sources, its pairs and how many of them were cut. Raises ConfigError as aligned.pairs.
+    The cache depends on the content of the pairs, on the tokenizer and on both lengths. The manifest has for each
+    split what SplitWriter.compute_statistics returns, the fraction of padding in the sources, and the numbers of pairs
+    and of truncated ones.
+
+    Raises:
+        ConfigError: as parallel_text.open_pairs does.
     """
-    found, size = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
+    pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
     inputs = {
         "format": FORMAT,
-        "corpus": found.compute_digest().hex(),
+        "corpus": pair_source.compute_digest().hex(),
         "kind": tokenizer.kind,
         "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
         "length": cfg.pack.seq_len,
-        "source_length": size,
+        "source_length": source_len,
     }
-    files_of = _list_columns(tokenizer.vocab_size)
+    specs = _list_columns(tokenizer.vocab_size)
 
     def make(folder):
-        said = {}
-        parallel_text.warn_of_duplicates(found)
-        for split, read in found.splits.items():
-            with columns.SplitWriter(folder, split, files_of, cfg.pack.seq_len, tokenizer.vocab_size, size) as writer:
-                kept = _write_split(writer, read(), tokenizer, split != "train" and _make_pairs_path(folder, split))
-            empty = 1 - kept["source_tokens"] / (writer.rows * size)
-            said[split] = writer.counts() | kept | {"source_padding": empty}
+        manifest = {}
+        parallel_text.warn_of_duplicates(pair_source)
+        for split, read in pair_source.splits.items():
+            pairs_path = _make_pairs_path(folder, split) if split != "train" else None
+            with columns.SplitWriter(
+                folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size, source_len
+            ) as writer:
+                counts = _write_split(writer, read(), tokenizer, pairs_path)
+            source_padding = 1 - counts["source_tokens"] / (writer.num_examples * source_len)
+            manifest[split] = writer.compute_statistics() | counts | {"source_padding": source_padding}
             if split == "train":
                 writer.unigram_V[PAD] = 0
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-        return said
+        return manifest
 
     folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
-    _report_statistics(cfg, manifest, list(found.splits))
-    there = {
-        split: columns.open_columns(folder, split, files_of, manifest[split]["rows"], cfg.pack.seq_len, size)
-        for split in found.splits
+    _report_statistics(cfg, manifest, list(pair_source.splits))
+    arrays = {
+        split: columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len, source_len)
+        for split in pair_source.splits
     }
-    about = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    return PackedDataset(there.pop("train"), there.pop("validation"), tokenizer, about, manifest, there, folder)
+    dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
+    train, validation = arrays.pop("train"), arrays.pop("validation")
+    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
 
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of the rows; unigram_V: of the targets' tokens, where they are at hand."""
+    """What a program must know of the dataset; unigram_V: counts of the targets' tokens, None: all equal."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=_get_source_len(cfg))
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, str]]:
-    """The pairs of a held-out split in order, "source" and "target" as they stand in the files."""
+    """The pairs of a held-out split in order, with the texts "source" and "target"."""
     with open(_make_pairs_path(packed.folder, split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def encode_pairs(
-    tokenizer: Tokenizer, pairs: Sequence[parallel_text.Pair], length: int, source_length: int
+    tokenizer: Tokenizer, pairs: Sequence[parallel_text.Pair], seq_len: int, source_len: int
 ) -> list[EncodedPair]:
-    """Pairs as they stand in rows of these lengths: what is too long is cut at its end, before the [SEP]."""
+    """Encodes pairs for examples of these lengths; truncates long texts before the final [SEP]."""
     targets = tokenizer.encode_batch([pair.target for pair in pairs])
     sources = tokenizer.encode_batch([pair.source for pair in pairs])
-    room, source_room = length - 2, source_length - 1
+    max_target, max_source = seq_len - 2, source_len - 1
     return [
         EncodedPair(
-            [CLS, *target[:room], SEP], [*source[:source_room], SEP], len(target) > room or len(source) > source_room
+            [CLS, *target[:max_target], SEP],
+            [*source[:max_source], SEP],
+            len(target) > max_target or len(source) > max_source,
         )
         for target, source in zip(targets, sources, strict=True)
     ]
 
 
-def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> tuple[dict[str, np.ndarray], int]:
-    """Columns of rows with one source each, as they stand beside rows of pairs, and how many were cut to the length."""
-    block = {f"source_{name}": np.zeros((len(texts), length), np.int32) for name in ("ids", "segments", "positions")}
-    cut = 0
-    for at, pair in enumerate(
-        encode_pairs(tokenizer, [parallel_text.Pair(text, "") for text in texts], length, length)
-    ):
-        _put_text(block, at, "source_", pair.source, 0, 1)
-        cut += pair.cut
-    return block, cut
+def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], source_len: int) -> tuple[dict[str, np.ndarray], int]:
+    """The source columns of examples with one source each, and how many sources were truncated."""
+    arrays = {
+        f"source_{name}": np.zeros((len(texts), source_len), np.int32) for name in ("ids", "segments", "positions")
+    }
+    num_truncated = 0
+    pairs = [parallel_text.Pair(text, "") for text in texts]
+    for index, pair in enumerate(encode_pairs(tokenizer, pairs, source_len, source_len)):
+        _write_text(arrays, index, "source_", pair.source, 0, 1)
+        num_truncated += pair.is_truncated
+    return arrays, num_truncated
 
 
-def pack_pairs(pairs: Iterable[EncodedPair], length: int, source_length: int) -> Iterator[list[EncodedPair]]:
-    """The pairs of each row: each goes into the first open row with room for both its sides.
+def pack_pairs(pairs: Iterable[EncodedPair], seq_len: int, source_len: int) -> Iterator[list[EncodedPair]]:
+    """The pairs of each example: a pair is added to the first open example with space for both its sides.
 
-    Where OPEN rows are open and none has room, the fullest is closed, of equally full ones the first.
+    If MAX_OPEN_EXAMPLES are open and none has space, the fullest is closed; of equally full ones the first.
     """
-    rows: list[list[EncodedPair]] = []
-    used: list[tuple[int, int]] = []  # tokens of both sides of each
+    open_examples: list[list[EncodedPair]] = []
+    sizes: list[tuple[int, int]] = []  # tokens of the targets and of the sources of each
     for pair in pairs:
-        tokens, source = len(pair.target), len(pair.source)
-        fits = (
-            at
-            for at, (there, beside) in enumerate(used)
-            if there + tokens <= length and beside + source <= source_length
+        target_size, source_size = len(pair.target), len(pair.source)
+        fitting = (
+            index
+            for index, (used, source_used) in enumerate(sizes)
+            if used + target_size <= seq_len and source_used + source_size <= source_len
         )
-        at = next(fits, len(rows))
-        if at == MAX_OPEN:
-            fullest = max(range(MAX_OPEN), key=lambda at: max(used[at][0] / length, used[at][1] / source_length))
-            used.pop(fullest)
-            yield rows.pop(fullest)
-            at -= 1
-        if at == len(rows):
-            rows.append([])
-            used.append((0, 0))
-        rows[at].append(pair)
-        used[at] = used[at][0] + tokens, used[at][1] + source
-    yield from rows
+        index = next(fitting, len(open_examples))
+        if index == MAX_OPEN_EXAMPLES:
+            fullest = max(range(MAX_OPEN_EXAMPLES), key=lambda i: max(sizes[i][0] / seq_len, sizes[i][1] / source_len))
+            sizes.pop(fullest)
+            yield open_examples.pop(fullest)
+            index -= 1
+        if index == len(open_examples):
+            open_examples.append([])
+            sizes.append((0, 0))
+        open_examples[index].append(pair)
+        sizes[index] = sizes[index][0] + target_size, sizes[index][1] + source_size
+    yield from open_examples
 
 
 def _get_source_len(cfg):
@@ -151,56 +162,55 @@ def _make_pairs_path(folder: Path, split: str) -> Path:
 
 
 def _list_columns(vocab_size) -> dict[str, ColumnSpec]:
-    target = columns.text_columns(vocab_size)
-    return target | {f"source_{name}": column._replace(letters="NxS") for name, column in target.items()}
+    target = columns.make_text_columns(vocab_size)
+    return target | {f"source_{name}": column._replace(dims="NxS") for name, column in target.items()}
 
 
-def _write_split(writer, read, tokenizer, path) -> dict[str, int]:
-    """Writes a split's rows, and a held-out one's pairs beside them; returns what it counted."""
-    count = {"pairs": 0, "cut": 0, "source_tokens": 0}
-    length, source_length = writer.length, writer.source_length
+def _write_split(writer, pairs, tokenizer, pairs_path) -> dict[str, int]:
+    """Writes a split's examples, and its pairs if pairs_path is not None; returns counts for the manifest."""
+    counts = {"pairs": 0, "cut": 0, "source_tokens": 0}
 
-    def coming():
-        while batch := list(itertools.islice(read, TOKENIZE_BATCH)):
+    def encode_all():
+        while batch := list(itertools.islice(pairs, TOKENIZE_BATCH)):
             if file is not None:
                 file.writelines(f"{json.dumps(pair._asdict())}\n" for pair in batch)
-            for pair in encode_pairs(tokenizer, batch, length, source_length):
-                count["pairs"] += 1
-                count["cut"] += pair.cut
-                count["source_tokens"] += len(pair.source)
-                yield pair
+            for encoded in encode_pairs(tokenizer, batch, writer.seq_len, writer.source_len):
+                counts["pairs"] += 1
+                counts["cut"] += encoded.is_truncated
+                counts["source_tokens"] += len(encoded.source)
+                yield encoded
 
-    with open(path, "w", encoding="utf-8") if path else contextlib.nullcontext() as file:
-        for row in pack_pairs(coming(), length, source_length):
-            block, at = writer.place()
+    with open(pairs_path, "w", encoding="utf-8") if pairs_path else contextlib.nullcontext() as file:
+        for example in pack_pairs(encode_all(), writer.seq_len, writer.source_len):
+            block, index = writer.add_example()
             end = source_end = 0
-            for segment, pair in enumerate(row, 1):
-                end = _put_text(block, at, "", pair.target, end, segment)
-                source_end = _put_text(block, at, "source_", pair.source, source_end, segment)
-    return count
+            for segment, pair in enumerate(example, 1):
+                end = _write_text(block, index, "", pair.target, end, segment)
+                source_end = _write_text(block, index, "source_", pair.source, source_end, segment)
+    return counts
 
 
-def _put_text(block, at, side, ids, start, segment) -> int:
-    """Writes a text into a row of one side; returns where it ends there."""
+def _write_text(arrays, index, prefix, ids, start, segment) -> int:
+    """Writes a text into the columns of one side of an example; returns where it ends."""
     end = start + len(ids)
-    block[f"{side}ids"][at, start:end] = ids
-    block[f"{side}segments"][at, start:end] = segment
-    block[f"{side}positions"][at, start:end] = np.arange(len(ids))
+    arrays[f"{prefix}ids"][index, start:end] = ids
+    arrays[f"{prefix}segments"][index, start:end] = segment
+    arrays[f"{prefix}positions"][index, start:end] = np.arange(len(ids))
     return end
 
 
-def _report_statistics(cfg, manifest, splits):
-    """Says what is padding, what was cut, and how much of the text the vocabulary does not know."""
-    for split in splits:
-        found = manifest[split]
+def _report_statistics(cfg, manifest, split_names):
+    """Logs how much is padding, was truncated, and is unknown to the tokenizer."""
+    for split in split_names:
+        statistics = manifest[split]
         warnings_.log_once(
-            f"{split}: {found['pairs']} pairs in {found['rows']} rows; {found['padding']:.1%} of the rows is "
-            f"padding, of the sources {found['source_padding']:.1%}"
+            f"{split}: {statistics['pairs']} pairs in {statistics['rows']} examples; padding: "
+            f"{statistics['padding']:.1%} of the targets, {statistics['source_padding']:.1%} of the sources"
         )
-        if found["cut"]:
+        if statistics["cut"]:
             warnings_.warn_once(
-                f"{split}: {found['cut']} of {found['pairs']} pairs do not fit config.pack.seq_len = "
-                f"{cfg.pack.seq_len}, or the source's length {_get_source_len(cfg)}, and were cut at the end"
+                f"{split}: {statistics['cut']} of {statistics['pairs']} pairs do not fit config.pack.seq_len = "
+                f"{cfg.pack.seq_len}, or the source length {_get_source_len(cfg)}, and were truncated"
             )
-        say = warnings_.warn_once if found["unknown"] > WARN_SHARE else warnings_.log_once
-        say(f"{split}: {found['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
+        log = warnings_.warn_once if statistics["unknown"] > WARN_FRACTION else warnings_.log_once
+        log(f"{split}: {statistics['unknown']:.2%} of the words and pieces are unknown to the tokenizer")

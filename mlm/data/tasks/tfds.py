@@ -38,7 +38,9 @@ def content(data: config.Data, fields: Mapping[str, str]) -> bytes:
     builder = _opened(data)
     splits = _splits(builder, data, fields)
     named = json.dumps([builder.info.full_name, classes(data), splits]).encode()
-    return hashlib.sha256(named + b"".join(tfds.split_digest(builder, said) for said in splits.values())).digest()
+    return hashlib.sha256(
+        named + b"".join(tfds.compute_split_digest(builder, said) for said in splits.values())
+    ).digest()
 
 
 def _splits(builder, data, fields):

@@ -40,12 +40,12 @@ FIELD_CONDITIONS = (
     ),
     FieldCondition(("data.language.recall_prob",), "data.language.protagonist_prob", excluded_values=(0.0,)),
 )
-MAX_SENTENCE = 10_000  # characters: what is tokenized at once stays bounded
-FIRST_HELD_OUT = 2**32  # number of the language's first held-out document
+MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
+FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 # Where none of these is, the same is had faster.
-UNUSUAL_SPACE, EAST_ASIAN_STOP = re.compile(r"[.!?][^\S \n]"), re.compile("[\u3002\uff01\uff1f]")
+SPACE_AFTER_STOP, EAST_ASIAN_STOP = re.compile(r"[.!?][^\S \n]"), re.compile("[\u3002\uff01\uff1f]")
 # Not documentation, or not part of the library itself.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
 
@@ -56,7 +56,7 @@ class Corpus(NamedTuple):
     train: Callable[[], Iterator[str]]
     validation: Callable[[], Iterator[str]] | None  # None: a share of train's documents is held out
     compute_digest: Callable[[], bytes]  # digest of all that the documents follow from
-    lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
+    read_lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
 
 
 def check(data: config.Data) -> None:
@@ -90,9 +90,9 @@ def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> 
 
     One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them, else it is told.
     """
-    if not UNUSUAL_SPACE.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
+    if not SPACE_AFTER_STOP.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
         parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
-        if max(map(len, parts)) <= MAX_SENTENCE:
+        if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
             return filter(None, map(str.strip, parts))
     return _split_sentences_exactly(text, long)
 
@@ -101,14 +101,14 @@ def _split_sentences_exactly(text, long):
     start = 0
     for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
         last, after = end.span() if end else (len(text), len(text))
-        if last - start > MAX_SENTENCE and text[start:last].strip():
+        if last - start > MAX_SENTENCE_LENGTH and text[start:last].strip():
             said = long or make_long_sentence_counter()
             said.add(f"that which begins {text[start : start + 40]!r}")
             if not long:
                 said.report()
-        while last - start > MAX_SENTENCE:
-            cut = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
-            cut = cut if cut > 0 else start + MAX_SENTENCE
+        while last - start > MAX_SENTENCE_LENGTH:
+            cut = text.rfind(" ", start + MAX_SENTENCE_LENGTH // 2, start + MAX_SENTENCE_LENGTH)
+            cut = cut if cut > 0 else start + MAX_SENTENCE_LENGTH
             if piece := text[start:cut].strip():
                 yield piece
             start = cut
@@ -123,8 +123,8 @@ def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
     Raises errors.ConfigError as `documents` does, for either split, before the first sentence.
     """
     corpus = _open_corpus(data)
-    if corpus.lexicon is not None:
-        yield from corpus.lexicon()
+    if corpus.read_lexicon is not None:
+        yield from corpus.read_lexicon()
         return
     next(read_documents(data, "validation"))  # an empty split is told before the long work
     long = make_long_sentence_counter()
@@ -135,7 +135,7 @@ def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
 
 def make_long_sentence_counter() -> warnings_.WarningCounter:
     """Counts the sentences that are cut."""
-    return warnings_.WarningCounter(f"sentences longer than {MAX_SENTENCE} characters, cut into pieces")
+    return warnings_.WarningCounter(f"sentences longer than {MAX_SENTENCE_LENGTH} characters, cut into pieces")
 
 
 def compute_fingerprint(data: config.Data) -> str:
@@ -240,7 +240,7 @@ def open_tfds(data: config.Data) -> Corpus:
     splits = ["train", held_out] if held_out else ["train"]
 
     def content():
-        return b"".join([data.tfds_field.encode(), *(tfds.split_digest(builder, split) for split in splits)])
+        return b"".join([data.tfds_field.encode(), *(tfds.compute_split_digest(builder, split) for split in splits)])
 
     return Corpus(
         train=lambda: tfds.read_documents(builder, "train", data.tfds_field),
@@ -306,7 +306,7 @@ def open_language(data: config.Data) -> Corpus:
 
     return Corpus(
         drawn_from(0, data.language.train_documents),
-        drawn_from(FIRST_HELD_OUT, data.language.validation_documents),
+        drawn_from(FIRST_VALIDATION_NUMBER, data.language.validation_documents),
         content,
         lexicon,
     )
@@ -325,7 +325,7 @@ def open_parallel(data: config.Data) -> Corpus:
         lines("train"),
         lines("validation"),
         two_sided.open_pairs(data).compute_digest,
-        lexicon=lexicon if two_sided.is_generated(data) else lines("train"),
+        read_lexicon=lexicon if two_sided.is_generated(data) else lines("train"),
     )
 
 

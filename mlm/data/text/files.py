@@ -19,12 +19,12 @@ import regex
 from mlm.base import errors
 from mlm.data.text.warnings_ import WarningCounter
 
-MAX_DOCUMENT = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
-LINE_PIECE = 2**20  # bytes of a line that are read at a time
+MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
+LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of whole lines
-MAX_HEADING = 10_000  # characters; no longer line starts a document
-REGEX_TIMEOUT = 1  # that a regular expression may take for a line
-MAX_RATIO, FREE_BYTES = (
+MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
+REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
+MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = (
     100,
     2**24,
 )  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
@@ -65,13 +65,13 @@ def make_boundary(field: str, name: str) -> Boundary:
     def starts(line):
         try:
             return (
-                len(line) <= MAX_HEADING
-                and heading.fullmatch(line.removesuffix("\n"), timeout=REGEX_TIMEOUT) is not None
+                len(line) <= MAX_HEADING_LENGTH
+                and heading.fullmatch(line.removesuffix("\n"), timeout=REGEX_TIMEOUT_SECONDS) is not None
             )
         except TimeoutError:
             raise errors.ConfigError(
                 f"{field} = {errors.format_value(name)}: expected a regular expression that takes less "
-                f"than {REGEX_TIMEOUT} s a line; it takes more for {errors.format_value(line[:60])}"
+                f"than {REGEX_TIMEOUT_SECONDS} s a line; it takes more for {errors.format_value(line[:60])}"
             ) from None
 
     def divide(lines):
@@ -125,7 +125,7 @@ def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None,
     """
     faults, started = _make_counters(), [False]
     empty = WarningCounter("empty files")
-    long = WarningCounter(f"documents longer than {MAX_DOCUMENT} characters, cut")
+    long = WarningCounter(f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut")
     for path in paths:
         found = False
         for document in _split_documents(_read_blocks(path, *faults), boundary, path, long, started):
@@ -153,14 +153,14 @@ def _make_counters():
     return (
         WarningCounter("lines with bytes that are not UTF-8, replaced by U+FFFD"),
         WarningCounter("lines, or parts of long ones, with NUL characters, which were left out"),
-        WarningCounter(f"compressed files that unpack to more than {MAX_RATIO} times their size, cut"),
+        WarningCounter(f"compressed files that unpack to more than {MAX_UNPACK_RATIO} times their size, cut"),
     )
 
 
 def _split_documents(blocks, boundary, path, long, started):
     parts, size, begins = [], 0, True
     for offset, text in blocks:
-        if begins and size + len(text) <= MAX_DOCUMENT:
+        if begins and size + len(text) <= MAX_DOCUMENT_LENGTH:
             first, *others = boundary.split_lines(text)
             if others:
                 started[0] = True
@@ -174,7 +174,7 @@ def _split_documents(blocks, boundary, path, long, started):
                 start = begins and boundary.starts_document(line)
                 started[0] |= start
                 begins = line.endswith("\n")
-                if size and size + len(line) > MAX_DOCUMENT and not start:
+                if size and size + len(line) > MAX_DOCUMENT_LENGTH and not start:
                     long.add(f"{path} at byte {offset}")
                     start = True
                 if start:
@@ -191,10 +191,10 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     """Pairs (byte offset, text) of whole lines; of one, or of a piece of one longer than PIECE, where the bytes about
     there are not all that they should be.
     """
-    offset, rest, limit = 0, b"", min(LINE_PIECE, MAX_DOCUMENT)
+    offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
         packed = path.endswith(".gz")
-        most = max(FREE_BYTES, MAX_RATIO * os.path.getsize(path)) if packed else math.inf
+        most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
         with gzip.open(path) if packed else open(path, "rb") as file:
             while block := file.read(min(BLOCK_BYTES, limit)):
                 end = b"" if block.endswith(b"\n") else file.readline(limit)

@@ -97,7 +97,7 @@ def read_documents(builder, split: str, feature: str) -> Iterator[str]:
         kind.report()
 
 
-def split_digest(builder, split: str) -> bytes:
+def compute_split_digest(builder, split: str) -> bytes:
     """Digest of the split's files."""
     return hashlib.sha256(b"".join(files.file_digest(path) for path in builder.info.splits[split].filepaths)).digest()
 

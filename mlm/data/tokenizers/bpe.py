@@ -6,16 +6,24 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, hiding, located, too_few
+from mlm.data.tokenizers.tokenizer import (
+    Tokenizer,
+    VocabularyTooLarge,
+    encode_with_offsets,
+    make_mask_encoder,
+    make_too_small_error,
+)
 from mlm.data.tokenizers.unigram import SPACE
 
-PLAIN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that GPT-2's table writes as themselves
-REST = [byte for byte in range(256) if byte not in PLAIN]
-BYTE_OF = {chr(byte): byte for byte in PLAIN} | {chr(256 + i): byte for i, byte in enumerate(REST)}  # of each letter
-FIRST = (*SPECIAL_TOKENS, *sorted(BYTE_OF))
+PRINTABLE_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that GPT-2's table writes as themselves
+OTHER_BYTES = [byte for byte in range(256) if byte not in PRINTABLE_BYTES]
+BYTE_BY_LETTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
+    chr(256 + i): byte for i, byte in enumerate(OTHER_BYTES)
+}  # of each letter
+BASE_ENTRIES = (*SPECIAL_TOKENS, *sorted(BYTE_BY_LETTER))
 
 
-def splitter(entries=(), merges=()):
+def build_backend(entries=(), merges=()):
     """GPT-2's words, the first of a text with a space before it like the others."""
     import tokenizers
 
@@ -27,67 +35,67 @@ def splitter(entries=(), merges=()):
     return tool
 
 
-def train(vocab_size, sentences):
+def train_model(vocab_size, sentences):
     """BPE (Sennrich et al. 2016, arXiv:1508.07909) of bytes, as GPT-2 (Radford et al. 2019) and RoBERTa have it.
 
     As the tokenizers library learns it: of pairs equally frequent the one of the lower numbers is merged first.
     """
     import tokenizers
 
-    if vocab_size < len(FIRST):
-        raise too_few(vocab_size, len(FIRST))
-    tool = splitter()
+    if vocab_size < len(BASE_ENTRIES):
+        raise make_too_small_error(vocab_size, len(BASE_ENTRIES))
+    tool = build_backend()
     tool.train_from_iterator(
         iter(sentences),
         tokenizers.trainers.BpeTrainer(
             vocab_size=vocab_size,
             special_tokens=list(SPECIAL_TOKENS),
-            initial_alphabet=list(BYTE_OF),
+            initial_alphabet=list(BYTE_BY_LETTER),
             show_progress=False,
         ),
     )
     made = json.loads(tool.to_str())["model"]
     if len(made["vocab"]) < vocab_size:
-        raise TooMany(vocab_size, len(made["vocab"]))
+        raise VocabularyTooLarge(vocab_size, len(made["vocab"]))
     kept = {"entries": sorted(made["vocab"], key=made["vocab"].get), "merges": made["merges"]}
     return json.dumps(kept, ensure_ascii=False, indent=0).encode()
 
 
-def read(model: bytes):
+def parse_model(model: bytes):
     """(entries, merges, the tool) of what `train` gave. Raises ConfigError for anything else."""
     try:
         kept = json.loads(model)
         entries, merges = kept["entries"], [tuple(pair) for pair in kept["merges"]]
-        tool = splitter(entries, merges)
+        tool = build_backend(entries, merges)
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(
             f"tokenizer: expected entries and merges of BPE ({errors.first_line(error)})"
         ) from None
     errors.require(
-        tuple(entries[: len(FIRST)]) == FIRST,
+        tuple(entries[: len(BASE_ENTRIES)]) == BASE_ENTRIES,
         "tokenizer, its first entries",
-        entries[: len(FIRST)],
+        entries[: len(BASE_ENTRIES)],
         "the special tokens and the bytes",
     )
     return entries, merges, tool
 
 
-def restore(model):
-    entries, merges, tool = read(model)
-    pieces = [*SPECIAL_TOKENS, *(shown(entry) for entry in entries[NUM_SPECIAL:])]
-    bytes_V = [*(name.encode() for name in SPECIAL_TOKENS), *(map(spelt, entries[NUM_SPECIAL:]))]
+def build_tokenizer(model):
+    entries, merges, tool = parse_model(model)
+    pieces = [*SPECIAL_TOKENS, *(format_entry(entry) for entry in entries[NUM_SPECIAL:])]
+    bytes_V = [*(name.encode() for name in SPECIAL_TOKENS), *(map(entry_to_bytes, entries[NUM_SPECIAL:]))]
 
     def encode_batch(texts):
         return [encoding.ids for encoding in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(ids):
-        return joined(bytes_V[i] for i in ids)
+        return join_bytes(bytes_V[i] for i in ids)
 
     def locate(text):
-        return located(tool, text, blank)
+        return encode_with_offsets(tool, text, blank)
 
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
-    starts_V = np.array([begins(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
+    starts_V = np.array([starts_word(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     return Tokenizer(
         "bpe",
         model,
@@ -96,27 +104,27 @@ def restore(model):
         encode_batch,
         decode,
         locate,
-        hiding(lambda: splitter(entries, merges), range(len(pieces)), lstrip=True),
-        tied=r"\s\s",
+        make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True),
+        context_pattern=r"\s\s",
     )  # of several white spaces the last alone goes with the word behind
 
 
-def spelt(entry: str) -> bytes:
+def entry_to_bytes(entry: str) -> bytes:
     """The bytes of an entry; of one that is not written in GPT-2's table, as added tokens are, its letters'."""
-    return bytes(BYTE_OF[letter] for letter in entry) if BYTE_OF.keys() >= set(entry) else entry.encode()
+    return bytes(BYTE_BY_LETTER[letter] for letter in entry) if BYTE_BY_LETTER.keys() >= set(entry) else entry.encode()
 
 
-def shown(entry: str) -> str:
+def format_entry(entry: str) -> str:
     r"""An entry as our vocabularies write it: a space as the mark, bytes as the letters that they are, or as \xe4."""
-    text = spelt(entry).decode(errors="backslashreplace")
+    text = entry_to_bytes(entry).decode(errors="backslashreplace")
     return "".join(f"\\x{byte:02x}" for byte in text.encode()) if SPACE in text else text.replace(" ", SPACE)
 
 
-def begins(piece: str) -> bool:
+def starts_word(piece: str) -> bool:
     """Whether a piece, as it is shown, begins a word: with white space."""
     return piece.startswith(SPACE) or piece[:1].isspace()
 
 
-def joined(parts) -> str:
+def join_bytes(parts) -> str:
     """The text of the bytes of pieces, without the space before its first word."""
     return b"".join(parts).decode(errors="replace").removeprefix(" ")

@@ -7,22 +7,22 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import Tokenizer, TooMany, ranked
+from mlm.data.tokenizers.tokenizer import Tokenizer, VocabularyTooLarge, sort_by_count
 
 
-def train(vocab_size, texts):
+def train_model(vocab_size, texts):
     """The most frequent characters, most frequent first; all of them for a size of 0."""
     counts = Counter()
     for text in texts:
         counts.update(text)
-    found = ranked(counts)
+    found = sort_by_count(counts)
     if len(found) < vocab_size - NUM_SPECIAL:
-        raise TooMany(vocab_size, len(found) + NUM_SPECIAL)
+        raise VocabularyTooLarge(vocab_size, len(found) + NUM_SPECIAL)
     kept = found[: vocab_size - NUM_SPECIAL] if vocab_size else found
     return json.dumps("".join(kept), ensure_ascii=False).encode()
 
 
-def restore(model):
+def build_tokenizer(model):
     try:
         kept = json.loads(model)
         errors.require(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")

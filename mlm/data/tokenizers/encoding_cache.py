@@ -9,24 +9,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer
+from mlm.data.tokenizers.tokenizer import MATCH_NOTHING, Tokenizer
 
-KNOWN = 2**18  # words, and in all so many times LETTERS characters, that are kept; then it begins anew
-LETTERS = 16
-Flat = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts one after another, how many each one's are
+MAX_CACHED_WORDS = 2**18  # words, and in all so many times LETTERS characters, that are kept; then it begins anew
+MAX_MEAN_LETTERS = 16
+FlatIds = tuple[
+    np.ndarray, np.ndarray
+]  # (ids_T, size_S): the ids of all texts one after another, how many each one's are
 
 
-class Memo:
+class CachedEncoder:
     """encode_batch of a tokenizer for stripped texts, with the same ids; memory stays bounded, whatever they hold."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self._encode_batch, self._tied = tokenizer.encode_batch, re.compile(tokenizer.tied)
-        self._alone, self._never = tokenizer.tied == "", tokenizer.tied == NEVER
-        self._part = re.compile(tokenizer.parts) if tokenizer.parts else None
-        self._parts = _Known(self._texts)
-        self._words = _Known(self._of_parts) if self._part else self._parts
+        self._encode_batch, self._tied = tokenizer.encode_batch, re.compile(tokenizer.context_pattern)
+        self._alone, self._never = tokenizer.context_pattern == "", tokenizer.context_pattern == MATCH_NOTHING
+        self._part = re.compile(tokenizer.word_part_pattern) if tokenizer.word_part_pattern else None
+        self._parts = _WordCache(self._texts)
+        self._words = _WordCache(self._of_parts) if self._part else self._parts
 
-    def __call__(self, texts: Sequence[str]) -> Flat:
+    def __call__(self, texts: Sequence[str]) -> FlatIds:
         if self._alone:
             return self._texts(texts)
         if self._never or not self._tied.search(" ".join(texts)):
@@ -42,7 +44,7 @@ class Memo:
         return ids_T, size_S
 
     def _texts(self, texts):
-        return flat(self._encode_batch(list(texts)))
+        return flatten_ids(self._encode_batch(list(texts)))
 
     def _of_words(self, texts):
         words = " ".join(texts).split(" ") if texts else []
@@ -54,10 +56,10 @@ class Memo:
         return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
 
 
-class _Known(dict):
+class _WordCache(dict):
     """Words by the order in which they first came, and their ids, which `encode` gives once."""
 
-    def __init__(self, encode: Callable[[list[str]], Flat]):
+    def __init__(self, encode: Callable[[list[str]], FlatIds]):
         self._encode, self._new, self._letters = encode, [], 0
         self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(1, np.int64)  # ids begin where those before end
 
@@ -66,9 +68,9 @@ class _Known(dict):
         self._new.append(word)
         return number
 
-    def __call__(self, words: list[str], count_S: np.ndarray) -> Flat:
+    def __call__(self, words: list[str], count_S: np.ndarray) -> FlatIds:
         """Those of texts that have so many of the words each."""
-        if len(self) > KNOWN or self._letters > KNOWN * LETTERS:
+        if len(self) > MAX_CACHED_WORDS or self._letters > MAX_CACHED_WORDS * MAX_MEAN_LETTERS:
             self.clear()
             self.__init__(self._encode)
         number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
@@ -85,7 +87,7 @@ class _Known(dict):
         return ids_T, np.diff(end_W[np.cumsum(count_S)], prepend=0)
 
 
-def flat(ids: Sequence[Sequence[int]]) -> Flat:
+def flatten_ids(ids: Sequence[Sequence[int]]) -> FlatIds:
     """Of lists of ids."""
     size_S = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(size_S.sum())), size_S

@@ -13,47 +13,56 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import bpe, hub_classes
-from mlm.data.tokenizers.tokenizer import Tokenizer, hiding, located
+from mlm.data.tokenizers.tokenizer import Tokenizer, encode_with_offsets, make_mask_encoder
 from mlm.data.tokenizers.unigram import SPACE
 
-KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-USUAL = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
-FILE, WORDS, KNOBS, OLDER = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
-CONFIG = "config.json"
-MERGED = ("vocab.json", "merges.txt")  # GPT-2's
-BETWEEN = "<|endoftext|>"  # its one special token, which stands between texts
-LONGEST = 1000  # letters of an entry; the library overflows the stack at some 100,000
-UNTYPED = "\ufdd0"  # a code point that no text may hold
+SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
+TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE = (
+    "tokenizer.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+MODEL_CONFIG_FILE = "config.json"
+GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's
+END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
+MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
+PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 
 
-def read(folder: Path | str) -> Tokenizer:
+def read_tokenizer(folder: Path | str) -> Tokenizer:
     """The tokenizer of a folder. Raises ConfigError for one that is not there, broken, or lacks a special token."""
     folder = Path(folder)
-    knobs = _json(folder / OLDER) | _json(folder / KNOBS)
-    if (folder / FILE).exists():
-        made = _json(folder / FILE)
-    elif all((folder / name).exists() for name in MERGED):
-        made = _of_merges(folder)
-    elif (folder / WORDS).exists():
-        made = _of_words(folder / WORDS, knobs)
+    knobs = _read_json(folder / SPECIAL_TOKENS_FILE) | _read_json(folder / TOKENIZER_CONFIG_FILE)
+    if (folder / TOKENIZER_FILE).exists():
+        made = _read_json(folder / TOKENIZER_FILE)
+    elif all((folder / name).exists() for name in GPT2_FILES):
+        made = _convert_gpt2_files(folder)
+    elif (folder / VOCAB_FILE).exists():
+        made = _convert_vocab_file(folder / VOCAB_FILE, knobs)
         # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
         knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
     else:
         raise errors.ConfigError(
-            f"{folder}: expected a folder with {FILE}, or {WORDS} of BERT; transformers "
+            f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; transformers "
             f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    where = str(folder / FILE)
-    _tool(where, made)
-    made = hub_classes.applied(made, knobs, {} if knobs.get("tokenizer_class") else _json(folder / CONFIG))
-    number = _numbers(made)
-    if BETWEEN in number and not any(knobs.get(key) for key in KEYS[CLS:]):
-        made, knobs = _with_special(made, number)
-        number = _numbers(made)
-    usual = next((names for names in USUAL if all(name in number for name in names)), USUAL[0])
-    special = _named(knobs, usual)
-    for key, name in zip(KEYS, special, strict=True):
+    where = str(folder / TOKENIZER_FILE)
+    _build_backend(where, made)
+    made = hub_classes.apply_class_steps(
+        made, knobs, {} if knobs.get("tokenizer_class") else _read_json(folder / MODEL_CONFIG_FILE)
+    )
+    number = _get_entry_ids(made)
+    if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
+        made, knobs = _add_special_tokens(made, number)
+        number = _get_entry_ids(made)
+    usual = next(
+        (names for names in DEFAULT_SPECIAL_TOKENS if all(name in number for name in names)), DEFAULT_SPECIAL_TOKENS[0]
+    )
+    special = _get_special_tokens(knobs, usual)
+    for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
     errors.require(
@@ -62,55 +71,63 @@ def read(folder: Path | str) -> Tokenizer:
         len(number),
         "each from 0 on once",
     )
-    return restore(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
+    return build_tokenizer(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
 
 
-def is_one(folder: Path | str) -> bool:
+def has_vocabulary(folder: Path | str) -> bool:
     """Whether a folder has a vocabulary by a name that Hugging Face's have."""
-    return any(Path(folder, name).exists() for name in (FILE, WORDS, *MERGED[1:]))
+    return any(Path(folder, name).exists() for name in (TOKENIZER_FILE, VOCAB_FILE, *GPT2_FILES[1:]))
 
 
-def between(tokenizer: Tokenizer) -> int:
+def count_pair_separators(tokenizer: Tokenizer) -> int:
     """How many [SEP] stand between the texts of a pair: one, or as many as the tokenizer's own pairs have."""
-    return _between(tokenizer.model) if tokenizer.kind == "hub" else 1
+    return _count_pair_separators(tokenizer.model) if tokenizer.kind == "hub" else 1
 
 
 @functools.lru_cache(maxsize=1)
-def _between(model) -> int:
-    return max(1, _tool(FILE, json.loads(model)["tokenizer"]).num_special_tokens_to_add(is_pair=True) - 2)
+def _count_pair_separators(model) -> int:
+    return max(
+        1, _build_backend(TOKENIZER_FILE, json.loads(model)["tokenizer"]).num_special_tokens_to_add(is_pair=True) - 2
+    )
 
 
-def order(tokenizer: Tokenizer) -> np.ndarray:
+def get_original_ids(tokenizer: Tokenizer) -> np.ndarray:
     """order_V: the number, where it came from, of each entry of a tokenizer of ours."""
     if tokenizer.kind != "hub":
         return np.arange(tokenizer.vocab_size)
     kept = json.loads(tokenizer.model)
-    return _order(kept["special"], _numbers(kept["tokenizer"]))
+    return _order_entries(kept["special"], _get_entry_ids(kept["tokenizer"]))
 
 
-def restore(model: bytes) -> Tokenizer:
+def build_tokenizer(model: bytes) -> Tokenizer:
     """The tokenizer of what `read` keeps: {"special": five names in our order, "tokenizer": tokenizer.json}."""
     kept = json.loads(model)
     try:
         made, special = kept["tokenizer"], kept["special"]
-        tool, number = _text_alone(made, special), _numbers(made)
-        order_V = _order(special, number)
+        tool, number = _build_text_backend(made, special), _get_entry_ids(made)
+        order_V = _order_entries(special, number)
     except (KeyError, TypeError) as error:
         raise errors.ConfigError(f"tokenizer: expected what was kept of a Hugging Face folder ({error!r})") from None
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
     name_V = np.array(sorted(number, key=number.__getitem__), object)
-    bytewise = _has(made, "ByteLevel")
+    bytewise = _has_pre_tokenizer(made, "ByteLevel")
     named = name_V[order_V[NUM_SPECIAL:]]
-    pieces = [*SPECIAL_TOKENS, *map(bpe.shown, named)] if bytewise else [*SPECIAL_TOKENS, *named]
-    bytes_V = [name.encode() for name in SPECIAL_TOKENS] + [bpe.spelt(name) for name in named] if bytewise else []
+    pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, named)] if bytewise else [*SPECIAL_TOKENS, *named]
+    bytes_V = (
+        [name.encode() for name in SPECIAL_TOKENS] + [bpe.entry_to_bytes(name) for name in named] if bytewise else []
+    )
     inner = made["model"].get("continuing_subword_prefix") or ""
-    spaced = bytewise or _has(made, "Metaspace")
+    spaced = bytewise or _has_pre_tokenizer(made, "Metaspace")
     starts_V = np.array(
         [
             (i < NUM_SPECIAL and i != UNK)
-            or (bpe.begins(piece) if spaced else not (inner and piece.startswith(inner) and len(piece) > len(inner)))
+            or (
+                bpe.starts_word(piece)
+                if spaced
+                else not (inner and piece.startswith(inner) and len(piece) > len(inner))
+            )
             for i, piece in enumerate(pieces)
         ]
     )
@@ -120,34 +137,36 @@ def restore(model: bytes) -> Tokenizer:
 
     def decode(ids):
         if bytewise:
-            return bpe.joined(bytes_V[i] for i in ids)
+            return bpe.join_bytes(bytes_V[i] for i in ids)
         if spaced:
             return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
         return " ".join(pieces[i] for i in ids).replace(f" {inner}", "" if inner else " ")
 
     def locate(text):
-        ids, spans = located(tool, text, blank)
+        ids, spans = encode_with_offsets(tool, text, blank)
         return [ours[i] for i in ids], spans
 
     blank = {int(order_V[i]) for i, piece in enumerate(pieces) if spaced and not piece.strip(SPACE)}
     mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
-    hide = hiding(lambda: _text_alone(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False))
+    hide = make_mask_encoder(
+        lambda: _build_text_backend(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False)
+    )
     return Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide)
 
 
-def _numbers(made) -> dict[str, int]:
+def _get_entry_ids(made) -> dict[str, int]:
     """The number there of each entry of the vocabulary."""
     vocab = made["model"]["vocab"]
     number = dict(vocab) if isinstance(vocab, dict) else {name: i for i, (name, _) in enumerate(vocab)}
     return number | {one["content"]: one["id"] for one in made.get("added_tokens", ())}
 
 
-def _order(special, number) -> np.ndarray:
+def _order_entries(special, number) -> np.ndarray:
     first = [number[name] for name in special]
     return np.array([*first, *sorted(set(number.values()) - set(first))])
 
 
-def _json(path) -> dict[str, Any]:
+def _read_json(path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -158,12 +177,12 @@ def _json(path) -> dict[str, Any]:
     return found
 
 
-def _tool(where, made):
+def _build_backend(where, made):
     import tokenizers
 
     try:
-        longest = max(map(len, _numbers(made)), default=0)
-        errors.require(longest <= LONGEST, "letters of an entry", longest, f"at most {LONGEST}")
+        longest = max(map(len, _get_entry_ids(made)), default=0)
+        errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
         return tokenizers.Tokenizer.from_str(json.dumps(made))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(
@@ -171,11 +190,11 @@ def _tool(where, made):
         ) from None
 
 
-def _text_alone(made, special):
+def _build_text_backend(made, special):
     """The tool without padding and truncation, which finds no special token in a text, whatever that says."""
     added = made.get("added_tokens", ())
     hidden = dict.fromkeys([*special, *(one["content"] for one in added if one["special"])])
-    untyped = {name: f"{UNTYPED}{i}" for i, name in enumerate(hidden)}
+    untyped = {name: f"{PLACEHOLDER}{i}" for i, name in enumerate(hidden)}
     asked = str(made["model"].get("unk_token"))  # which some models ask for by its name
     model = dict(made["model"])
     if isinstance(model["vocab"], dict):
@@ -188,28 +207,28 @@ def _text_alone(made, special):
         for one in added
         if one["content"] in untyped or one["content"] not in hidden
     ]
-    tool = _tool(
-        FILE,
+    tool = _build_backend(
+        TOKENIZER_FILE,
         made | {"model": model, "added_tokens": added, "padding": None, "truncation": None, "post_processor": None},
     )
     for one in added:
         errors.require(
             tool.token_to_id(one["content"]) == one["id"],
-            f"{FILE}: added_tokens",
+            f"{TOKENIZER_FILE}: added_tokens",
             one["id"],
             f"the next number, {tool.token_to_id(one['content'])}",
         )
     return tool
 
 
-def _named(knobs, usual=SPECIAL_TOKENS) -> list[str]:
+def _get_special_tokens(knobs, usual=SPECIAL_TOKENS) -> list[str]:
     """The special tokens in our order, by the names that are given, else by the usual ones."""
-    named = [knobs.get(key) for key in KEYS]
+    named = [knobs.get(key) for key in SPECIAL_TOKEN_KEYS]
     named = [one.get("content") if isinstance(one, dict) else one for one in named]
     return [name if isinstance(name, str) else other for name, other in zip(named, usual, strict=True)]
 
 
-def _of_words(path, knobs):
+def _convert_vocab_file(path, knobs):
     """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
 
@@ -218,38 +237,44 @@ def _of_words(path, knobs):
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
     made = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token=_named(knobs)[UNK])
+        tokenizers.models.WordPiece(
+            {entry: i for i, entry in enumerate(entries)}, unk_token=_get_special_tokens(knobs)[UNK]
+        )
     )
     made.decoder = tokenizers.decoders.WordPiece()
-    around = [(name, entries.index(name)) for name in _named(knobs)[CLS:MASK] if name in entries]
+    around = [(name, entries.index(name)) for name in _get_special_tokens(knobs)[CLS:MASK] if name in entries]
     if len(around) == 2:
         made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
 
 
-def _of_merges(folder):
+def _convert_gpt2_files(folder):
     """tokenizer.json of GPT-2's entries and merges."""
     import tokenizers
 
-    vocab = _json(folder / MERGED[0])
+    vocab = _read_json(folder / GPT2_FILES[0])
     try:
-        lines = (folder / MERGED[1]).read_text(encoding="utf-8").splitlines()
+        lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8").splitlines()
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
         tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(
-            f"{folder / MERGED[1]}: expected pairs of entries of {MERGED[0]}, one a line ({errors.first_line(error)})"
+            f"{folder / GPT2_FILES[1]}: expected pairs of entries of {GPT2_FILES[0]}, one a line "
+            f"({errors.first_line(error)})"
         ) from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
-    if BETWEEN in vocab:
-        tool.add_special_tokens([tokenizers.AddedToken(BETWEEN, special=True)])
+    if END_OF_TEXT in vocab:
+        tool.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT, special=True)])
     return json.loads(tool.to_str())
 
 
-def _with_special(made, number):
+def _add_special_tokens(made, number):
     """(tokenizer.json, names of the special tokens) of GPT-2's: its one is our [SEP]; the other four are added."""
-    special = {key: name if key != KEYS[SEP] else BETWEEN for key, name in zip(KEYS, SPECIAL_TOKENS, strict=True)}
+    special = {
+        key: name if key != SPECIAL_TOKEN_KEYS[SEP] else END_OF_TEXT
+        for key, name in zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True)
+    }
     new = [name for name in special.values() if name not in number]
     added = [
         {
@@ -266,7 +291,7 @@ def _with_special(made, number):
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 
-def _has(made, kind) -> bool:
+def _has_pre_tokenizer(made, kind) -> bool:
     """Whether a step of this type is among those before the model."""
     step = made.get("pre_tokenizer") or {}
     return any(one.get("type") == kind for one in (step, *step.get("pretokenizers", ())))

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlm.data.tokenizers.unigram import SPACE
 
-CLASS = {
+CLASS_BY_MODEL_TYPE = {
     "bert": "BertTokenizer",
     "electra": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -18,17 +18,21 @@ CLASS = {
 }  # where none is named, by the model_type of config.json
 
 
-def applied(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """tokenizer.json with the steps that the class makes which tokenizer_config.json names, or else config.json.
 
     As it is for any other class.
     """
-    name = knobs.get("tokenizer_class") or config.get("tokenizer_class") or CLASS.get(str(config.get("model_type")))
+    name = (
+        knobs.get("tokenizer_class")
+        or config.get("tokenizer_class")
+        or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
+    )
     model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))
     return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
 
 
-def _bert(made, knobs):
+def _make_bert_steps(made, knobs):
     return {
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "normalizer": {
@@ -41,7 +45,7 @@ def _bert(made, knobs):
     }
 
 
-def _roberta(made, knobs):
+def _make_roberta_steps(made, knobs):
     return {
         "normalizer": None,
         "pre_tokenizer": {
@@ -53,7 +57,7 @@ def _roberta(made, knobs):
     }
 
 
-def _xlm_roberta(made, knobs):
+def _make_xlm_roberta_steps(made, knobs):
     normal = made.get("normalizer") or {}
     steps = (normal, *normal.get("normalizers", ()))
     table = next((one for one in steps if one.get("type") == "Precompiled"), None)
@@ -71,9 +75,9 @@ def _xlm_roberta(made, knobs):
 
 
 STEPS = {
-    "BertTokenizer": ("WordPiece", _bert),
-    "DistilBertTokenizer": ("WordPiece", _bert),
-    "ElectraTokenizer": ("WordPiece", _bert),
-    "RobertaTokenizer": ("BPE", _roberta),
-    "XLMRobertaTokenizer": ("Unigram", _xlm_roberta),
+    "BertTokenizer": ("WordPiece", _make_bert_steps),
+    "DistilBertTokenizer": ("WordPiece", _make_bert_steps),
+    "ElectraTokenizer": ("WordPiece", _make_bert_steps),
+    "RobertaTokenizer": ("BPE", _make_roberta_steps),
+    "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
 }

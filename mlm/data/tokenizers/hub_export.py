@@ -9,7 +9,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 
-def files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
+def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
     """Texts by file name. length: of the longest row; types: kinds of segment that the model tells apart.
 
     Raises ConfigError for a vocabulary that the tokenizers library cannot have.
@@ -19,18 +19,25 @@ def files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
         kept = json.loads(tokenizer.model)
         made, special = kept["tokenizer"] | {"padding": None, "truncation": None}, kept["special"]
     else:
-        made = json.loads(_finished(KINDS[tokenizer.kind](tokenizer), types, tokenizer.kind != "characters").to_str())
+        made = json.loads(
+            _add_special_tokens(
+                BACKEND_BUILDERS[tokenizer.kind](tokenizer), types, tokenizer.kind != "characters"
+            ).to_str()
+        )
     knobs = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         "model_input_names": ["input_ids", *["token_type_ids"] * (types > 1), "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        **dict(zip(hub.KEYS, special, strict=True)),
+        **dict(zip(hub.SPECIAL_TOKEN_KEYS, special, strict=True)),
     }
-    return {hub.FILE: json.dumps(made, ensure_ascii=False), hub.KNOBS: json.dumps(knobs, indent=1, ensure_ascii=False)}
+    return {
+        hub.TOKENIZER_FILE: json.dumps(made, ensure_ascii=False),
+        hub.TOKENIZER_CONFIG_FILE: json.dumps(knobs, indent=1, ensure_ascii=False),
+    }
 
 
-def _finished(tool, types, lstrip):
+def _add_special_tokens(tool, types, lstrip):
     """With special tokens that are found in a text, and around it. lstrip: the space before a hidden word is hidden
     with it.
     """
@@ -51,28 +58,28 @@ def _finished(tool, types, lstrip):
     return tool
 
 
-def _wordpiece(tokenizer):
+def _build_wordpiece(tokenizer):
     import tokenizers
 
     from mlm.data.tokenizers import wordpiece
 
-    tool = wordpiece.splitter(tokenizer.pieces)
+    tool = wordpiece.build_backend(tokenizer.pieces)
     tool.decoder = tokenizers.decoders.WordPiece()
     return tool
 
 
-def _bpe(tokenizer):
+def _build_bpe(tokenizer):
     import tokenizers
 
     from mlm.data.tokenizers import bpe
 
-    entries, merges, _ = bpe.read(tokenizer.model)
-    tool = bpe.splitter(entries, merges)
+    entries, merges, _ = bpe.parse_model(tokenizer.model)
+    tool = bpe.build_backend(entries, merges)
     tool.decoder = tokenizers.decoders.ByteLevel()
     return tool
 
 
-def _words(tokenizer):
+def _build_words(tokenizer):
     import tokenizers
 
     tool = tokenizers.Tokenizer(
@@ -85,7 +92,7 @@ def _words(tokenizer):
     return tool
 
 
-def _characters(tokenizer):
+def _build_characters(tokenizer):
     import tokenizers
 
     tool = tokenizers.Tokenizer(
@@ -98,7 +105,7 @@ def _characters(tokenizer):
     return tool
 
 
-def _unigram(tokenizer):
+def _build_unigram(tokenizer):
     """SentencePiece's model: its normalisation, then one space for many and none at the end, then its pieces.
 
     A part of a text that stands behind a special token begins a word only where a space is between them. The tokenizers
@@ -136,4 +143,10 @@ def _unigram(tokenizer):
     return tool
 
 
-KINDS = {"wordpiece": _wordpiece, "unigram": _unigram, "bpe": _bpe, "words": _words, "characters": _characters}
+BACKEND_BUILDERS = {
+    "wordpiece": _build_wordpiece,
+    "unigram": _build_unigram,
+    "bpe": _build_bpe,
+    "words": _build_words,
+    "characters": _build_characters,
+}

@@ -8,25 +8,27 @@ from typing import NamedTuple
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
 from mlm.data.tokenizers import bpe, characters, hub, unigram, wordpiece, words
-from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer
+from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
-SAMPLE = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
+MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
 
 
-def load(path: Path | str) -> Tokenizer:
+def load_tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
     kind = Path(path).stem
-    errors.require_one_of("kind of tokenizer", kind, list(RESTORE))
-    return RESTORE[kind](files.read_bytes(path))
+    errors.require_one_of("kind of tokenizer", kind, list(TOKENIZER_BUILDERS))
+    return TOKENIZER_BUILDERS[kind](files.read_bytes(path))
 
 
-def given(field: str, folder: str) -> Tokenizer:
+def load_tokenizer_folder(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
     at = files.make_path(folder)
     errors.require(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(path for path in at.iterdir() if path.stem in RESTORE and path.suffix in (".model", ".txt", ".json"))
-    if not there and hub.is_one(folder):
-        return hub.read(folder)
+    there = sorted(
+        path for path in at.iterdir() if path.stem in TOKENIZER_BUILDERS and path.suffix in (".model", ".txt", ".json")
+    )
+    if not there and hub.has_vocabulary(folder):
+        return hub.read_tokenizer(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
     errors.require(
         len(there) == 1,
@@ -36,7 +38,7 @@ def given(field: str, folder: str) -> Tokenizer:
         f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}",
     )
     try:
-        tokenizer = load(there[0])
+        tokenizer = load_tokenizer(there[0])
     except (OSError, RuntimeError, ValueError) as error:
         raise errors.ConfigError(
             f"{field} = {folder!r}: cannot read {there[0].name} ({errors.first_line(error)})"
@@ -50,7 +52,7 @@ def given(field: str, folder: str) -> Tokenizer:
     return tokenizer
 
 
-def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
+def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
     """A vocabulary of exactly knobs.vocab_size entries, learnt from sentences; the same for the same sentences.
 
     0 entries, for words and characters alone: those of all of them.
@@ -58,28 +60,28 @@ def train(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
     Raises errors.ConfigError for a size that the text cannot give, and says which it can.
     """
     errors.require_one_of("config.tokenizer.kind", knobs.kind, list(KINDS))
-    sample = _sample(sentences)
+    sample = _sample_sentences(sentences)
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
-    return KINDS[knobs.kind].restore(KINDS[knobs.kind].train(knobs.vocab_size, sample))
+    return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
 
 
-class Kind(NamedTuple):
+class TokenizerKind(NamedTuple):
     """A kind of tokenizer: an entry of KINDS."""
 
-    train: Callable[[int, list[str]], bytes]  # (vocab_size, sentences) -> model
-    restore: Callable[[bytes], Tokenizer]
+    train_model: Callable[[int, list[str]], bytes]  # (vocab_size, sentences) -> model
+    build_tokenizer: Callable[[bytes], Tokenizer]
 
 
-def _sample(sentences) -> list[str]:
+def _sample_sentences(sentences) -> list[str]:
     """All the sentences, or so evenly drawn a share of them (with a fixed seed) that they stay under SAMPLE."""
     draw, sample, size, share = random.Random(0), [], 0, 1.0
     for sentence in sentences:
-        for first in range(0, len(sentence), SENTENCE):
+        for first in range(0, len(sentence), MAX_TRAINING_PIECE):
             if share == 1.0 or draw.random() < share:
-                sample.append(sentence[first : first + SENTENCE])
+                sample.append(sentence[first : first + MAX_TRAINING_PIECE])
                 size += len(sample[-1])
-            if size > SAMPLE:
+            if size > MAX_SAMPLE_CHARACTERS:
                 share /= 2
                 sample = [kept for kept in sample if draw.random() < 0.5]
                 size = sum(map(len, sample))
@@ -87,10 +89,12 @@ def _sample(sentences) -> list[str]:
 
 
 KINDS = {
-    "unigram": Kind(unigram.train, unigram.restore),
-    "wordpiece": Kind(wordpiece.train, wordpiece.restore),
-    "bpe": Kind(bpe.train, bpe.restore),
-    "words": Kind(words.train, words.restore),
-    "characters": Kind(characters.train, characters.restore),
+    "unigram": TokenizerKind(unigram.train_model, unigram.build_tokenizer),
+    "wordpiece": TokenizerKind(wordpiece.train_model, wordpiece.build_tokenizer),
+    "bpe": TokenizerKind(bpe.train_model, bpe.build_tokenizer),
+    "words": TokenizerKind(words.train_model, words.build_tokenizer),
+    "characters": TokenizerKind(characters.train_model, characters.build_tokenizer),
 }
-RESTORE = {name: kind.restore for name, kind in KINDS.items()} | {"hub": hub.restore}  # what is read, and never learnt
+TOKENIZER_BUILDERS = {name: kind.build_tokenizer for name, kind in KINDS.items()} | {
+    "hub": hub.build_tokenizer
+}  # what is read, and never learnt

@@ -11,9 +11,14 @@ import numpy as np
 from mlm.base import errors, files
 from mlm.base.special import MASK, SPECIAL_TOKENS
 
-ENDINGS = {"unigram": "model", "bpe": "json", "characters": "json", "hub": "json"}  # of a kind's file; the others': txt
-SENTENCE = 1000  # characters; the longest stretch learnt from at once
-NEVER = "(?!)"  # what is found in no text
+FILE_SUFFIXES = {
+    "unigram": "model",
+    "bpe": "json",
+    "characters": "json",
+    "hub": "json",
+}  # of a kind's file; the others': txt
+MAX_TRAINING_PIECE = 1000  # characters; the longest stretch learnt from at once
+MATCH_NOTHING = "(?!)"  # what is found in no text
 
 
 class Tokenizer(NamedTuple):
@@ -25,13 +30,15 @@ class Tokenizer(NamedTuple):
     starts_word_V: np.ndarray  # bool: the piece does not continue a word
     encode_batch: Callable[[list[str]], list[list[int]]]  # no special ids are added
     decode: Callable[[Iterable[int]], str]  # special ids are written as "[MASK]" and so on
-    locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids of a text, as `encode` has them, and where
+    encode_with_offsets: Callable[
+        [str], tuple[list[int], list[tuple[int, int]]]
+    ]  # ids of a text, as `encode` has them, and where
     # in it each begins and ends, in characters
-    hide: Callable[[str], list[int]] | None = None  # ids of a text in which [MASK] is that special token;
+    encode_masked: Callable[[str], list[int]] | None = None  # ids of a text in which [MASK] is that special token;
     # None: as mlm/inference/batching.py finds them
-    tied: str = ""  # a regular expression: a stripped text that it is not
+    context_pattern: str = ""  # a regular expression: a stripped text that it is not
     # found in has the ids of its words, between spaces
-    parts: str = ""  # another: a word has the ids of all that it matches there
+    word_part_pattern: str = ""  # another: a word has the ids of all that it matches there
 
     @property
     def vocab_size(self) -> int:
@@ -43,12 +50,12 @@ class Tokenizer(NamedTuple):
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, which exists, and returns the file's path."""
-        path = files.make_path(folder) / f"{self.kind}.{ENDINGS.get(self.kind, 'txt')}"
+        path = files.make_path(folder) / f"{self.kind}.{FILE_SUFFIXES.get(self.kind, 'txt')}"
         path.write_bytes(self.model)
         return path
 
 
-def located(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], list[tuple[int, int]]]:
+def encode_with_offsets(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], list[tuple[int, int]]]:
     """`locate` of a tool of the tokenizers library, in its numbers; white space before a piece is no letter of it.
 
     blank: pieces that are white space alone, which may stand for a space that the text does not have.
@@ -60,7 +67,7 @@ def located(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], 
     ]
 
 
-def hiding(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:
+def make_mask_encoder(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:
     """`hide` of a tool, one that `make` makes anew, and of which `ours` has our numbers.
 
     lstrip, rstrip: white space on that side of [MASK] is part of what is hidden.
@@ -83,7 +90,7 @@ def hiding(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bo
     return hide
 
 
-def characters(sentences, normalize) -> Counter:
+def count_characters(sentences, normalize) -> Counter:
     """Counts of the characters that remain after normalisation, spaces left out."""
     raw = Counter()
     for first in range(0, len(sentences), 1000):
@@ -96,24 +103,24 @@ def characters(sentences, normalize) -> Counter:
     return counts
 
 
-def ranked(counts: Counter) -> list[str]:
+def sort_by_count(counts: Counter) -> list[str]:
     """Most frequent first; ties in the order of their characters, so that the order of counting does not show."""
     return [entry for entry, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def alphabet(counts: Counter, entries: int) -> list[str]:
+def select_alphabet(counts: Counter, entries: int) -> list[str]:
     """The characters that get an entry: all, where an eighth of the entries holds them; else the most frequent.
 
     Of these as many as cover 99.99% of the text, but at most half of the entries: stray characters of a large corpus
     would otherwise crowd out the words.
     """
-    entries_by_count = ranked(counts)
+    entries_by_count = sort_by_count(counts)
     covered = np.cumsum([counts[character] for character in entries_by_count])
     enough = int(np.searchsorted(covered, 0.9999 * counts.total())) + 1
     return entries_by_count[: max(1, entries // 8, min(enough, entries // 2))]
 
 
-class TooMany(errors.ConfigError):
+class VocabularyTooLarge(errors.ConfigError):
     """More entries are asked for than the training text can give."""
 
     def __init__(self, asked, possible):
@@ -123,7 +130,7 @@ class TooMany(errors.ConfigError):
         )
 
 
-def too_few(asked, needed):
+def make_too_small_error(asked, needed):
     return errors.ConfigError(
         f"config.tokenizer.vocab_size = {asked}: expected at least {needed}, "
         "to hold the special tokens and the characters"

@@ -8,19 +8,27 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import SENTENCE, Tokenizer, TooMany, alphabet, characters, ranked, too_few
+from mlm.data.tokenizers.tokenizer import (
+    MAX_TRAINING_PIECE,
+    Tokenizer,
+    VocabularyTooLarge,
+    count_characters,
+    make_too_small_error,
+    select_alphabet,
+    sort_by_count,
+)
 
 SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
 
-def train(vocab_size, sentences):
+def train_model(vocab_size, sentences):
     """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
-    counts = characters(sentences, normalize)
-    kept = alphabet(counts, vocab_size - NUM_SPECIAL)
+    counts = count_characters(sentences, normalize)
+    kept = select_alphabet(counts, vocab_size - NUM_SPECIAL)
     try:
         return _learn(vocab_size, counts.keys() - kept, sentences)
-    except TooMany:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        more = ranked(counts)[: max(len(kept), vocab_size - NUM_SPECIAL - 1)]
+    except VocabularyTooLarge:  # room is left, which the rarer characters fill: with all of them, no text gives more
+        more = sort_by_count(counts)[: max(len(kept), vocab_size - NUM_SPECIAL - 1)]
         return _learn(vocab_size, counts.keys() - more, sentences)
 
 
@@ -50,16 +58,16 @@ def _learn(vocab_size, rare, sentences):
             bos_piece=SPECIAL_TOKENS[CLS],
             eos_piece=SPECIAL_TOKENS[SEP],
             control_symbols=[SPECIAL_TOKENS[MASK]],  # a control symbol is never read from text; a user-defined one is
-            max_sentence_length=16 * SENTENCE,
+            max_sentence_length=16 * MAX_TRAINING_PIECE,
             num_threads=4,  # fixed: the sums of the EM steps follow the number of threads
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
         message = str(error)
         if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-            raise TooMany(vocab_size, most[1]) from None
+            raise VocabularyTooLarge(vocab_size, most[1]) from None
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            raise too_few(vocab_size, least[1]) from None
+            raise make_too_small_error(vocab_size, least[1]) from None
         raise errors.ConfigError(
             f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "
             f"{len(sentences)} sentences ({message.splitlines()[0]})"
@@ -67,7 +75,7 @@ def _learn(vocab_size, rare, sentences):
     return model.getvalue()
 
 
-def restore(model):
+def build_tokenizer(model):
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)

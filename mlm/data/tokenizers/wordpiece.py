@@ -3,10 +3,19 @@
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, alphabet, characters, located, ranked, too_few
+from mlm.data.tokenizers.tokenizer import (
+    MATCH_NOTHING,
+    Tokenizer,
+    VocabularyTooLarge,
+    count_characters,
+    encode_with_offsets,
+    make_too_small_error,
+    select_alphabet,
+    sort_by_count,
+)
 
 
-def splitter(entries=()):
+def build_backend(entries=()):
     import tokenizers
 
     # Without added tokens: those are looked for in the text, and "[MASK]" would be found there.
@@ -19,27 +28,27 @@ def splitter(entries=()):
     return tool
 
 
-def train(vocab_size, sentences):
+def train_model(vocab_size, sentences):
     """BERT's WordPiece (Devlin et al. 2019, arXiv:1810.04805), cased, as the tokenizers library learns it."""
-    tool = splitter()
-    counts = characters(sentences, tool.normalizer.normalize_str)
-    kept = alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
-    first = _alphabet(tool, kept)
+    tool = build_backend()
+    counts = count_characters(sentences, tool.normalizer.normalize_str)
+    kept = select_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
+    first = _list_base_entries(tool, kept)
     if vocab_size < len(first):
-        raise too_few(vocab_size, len(first))
+        raise make_too_small_error(vocab_size, len(first))
     number = _learn(vocab_size, first, kept, sentences)
     if len(number) < vocab_size:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        rest, missing = ranked(counts)[len(kept) :], vocab_size - len(number)
+        rest, missing = sort_by_count(counts)[len(kept) :], vocab_size - len(number)
         while rest and missing > 0:
             kept.append(rest.pop(0))
-            missing -= len(_alphabet(tool, kept[-1:])) - NUM_SPECIAL
-        number = _learn(vocab_size, _alphabet(tool, kept)[:vocab_size], kept, sentences)
+            missing -= len(_list_base_entries(tool, kept[-1:])) - NUM_SPECIAL
+        number = _learn(vocab_size, _list_base_entries(tool, kept)[:vocab_size], kept, sentences)
     if len(number) < vocab_size:
-        raise TooMany(vocab_size, len(number))
+        raise VocabularyTooLarge(vocab_size, len(number))
     return "\n".join(sorted(number, key=number.__getitem__)).encode()
 
 
-def _alphabet(tool, kept):
+def _list_base_entries(tool, kept):
     """The first entries: each character takes two, one within words; one where it stands alone, as in Chinese."""
     inner = [c for c in sorted(kept) if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
     return [*SPECIAL_TOKENS, *sorted(kept), *(f"##{c}" for c in inner)]
@@ -49,7 +58,7 @@ def _learn(vocab_size, first, kept, sentences):
     """The number of each entry: `first`, and what is merged of them."""
     import tokenizers
 
-    tool = splitter()
+    tool = build_backend()
     # The trainer numbers "##x" in the random order of a hash map, and its ties follow the numbers. Entries given as
     # special keep their place, which makes the vocabulary a function of the text.
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -63,9 +72,9 @@ def _learn(vocab_size, first, kept, sentences):
     return tool.get_vocab()
 
 
-def restore(model):
+def build_tokenizer(model):
     pieces = model.decode().split("\n")
-    tool = splitter(pieces)
+    tool = build_backend(pieces)
 
     def encode_batch(texts):
         return [encoding.ids for encoding in tool.encode_batch_fast(texts, add_special_tokens=False)]
@@ -81,7 +90,7 @@ def restore(model):
         starts_V,
         encode_batch,
         decode,
-        lambda text: located(tool, text),
-        tied=NEVER,
-        parts=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",
+        lambda text: encode_with_offsets(tool, text),
+        context_pattern=MATCH_NOTHING,
+        word_part_pattern=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",
     )  # ASCII's marks, each alone

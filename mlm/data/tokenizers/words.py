@@ -7,25 +7,25 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import NEVER, Tokenizer, TooMany, ranked
+from mlm.data.tokenizers.tokenizer import MATCH_NOTHING, Tokenizer, VocabularyTooLarge, sort_by_count
 
 
-def train(vocab_size, sentences):
+def train_model(vocab_size, sentences):
     """The most frequent words between white space, most frequent first; all of them for a size of 0."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence.split())
     for special in SPECIAL_TOKENS:
         counts.pop(special, None)
-    words = ranked(counts)
+    words = sort_by_count(counts)
     if vocab_size:
         words = words[: vocab_size - NUM_SPECIAL]
     if len(words) < vocab_size - NUM_SPECIAL:
-        raise TooMany(vocab_size, len(words) + NUM_SPECIAL)
+        raise VocabularyTooLarge(vocab_size, len(words) + NUM_SPECIAL)
     return "\n".join([*SPECIAL_TOKENS, *words]).encode()
 
 
-def restore(model):
+def build_tokenizer(model):
     pieces = model.decode().split("\n")
     number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL}
 
@@ -38,10 +38,12 @@ def restore(model):
     def locate(text):
         return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
 
-    return Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate, tied=NEVER)
+    return Tokenizer(
+        "words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate, context_pattern=MATCH_NOTHING
+    )
 
 
-def showing_mask(tokenizer: Tokenizer) -> Tokenizer:
+def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with the id MASK for the word [MASK], as texts of which words are hidden have it.
 
     Raises ConfigError for one of another kind.
@@ -60,5 +62,6 @@ def showing_mask(tokenizer: Tokenizer) -> Tokenizer:
         ]
 
     return tokenizer._replace(
-        encode_batch=encode_batch, locate=lambda text: (encode_batch([text])[0], tokenizer.locate(text)[1])
+        encode_batch=encode_batch,
+        encode_with_offsets=lambda text: (encode_batch([text])[0], tokenizer.encode_with_offsets(text)[1]),
     )

@@ -57,8 +57,8 @@ def count_predictions(points, folder, measure) -> list[float]:
 
 def count_tokens(cfg: config.Config) -> float:
     """The mean number of tokens of a training example that are not special."""
-    rows = pack.load(cfg)
-    return int(np.frombuffer(rows.about.unigram_counts, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
+    rows = pack.load_dataset(cfg)
+    return int(np.frombuffer(rows.dataset_info.unigram_counts, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
 
 
 def compute_flops(points, folder, measure) -> list[float]:
@@ -111,8 +111,8 @@ def program_key(cfg: config.Config) -> str:
 def time_step(cfg: config.Config) -> float:
     """The median seconds of a step with its input, on all of this process's devices, with the kernels of a run."""
     cfg = kernel_choice.resolve_kernels(cfg)
-    rows = pack.load(cfg)
-    built, hparams = program.build_program(cfg, rows.about), program.make_train_hparams(cfg)
+    rows = pack.load_dataset(cfg)
+    built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
     state, times = built.strategy.put_state(jax.device_get(built.init_state(hparams))), []
     batches = loader.iterate_train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _ in range(WARMUP_STEPS + TIMED_STEPS):

@@ -162,11 +162,11 @@ def time_step(arguments: tuple[config.Config, int, int]) -> float:  # pyright: i
             return statistics.median(times)
 
 
-def random_batch(num_examples: int, about: types.DatasetInfo) -> types.Batch:
+def random_batch(num_examples: int, dataset_info: types.DatasetInfo) -> types.Batch:
     """A batch of full examples, each one segment of uniformly sampled tokens."""
-    rng, template = np.random.default_rng(0), types.abstract_batch(num_examples, about)
+    rng, template = np.random.default_rng(0), types.abstract_batch(num_examples, dataset_info)
     shape = template.text.ids_BxL.shape
-    ids_BxL = rng.integers(min(NUM_SPECIAL, about.vocab_size - 1), about.vocab_size, shape, np.int32)
+    ids_BxL = rng.integers(min(NUM_SPECIAL, dataset_info.vocab_size - 1), dataset_info.vocab_size, shape, np.int32)
     positions_BxL = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy()
     text = types.Tokens(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
     labels = {name: np.zeros(label.shape, np.int32) for name, label in template.labels.items()}

@@ -133,7 +133,7 @@ def load_tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
     candidates = sorted(tokenizer_folder(workdir).glob("*.*"))
     path = candidates[0] if candidates else tokenizer_folder(workdir)
     _read_verified(path, saved["data"]["tokenizer"])
-    return kinds.load(path)
+    return kinds.load_tokenizer(path)
 
 
 def _read_verified(path: Path, sha256: str) -> bytes:

@@ -154,7 +154,9 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
             )
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path):
-        vocabularies = [kinds.given("config.tokenizer.path", one).model for one in (path, source_path) if one]
+        vocabularies = [
+            kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
+        ]
         errors.require(
             len(vocabularies) == 2 and vocabularies[0] == vocabularies[1],
             "config.tokenizer.path",

@@ -39,7 +39,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
         DivergenceError: the loss is not finite, and config.train.spike_threshold does not handle it.
     """
     check(cfg)
-    packed = packed or pack.load(cfg)
+    packed = packed or pack.load_dataset(cfg)
     data_identity = packed.manifest["inputs"]
     result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
     if result is not None:
@@ -78,7 +78,7 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         extended = extension.resolve(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
             check(extended)
-            program = programs.build_program(extended, packed.about)
+            program = programs.build_program(extended, packed.dataset_info)
             with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
                 checkpoint.check_extendable(
                     checkpoints, extended, data_identity, program, programs.make_train_hparams(extended)
@@ -121,7 +121,7 @@ def open_run(
         spike: goes back to before this spike.
         cut: as in loader.train_batches. If False, all batches have the same shape.
     """
-    program = programs.build_program(cfg, packed.about)
+    program = programs.build_program(cfg, packed.dataset_info)
     with contextlib.closing(
         checkpoint.open_manager(
             cfg.workdir, extension.count_stable_steps(cfg), keep_period=spikes.get_rewind_interval(cfg)
@@ -233,7 +233,7 @@ class TrainingRun:
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
-        cfg, vocab_size = self.cfg, self.packed.about.vocab_size
+        cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
         if cfg.train.steps not in self.evaluations:  # the run was trained before, and its result was lost
             self.evaluations = {cfg.train.steps: self.evaluate(state)}
             self.log.write_evaluation(cfg.train.steps, self.evaluations[cfg.train.steps][1], self.scores)

@@ -21,11 +21,11 @@ HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other pat
 DOWNLOADED_FILES = (
     settings.CONFIG_FILE,
     tensors.TENSOR_FILE,
-    vocabulary.FILE,
-    vocabulary.KNOBS,
-    vocabulary.OLDER,
-    vocabulary.WORDS,
-    *vocabulary.MERGED,
+    vocabulary.TOKENIZER_FILE,
+    vocabulary.TOKENIZER_CONFIG_FILE,
+    vocabulary.SPECIAL_TOKENS_FILE,
+    vocabulary.VOCAB_FILE,
+    *vocabulary.GPT2_FILES,
 )
 DEFAULT_SCORES = {"regression": "pearson"}  # of a loaded model's objective; accuracy for classes and tags
 
@@ -35,7 +35,7 @@ class PretrainedFolder(NamedTuple):
 
     cfg: config.Config  # resolved: its model and objective, its longest examples
     tokenizer: Tokenizer
-    about: types.DatasetInfo
+    dataset_info: types.DatasetInfo
     params: types.Params  # "model" and "objective", numpy
     has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
@@ -70,7 +70,7 @@ def download_folder(path: str) -> str:
 
 def read_folder(folder: Path | str) -> PretrainedFolder:
     """Reads a Hugging Face folder. Raises ConfigError if it is none, is broken, or has an unsupported model."""
-    tokenizer = vocabulary.read(folder)
+    tokenizer = vocabulary.read_tokenizer(folder)
     if (saved := hub.read_own_config(folder)) is not None:
         values, classes = saved
         cfg = _resolve_saved_config(folder, values)
@@ -79,7 +79,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
             functools.partial(_init_params, *program.build_model_and_objective(cfg, dataset_info)), jax.random.key(0)
         )
         return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
-    pretrained = hub.read_folder(folder, vocabulary.order(tokenizer))
+    pretrained = hub.read_folder(folder, vocabulary.get_original_ids(tokenizer))
     cfg = fields.override(
         config.Config(workdir=str(folder), model=pretrained.model),
         {
@@ -157,7 +157,7 @@ def compute_digest(folder: Path | str) -> str:
 
 @functools.lru_cache
 def _compute_digest(folder, changed):
-    words = hashlib.sha256(vocabulary.read(folder).model).hexdigest()
+    words = hashlib.sha256(vocabulary.read_tokenizer(folder).model).hexdigest()
     return files.json_sha256({"model": hub.compute_digest(folder), "vocabulary": words})
 
 

@@ -22,14 +22,14 @@ class TrainedRun(NamedTuple):
     program: program.Program
     state: types.TrainState  # on the devices, without the optimizer state
     digest: str  # of the full state, as its checkpoint has it
-    about: types.DatasetInfo  # the dataset that it was built for
+    dataset_info: types.DatasetInfo  # the dataset that it was built for
     cached_data: pack.PackedDataset | None = None
 
     def load_data(self) -> pack.PackedDataset:
         """The data of the run, prepared again unless cached. Raises ConfigError if it changed since the training."""
         if self.cached_data is not None:
             return self.cached_data
-        packed = pack.load(self.cfg)
+        packed = pack.load_dataset(self.cfg)
         saved = directory.read_identity(self.cfg.workdir)
         assert saved is not None
         fields.check_identity(self.cfg, packed.manifest["inputs"], saved, self.cfg.workdir)
@@ -81,7 +81,7 @@ def load(
     resolution.check(cfg)
     parallel.check_evaluation(cfg)
     tokenizer = directory.load_tokenizer(workdir, saved)
-    dataset_info = packed.about if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
+    dataset_info = packed.dataset_info if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
     run_program = program.build_program(cfg, dataset_info)
     with contextlib.ExitStack() as stack:
         if exclusive and parallel.is_primary():  # opening checkpoints removes unfinished ones, which may be a trainer's

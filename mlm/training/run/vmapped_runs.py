@@ -40,7 +40,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
         configs[0].parallel.mode,
         "data_parallel, in one process, for runs that are trained together",
     )
-    packed, outcomes = pack.load(configs[0]), {}
+    packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
         runs, states = [], []
         for cfg in configs:

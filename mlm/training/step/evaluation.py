@@ -55,7 +55,7 @@ def evaluate_split(
     extra: Mapping = MappingProxyType({}),
 ) -> Columns:
     """The columns of a split, with those that the objective computes on the host; extra: columns to add before that."""
-    rows = packed.split(split)
+    rows = packed.get_split(split)
     columns = {**collect_columns(cfg, program, state, rows), **extra}
     return program.objective.host_metrics(columns, rows, pack.read_examples(cfg, packed, split))
 

@@ -33,7 +33,7 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
     def make(folder):
-        grams, columns = ngram.count_ngrams(packed.train, packed.about.vocab_size, cfg.eval.ngram_order), {}
+        grams, columns = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order), {}
         for order in list_orders(cfg):
             columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(
                 ngram.smooth_counts(grams, order), packed.validation, count
