@@ -150,7 +150,13 @@ BAD = {
     "not UTF-8": ("tsv", {}, "", HEADED.encode() + b"w1 \xff\ta\n", r", line 2: byte 4 = b'\\xff': expected UTF-8"),
     "UTF-16": ("tsv", {}, "", (HEADED + "w1\ta\n").encode("utf-16"), ", line 1: byte 1 = .*: expected UTF-8"),
     "NUL": ("conll", {}, "", "w1\0 O\n", r", line 1 = 'w1\\x00 O.*': expected text without NUL"),
-    "a line without end": ("jsonl", {}, "", "x" * (examples.LINE + 2), ", line 1 = b'x+': expected a line of at most"),
+    "a line without end": (
+        "jsonl",
+        {},
+        "",
+        "x" * (examples.MAX_LINE_BYTES + 2),
+        ", line 1 = b'x+': expected a line of at most",
+    ),
     "an open quote": ("csv", {}, "", 'w1,a\n"w2,a\nw3,b\n', ", line 2: unexpected end of data; expected fields quoted"),
     "a quote in a field": ("csv", {}, "", '"w1"w2,a\n', ", line 1: .*; expected fields quoted"),
     "bad JSON": ("jsonl", {}, "", '\n{"sentence": "w1", label: "a"}\n', ", line 2, column 20: Expecting property name"),
@@ -204,8 +210,8 @@ BAD = {
         "conll",
         {},
         "",
-        "w1 O\n" * (conll.WORDS + 1),
-        f", line {conll.WORDS + 1} = 'w1 O': expect",
+        "w1 O\n" * (conll.MAX_WORDS + 1),
+        f", line {conll.MAX_WORDS + 1} = 'w1 O': expect",
     ),
     "columns that are not CoNLL-U's": ("conllu", {}, "", "1\tw1\tA\n", ", line 1: columns = 3: expected 10, separated"),
     "a word's number that is none": (
@@ -385,12 +391,12 @@ def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
 def test_a_file_too_large_to_be_read_at_once(tmp_path, tokenizer, monkeypatch):
     for name in ("train", "dev"):
         write(tmp_path, f"{name}.txt", GOOD["squad"][1])
-    monkeypatch.setattr(squad, "SIZE", 99)
+    monkeypatch.setattr(squad, "MAX_FILE_BYTES", 99)
     assert "at most 99 bytes" in refused(lambda: load(tmp_path, tokenizer, "squad"))
 
 
 def test_a_column_of_texts_is_no_column_of_labels(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(splits, "MOST", 2)
+    monkeypatch.setattr(splits, "MAX_LABELS", 2)
     for name in ("train", "dev"):
         write(tmp_path, f"{name}.txt", HEADED + "w1\ta\nw1\tb\nw2\tc\n")
     assert "a column of at most 2 different labels" in refused(lambda: load(tmp_path, tokenizer, "tsv"))

@@ -28,17 +28,19 @@ def folder(tmp_path):
 
 
 def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
-    trans, island = blimp.read(folder).paradigms
+    trans, island = blimp.read_suite(folder).paradigms
     assert trans == ("animate_subject_trans", "argument_structure", ["A man sang.", "A pan sang."])
     assert island == ("wh_island", "island_effects", ["Who hid?", "Hid who?", "Who won?", "Won who?"])
-    assert blimp.read(folder, ["wh_island"], max_pairs=1).paradigms == [island._replace(sentences=island.sentences[:2])]
+    assert blimp.read_suite(folder, ["wh_island"], max_pairs=1).paradigms == [
+        island._replace(sentences=island.sentences[:2])
+    ]
 
 
 def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
     (folder / "wh_island.jsonl").write_text(lines(("Who hid?", "Hid who?")))
     (folder / "scores_of_models.jsonl").write_text('{"model": "lstm"}\n')  # in the folder, but in no row of the table
     (folder / "paradigms.tsv").write_text("UID\tfield\tlinguistics_term\nwh_island\tsyntax\tisland_effects\n")
-    assert blimp.read(folder).paradigms == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
+    assert blimp.read_suite(folder).paradigms == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
 
 
 @pytest.mark.parametrize(
@@ -56,30 +58,30 @@ def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
 def test_a_wrong_line_is_named(folder, text, message):
     (folder / "wh_island.jsonl").write_text(text)
     with pytest.raises(errors.ConfigError, match=message) as error:
-        blimp.read(folder)
+        blimp.read_suite(folder)
     assert "\n" not in str(error.value)
 
 
 def test_a_wrong_folder_or_name_is_told(folder, tmp_path):
     with pytest.raises(errors.ConfigError, match=r"^blimp = '.*/absent': expected a folder of BLiMP's .jsonl files$"):
-        blimp.read(folder / "absent")
+        blimp.read_suite(folder / "absent")
     (folder / "empty").mkdir()
     with pytest.raises(errors.ConfigError, match=r"this one has none$"):
-        blimp.read(folder / "empty")
+        blimp.read_suite(folder / "empty")
     with pytest.raises(errors.ConfigError, match="did you mean 'wh_island'"):
-        blimp.read(folder, ["wh_iland"])
+        blimp.read_suite(folder, ["wh_iland"])
     (folder / "paradigms.tsv").write_text("UID\tterm\n")
     with pytest.raises(errors.ConfigError, match=r"paradigms.tsv, line 1 = 'UID\\tterm': expected a column ling"):
-        blimp.read(folder)
+        blimp.read_suite(folder)
     (folder / "paradigms.tsv").write_text("UID\tlinguistics_term\nabsent\tislands\n")
     with pytest.raises(errors.ConfigError, match=r"^blimp: cannot read .*absent.jsonl"):
-        blimp.read(folder)
+        blimp.read_suite(folder)
 
 
 def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, tmp_path):
-    found = blimp.read(folder)
-    assert found.name == folder.name and blimp.read(folder, called="mine").name == "mine"
-    part = blimp.read(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
+    found = blimp.read_suite(folder)
+    assert found.name == folder.name and blimp.read_suite(folder, suite_name="mine").name == "mine"
+    part = blimp.read_suite(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
     assert (part.name, part.sha256) == found[:2] and minimal_pairs.list_cases(part)[
         0
     ].name == f"{minimal_pairs.format_key(found)}/wh_island"
@@ -87,25 +89,28 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     odd.mkdir()
     for file in folder.glob("*.jsonl"):
         (odd / file.name).write_text(file.read_text())
-    again = blimp.read(odd)
+    again = blimp.read_suite(odd)
     assert again.name == "two-words" and again.sha256 == found.sha256
     (odd / "wh_island.jsonl").write_text((odd / "wh_island.jsonl").read_text().replace("Won who?", "Won whom?"))
-    other = blimp.read(odd, called=found.name)
+    other = blimp.read_suite(odd, suite_name=found.name)
     assert other.sha256 != found.sha256 and not {part.name for part in minimal_pairs.list_cases(other)} & {
         part.name for part in minimal_pairs.list_cases(found)
     }
     for name in ("a/b", "a b", "../x", "a\n"):
         with pytest.raises(errors.ConfigError, match=r"^--suite = .*: expected a name of letters, digits"):
-            blimp.read(folder, called=name)
+            blimp.read_suite(folder, suite_name=name)
 
 
 def test_the_whole_of_blimp_is_called_so_wherever_it_lies(tmp_path):
-    names = [*blimp.SOME, *(f"p{number}" for number in range(blimp.PARADIGMS - len(blimp.SOME)))]
+    names = [
+        *blimp.SAMPLE_PARADIGMS,
+        *(f"p{number}" for number in range(blimp.NUM_PARADIGMS - len(blimp.SAMPLE_PARADIGMS))),
+    ]
     for name in names:
-        (tmp_path / f"{name}.jsonl").write_text(lines(("a", "b"), linguistics_term="x") * blimp.PAIRS)
-    assert blimp.read(tmp_path).name == blimp.read(tmp_path, ["p1"], 5).name == "blimp"
+        (tmp_path / f"{name}.jsonl").write_text(lines(("a", "b"), linguistics_term="x") * blimp.NUM_PAIRS)
+    assert blimp.read_suite(tmp_path).name == blimp.read_suite(tmp_path, ["p1"], 5).name == "blimp"
     (tmp_path / "p1.jsonl").write_text(lines(("a", "b"), linguistics_term="x"))
-    assert blimp.read(tmp_path).name == tmp_path.name
+    assert blimp.read_suite(tmp_path).name == tmp_path.name
 
 
 def answers(truth, rng):

@@ -195,10 +195,10 @@ def test_a_head_that_is_no_word_is_refused_where_it_is_read(tmp_path, pieces, he
     write(tmp_path, (("w1", "NOUN", head, "nsubj"), *SENTENCE[1:]))
     cfg = asked(tmp_path, pieces, **{"data.task": task})
     if not said:
-        assert len(splits.classes(cfg)) == 3
+        assert len(splits.list_classes(cfg)) == 3
         return
     with pytest.raises(errors.ConfigError, match=said):
-        splits.classes(cfg)
+        splits.list_classes(cfg)
 
 
 def test_the_language_s_tags_are_labels_of_single_words(tmp_path):

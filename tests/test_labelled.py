@@ -347,6 +347,6 @@ def test_the_published_files_are_read(name, count):
         pytest.skip("the data set is not here")
     cfg = pack.resolve(fields.override(config.Config(), {"data.task": name, "data.task_path": str(SHARED / name)}))
     read = splits.READERS[cfg.data.labelled.format]
-    path = splits.paths(cfg.data)["validation"]
-    found = list(read(path, cfg.data.labelled, examples.number if name == "stsb" else lambda label, where: label))
+    path = splits.find_files(cfg.data)["validation"]
+    found = list(read(path, cfg.data.labelled, examples.parse_number if name == "stsb" else lambda label, where: label))
     assert len(found) == count

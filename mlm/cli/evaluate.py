@@ -206,8 +206,10 @@ def build_suite_table(suite: str, means: dict, results: dict, titles: dict[str, 
         Column("pairs", "pairs", ",d"),
         *(Column(metric, f"{title} (%)", ".1f") for metric, title in titles.items()),
     ]
-    if means["suite"] == blimp.NAME and overall["pairs"] == blimp.PARADIGMS * blimp.PAIRS:
-        rows += [{"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER.items()]
+    if means["suite"] == blimp.BENCHMARK and overall["pairs"] == blimp.NUM_PARADIGMS * blimp.NUM_PAIRS:
+        rows += [
+            {"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER_ACCURACY.items()
+        ]
         columns += [Column("paper", "paper (%)", ".1f")]
     return rows, columns
 
@@ -334,7 +336,7 @@ def read_suite(args):
             ",".join(value) if name == "paradigms" else value,
             "--blimp=FOLDER with it",
         )
-    return blimp.read(args.blimp, args.paradigms, args.max_pairs, args.suite) if args.blimp else None
+    return blimp.read_suite(args.blimp, args.paradigms, args.max_pairs, args.suite) if args.blimp else None
 
 
 def evaluate_run(workdir: str, args, overrides) -> dict:

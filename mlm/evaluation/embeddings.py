@@ -54,7 +54,7 @@ def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
     )
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     try:
-        source = splits.source(cfg)
+        source = splits.open_task(cfg)
         pairs = {
             name: [[*example.texts, example.label] for example in source.splits[split]()]
             for name, split in SPLITS.items()

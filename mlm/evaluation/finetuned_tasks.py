@@ -57,7 +57,7 @@ def list_cases(cfg: config.Config) -> list[EvaluationCase]:
                 },
             )
             digests[kind] = files.json_sha256(
-                {"content": splits.content(trial_cfg.data)}
+                {"content": splits.hash_content(trial_cfg.data)}
                 | {
                     name: value
                     for name, value in fields.flatten(recipe_cfg, results_only=True).items()

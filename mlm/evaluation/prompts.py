@@ -87,7 +87,7 @@ def read_task(name: str, folder: str, pattern: str = "", words: Sequence[str] = 
         ",".join(words),
         f"a word for each label of {name}, in this order: {', '.join(labels)}",
     )
-    source = splits.source(cfg)
+    source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
 
     def read_examples(split):

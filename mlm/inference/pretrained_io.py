@@ -70,7 +70,9 @@ def load_run(folder: str) -> LanguageModel:
     """
     run = trained_run.load(folder, {}, exclusive=False)
     params = run.program.strategy.get_state(run.state).params
-    tokenizer = words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.DRAWN else run.tokenizer
+    tokenizer = (
+        words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.LANGUAGE_TASKS else run.tokenizer
+    )
     return LanguageModel(
         run.cfg,
         tokenizer,
@@ -80,5 +82,5 @@ def load_run(folder: str) -> LanguageModel:
         run.dataset_info,
         run.cfg.pack.seq_len,
         batching.choose_batch_size(run.cfg.pack.seq_len),
-        text_counts=(2,) if tasks.pairs(run.cfg.data) else (1,),
+        text_counts=(2,) if tasks.takes_pairs(run.cfg.data) else (1,),
     )

@@ -82,10 +82,10 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; reads no file."""
     settings, field = cfg.downstream, "config.downstream"
     for name in parse_tasks(cfg):
-        errors.require_one_of(f"{field}.tasks", name, [*tasks.DRAWN, *tasks.TASKS])
+        errors.require_one_of(f"{field}.tasks", name, [*tasks.LANGUAGE_TASKS, *tasks.TASKS])
     for name, values in (("tasks", parse_tasks(cfg)), ("variants", parse_variants(cfg))):
         errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
-    file_task = next((name for name in parse_tasks(cfg) if name not in tasks.DRAWN), None)
+    file_task = next((name for name in parse_tasks(cfg) if name not in tasks.LANGUAGE_TASKS), None)
     errors.require(
         file_task is None or bool(settings.path.strip()),
         f"{field}.path",

@@ -72,8 +72,8 @@ def list_trials(cfg: config.Config) -> list[Trial]:
 
 def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
-    path = {} if trial.task in tasks.DRAWN else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
-    is_pooled = tasks.objective(trial.task) in ("classification", "regression", "multiple_choice")
+    path = {} if trial.task in tasks.LANGUAGE_TASKS else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
+    is_pooled = tasks.get_objective(trial.task) in ("classification", "regression", "multiple_choice")
     pooling = {"finetune.pooling": "last"} if is_pooled and cfg.model.context in ("causal", "two_stack") else {}
     return (
         path
@@ -105,8 +105,8 @@ def check(cfg: config.Config) -> None:
     for trial in {(trial.task, trial.variant, trial.batch_size): trial for trial in list_trials(cfg)}.values():
         try:
             trial_cfg = plan_config(cfg, trial)
-            if trial.task not in tasks.DRAWN:
-                splits.paths(trial_cfg.data)
+            if trial.task not in tasks.LANGUAGE_TASKS:
+                splits.find_files(trial_cfg.data)
         except errors.ConfigError as error:
             raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
 

@@ -17,7 +17,7 @@ from mlm.data.rows import columns, loader, store
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
-from mlm.data.tasks.examples import endings
+from mlm.data.tasks.examples import list_choice_columns
 from mlm.data.text import warnings_
 from mlm.data.tokenizers import hub, kinds, words
 
@@ -37,25 +37,27 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         ConfigError: as splits.source does.
     """
     tokenizer = kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
-    if cfg.data.task in tasks.DRAWN:
+    if cfg.data.task in tasks.LANGUAGE_TASKS:
         tokenizer = words.recognize_mask_token(tokenizer)
-    source = splits.source(cfg)
+    source = splits.open_task(cfg)
     inputs = {
         "format": FORMAT,
-        "corpus": source.content(),
+        "corpus": source.hash_content(),
         "objective": cfg.objective,
         "kind": tokenizer.kind,
         "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
         "length": cfg.pack.seq_len,
     }
-    if tasks.pairs(cfg.data) and hub.count_pair_separators(tokenizer) > 1:  # else the inputs stay those of older caches
+    if (
+        tasks.takes_pairs(cfg.data) and hub.count_pair_separators(tokenizer) > 1
+    ):  # else the inputs stay those of older caches
         inputs["between"] = hub.count_pair_separators(tokenizer)
-    if tasks.pairs(cfg.data) and cfg.model.type_vocab_size == 1:
+    if tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size == 1:
         inputs["types"] = 1
     specs = _list_columns(cfg, tokenizer.vocab_size)
 
     def make(folder):
-        classes = source.classes()
+        classes = source.get_classes()
         manifest: dict[str, Any] = {"classes": list(classes)}
         for split, read in source.splits.items():
             label_counts: Counter = Counter()
@@ -91,7 +93,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
     """What a program must know of the task. Reads the classes from the files if the config does not list them."""
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return describe_classes(cfg, vocab_size, unigram_V, splits.source(cfg).classes())
+    return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, Any]]:
@@ -114,7 +116,7 @@ def _compute_seq_len(cfg):
 
 
 def _count_choices(cfg):
-    return max(1, len(endings(cfg.data.labelled)))
+    return max(1, len(list_choice_columns(cfg.data.labelled)))
 
 
 def describe_classes(
@@ -129,7 +131,9 @@ def describe_classes(
 
 
 def _list_columns(cfg, vocab_size):
-    has_types = tasks.pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores the column
+    has_types = (
+        tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1
+    )  # a model with one type ignores the column
     return (
         columns.make_text_columns(vocab_size)
         | (columns.TYPE_COLUMNS if has_types else {})

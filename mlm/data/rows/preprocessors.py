@@ -12,7 +12,7 @@ from mlm.base import config
 from mlm.base.special import CLS, SEP, UNK
 from mlm.data.rows.columns import ColumnSpec
 from mlm.data.tasks.examples import Example
-from mlm.data.tasks.tasks import QUESTION
+from mlm.data.tasks.tasks import MAX_QUESTION_TOKENS
 from mlm.data.tokenizers import hub
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
@@ -154,7 +154,7 @@ def encode_questions(examples, tokenizer, cfg, classes):
         question, passage = example.texts
         question_ids = tokenizer.encode(question)
         separators = [SEP] * hub.count_pair_separators(tokenizer)
-        max_question = QUESTION + 1 - len(separators)  # so that what precedes a window is never longer
+        max_question = MAX_QUESTION_TOKENS + 1 - len(separators)  # so that what precedes a window is never longer
         num_truncated, question_ids = len(question_ids[max_question:]), question_ids[:max_question]
         passage_ids, spans = encode_passage(passage)
         first, last = _find_answer_tokens(spans, *example.label[0]) if example.label else (0, -1)
@@ -203,7 +203,7 @@ PREPROCESSORS = {
     "extractive_qa": Preprocessor(
         {name: ColumnSpec(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
         encode_questions,
-        f"have a question of more than {QUESTION} tokens, which was truncated, or an answer that no window of "
-        "config.pack.seq_len = {seq_len} tokens contains; {lost} tokens are lost",
+        f"have a question of more than {MAX_QUESTION_TOKENS} tokens, which was truncated, or an answer that no "
+        "window of config.pack.seq_len = {seq_len} tokens contains; {lost} tokens are lost",
     ),
 }

@@ -12,13 +12,20 @@ from typing import NamedTuple
 
 from mlm.base.errors import ConfigError, require, require_one_of
 
-NAME, PARADIGMS, PAIRS = "blimp", 67, 1000  # of the whole benchmark
-SOME = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
+BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the whole benchmark
+SAMPLE_PARADIGMS = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
 # Accuracy over all of it, in percent (Warstadt et al. 2020): by the likelihood of the whole sentence, and for RoBERTa
 # by its pseudo-log-likelihood.
-PAPER = {"5-gram": 61.2, "LSTM": 69.8, "Transformer-XL": 69.6, "GPT-2": 83.0, "RoBERTa-large": 86.5, "human": 88.6}
+PAPER_ACCURACY = {
+    "5-gram": 61.2,
+    "LSTM": 69.8,
+    "Transformer-XL": 69.6,
+    "GPT-2": 83.0,
+    "RoBERTa-large": 86.5,
+    "human": 88.6,
+}
 # The files have a term of their own for two paradigms that the paper counts to argument structure.
-PHENOMENA = {"s-selection": "argument_structure"}
+PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
 
 
 class Paradigm(NamedTuple):
@@ -37,7 +44,7 @@ class Suite(NamedTuple):
     paradigms: list[Paradigm]
 
 
-def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, called: str = "") -> Suite:
+def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, suite_name: str = "") -> Suite:
     """The suite in a folder of BLiMP's NAME.jsonl files: the paradigms named, or all, sorted by name.
 
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
@@ -47,40 +54,47 @@ def read(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0, call
     """
     folder = Path(folder)
     require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
-    require(not called or called == _fit(called), "--suite", called, "a name of letters, digits, '.', '_' and '-'")
-    terms = _terms(folder / "paradigms.tsv")
-    there = sorted(terms or (path.stem for path in folder.glob("*.jsonl")))
-    require(bool(there), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
+    require(
+        not suite_name or suite_name == _make_suite_name(suite_name),
+        "--suite",
+        suite_name,
+        "a name of letters, digits, '.', '_' and '-'",
+    )
+    terms = _read_terms(folder / "paradigms.tsv")
+    available = sorted(terms or (path.stem for path in folder.glob("*.jsonl")))
+    require(bool(available), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
     for name in names:
-        require_one_of("paradigm", name, there)
-    every = [_paradigm(folder / f"{name}.jsonl", terms) for name in there]
-    whole = set(there) >= SOME and [len(one.sentences) for one in every] == PARADIGMS * [2 * PAIRS]
-    content = json.dumps([(one.name, one.sentences) for one in every])
+        require_one_of("paradigm", name, available)
+    paradigms = [_read_paradigm(folder / f"{name}.jsonl", terms) for name in available]
+    is_benchmark = set(available) >= SAMPLE_PARADIGMS and [len(one.sentences) for one in paradigms] == NUM_PARADIGMS * [
+        2 * NUM_PAIRS
+    ]
+    content = json.dumps([(one.name, one.sentences) for one in paradigms])
     return Suite(
-        called or (NAME if whole else _fit(folder.resolve().name) or "pairs"),
+        suite_name or (BENCHMARK if is_benchmark else _make_suite_name(folder.resolve().name) or "pairs"),
         hashlib.sha256(content.encode()).hexdigest(),
         [
             one._replace(sentences=one.sentences[: 2 * max_pairs or None])
-            for one in every
+            for one in paradigms
             if not names or one.name in names
         ],
     )
 
 
-def _fit(name: str) -> str:
+def _make_suite_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
 
 
-def _terms(path) -> dict[str, str]:
+def _read_terms(path) -> dict[str, str]:
     if not path.exists():
         return {}
-    head, *rows = (line.split("\t") for line in path.read_text().splitlines())
+    header, *rows = (line.split("\t") for line in path.read_text().splitlines())
     for key in ("UID", "linguistics_term"):
-        require(key in head, f"{path}, line 1", "\t".join(head), f"a column {key}")
-    return {row[head.index("UID")]: row[head.index("linguistics_term")] for row in rows}
+        require(key in header, f"{path}, line 1", "\t".join(header), f"a column {key}")
+    return {row[header.index("UID")]: row[header.index("linguistics_term")] for row in rows}
 
 
-def _paradigm(path, terms):
+def _read_paradigm(path, terms):
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -95,15 +109,17 @@ def _paradigm(path, terms):
             pair = None
         require(isinstance(pair, dict), where, line[:60], "a JSON object")
         assert pair is not None
-        sentences += [_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
+        sentences += [_get_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
         if number == 1:
-            term = terms.get(path.stem) or _text(pair, "linguistics_term", where)
-    return Paradigm(path.stem, PHENOMENA.get(term, term), sentences)
+            term = terms.get(path.stem) or _get_text(pair, "linguistics_term", where)
+    return Paradigm(path.stem, PHENOMENON_BY_TERM.get(term, term), sentences)
 
 
-def _text(pair: Mapping, key: str, where: str) -> str:
+def _get_text(pair: Mapping, key: str, where: str) -> str:
     if key not in pair:
-        near = difflib.get_close_matches(key, pair, n=1)
-        raise ConfigError(f"{where}: no key {key!r}" + (f", but {near[0]!r}" if near else f" among {', '.join(pair)}"))
+        nearest = difflib.get_close_matches(key, pair, n=1)
+        raise ConfigError(
+            f"{where}: no key {key!r}" + (f", but {nearest[0]!r}" if nearest else f" among {', '.join(pair)}")
+        )
     require(isinstance(pair[key], str) and bool(pair[key].strip()), f"{where}: {key}", pair[key], "a text")
     return pair[key]

@@ -5,25 +5,29 @@ from pathlib import Path
 
 from mlm.base import config, errors
 from mlm.data.tasks import conll, examples
-from mlm.data.tasks.examples import Example, Label
+from mlm.data.tasks.examples import Example, LabelParser
 
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-SENTENCE = "# sent_id ="
+SENTENCE_ID = "# sent_id ="
 
 
-def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
+def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The sentences of a file: the words of the syntax, without lines of several (1-2) and of empty ones (8.1).
 
     Where `asks` names a column of heads, the label of a word that has none is not asked. Raises ConfigError for a line
     that is not CoNLL-U.
     """
-    place = {name: COLUMNS.index(name) for name in (asks.text_column, asks.label_column, asks.head_column) if name}
-    for count, sentence in enumerate(conll.sentences(path)):
-        words, tags, heads, name = [], [], [], str(count)
+    columns = {
+        example_id: COLUMNS.index(example_id)
+        for example_id in (labelled.text_column, labelled.label_column, labelled.head_column)
+        if example_id
+    }
+    for index, sentence in enumerate(conll.read_sentences(path)):
+        words, tags, heads, example_id = [], [], [], str(index)
         for where, line in sentence:
             if line.startswith("#"):
-                if line.startswith(SENTENCE):
-                    name = line.removeprefix(SENTENCE).strip() or name
+                if line.startswith(SENTENCE_ID):
+                    example_id = line.removeprefix(SENTENCE_ID).strip() or example_id
                 continue
             cells = line.split("\t")
             errors.require(
@@ -38,21 +42,27 @@ def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
                     cells[0],
                     f"{len(words) + 1}, the next word's number",
                 )
-                words.append(examples.text(cells[place[asks.text_column]], f"{where}: {asks.text_column}"))
-                tags.append((cells[place[asks.label_column]], f"{where}: {asks.label_column}"))
+                words.append(
+                    examples.require_text(cells[columns[labelled.text_column]], f"{where}: {labelled.text_column}")
+                )
+                tags.append((cells[columns[labelled.label_column]], f"{where}: {labelled.label_column}"))
                 heads.append(
-                    (cells[place[asks.head_column]], f"{where}: {asks.head_column}")
-                    if asks.head_column
+                    (cells[columns[labelled.head_column]], f"{where}: {labelled.head_column}")
+                    if labelled.head_column
                     else ("1", where)
                 )
         errors.require(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
-        head_of = tuple(_head(head, place, len(words)) for head, place in heads)
-        asked = iter(conll.labels([tag for tag, head in zip(tags, head_of, strict=True) if head], asks.scheme, label))
-        labels = tuple(next(asked) if head else "" for head in head_of)
-        yield Example(name, (), tuple(words), labels, head_of if asks.head_column else ())
+        head_indices = tuple(_parse_head(head, columns, len(words)) for head, columns in heads)
+        related = iter(
+            conll.parse_tags(
+                [tag for tag, head in zip(tags, head_indices, strict=True) if head], labelled.scheme, parse_label
+            )
+        )
+        labels = tuple(next(related) if head else "" for head in head_indices)
+        yield Example(example_id, (), tuple(words), labels, head_indices if labelled.head_column else ())
 
 
-def _head(value: str, where: str, words: int) -> int:
-    right = value.isdecimal() and value.isascii() and len(value) < 9 and int(value) <= words
-    errors.require(right, where, value, f"the number of a word, 1 to {words}, or 0")
+def _parse_head(value: str, where: str, num_words: int) -> int:
+    valid = value.isdecimal() and value.isascii() and len(value) < 9 and int(value) <= num_words
+    errors.require(valid, where, value, f"the number of a word, 1 to {num_words}, or 0")
     return int(value)

@@ -10,9 +10,9 @@ import numpy as np
 
 from mlm.base import config, errors
 
-LINE = 2**20  # bytes of a line, at most
-LARGEST = float(np.finfo(np.float32).max)
-Label = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
+MAX_LINE_BYTES = 2**20  # bytes of a line, at most
+MAX_NUMBER = float(np.finfo(np.float32).max)
+LabelParser = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
 HEADINGS = {"label", "labels", "gold_label", "class", "category", "target", "score", "similarity", "quality", "tag"}
 
@@ -31,33 +31,45 @@ class Example(NamedTuple):
     heads: tuple[int, ...] = ()  # of each word the number, from 1, of that which its label relates it to; 0: of none
 
 
-def endings(asks: config.Labelled) -> tuple[str, ...]:
+def list_choice_columns(labelled: config.Labelled) -> tuple[str, ...]:
     """The columns of the endings to choose from; () where there are none."""
-    return tuple(one.strip() for one in asks.choice_columns.split(",")) if asks.choice_columns else ()
+    return tuple(one.strip() for one in labelled.choice_columns.split(",")) if labelled.choice_columns else ()
 
 
-def columns(asks: config.Labelled) -> list[str]:
+def list_columns(labelled: config.Labelled) -> list[str]:
     """All columns of a table that are asked for."""
     return [
         one
-        for one in (asks.text_column, asks.text_pair_column, *endings(asks), asks.label_column, asks.id_column)
+        for one in (
+            labelled.text_column,
+            labelled.text_pair_column,
+            *list_choice_columns(labelled),
+            labelled.label_column,
+            labelled.id_column,
+        )
         if one
     ]
 
 
-def of_row(asks: config.Labelled, found: Mapping[str, Any], label: Label, where: str, count: int) -> Example:
+def make_example(
+    labelled: config.Labelled, values: Mapping[str, Any], parse_label: LabelParser, where: str, index: int
+) -> Example:
     """The example that a table's row is; found: what stands in the columns asked for; count: its number, from 0."""
     texts = [
-        text(found[one], f"{where}: {one}") for one in (asks.text_column, asks.text_pair_column, *endings(asks)) if one
+        require_text(values[one], f"{where}: {one}")
+        for one in (labelled.text_column, labelled.text_pair_column, *list_choice_columns(labelled))
+        if one
     ]
-    if asks.choice_columns:
-        begin = [texts.pop(1)] if asks.text_pair_column else []
-        texts[1:] = (" ".join((*begin, one)) for one in texts[1:])
-    name = text(found[asks.id_column], f"{where}: {asks.id_column}") if asks.id_column else str(count)
-    return Example(name, tuple(texts), label=label(found[asks.label_column], f"{where}: label"))
+    if labelled.choice_columns:
+        prefix = [texts.pop(1)] if labelled.text_pair_column else []
+        texts[1:] = (" ".join((*prefix, one)) for one in texts[1:])
+    example_id = (
+        require_text(values[labelled.id_column], f"{where}: {labelled.id_column}") if labelled.id_column else str(index)
+    )
+    return Example(example_id, tuple(texts), label=parse_label(values[labelled.label_column], f"{where}: label"))
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file, without their ends, numbered from 1.
 
     Raises ConfigError for a file that cannot be read or is empty, and a line of more than LINE bytes.
@@ -65,17 +77,20 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with open(path, "rb") as file:
-            while raw := file.readline(LINE + 1):
+            while raw := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 where = f"{path}, line {number}"
-                errors.require(len(raw) <= LINE, where, raw[:40], f"a line of at most {LINE} bytes")
-                yield number, decoded(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, where).rstrip("\r\n")
+                errors.require(len(raw) <= MAX_LINE_BYTES, where, raw[:40], f"a line of at most {MAX_LINE_BYTES} bytes")
+                yield (
+                    number,
+                    decode_utf8(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, where).rstrip("\r\n"),
+                )
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
     errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
 
 
-def decoded(raw: bytes, where: str) -> str:
+def decode_utf8(raw: bytes, where: str) -> str:
     """Raises ConfigError for bytes that are not UTF-8, and for NUL."""
     try:
         text = raw.decode()
@@ -87,7 +102,7 @@ def decoded(raw: bytes, where: str) -> str:
     return text
 
 
-def text(value: Any, where: str) -> str:
+def require_text(value: Any, where: str) -> str:
     """A text that is one, without the white space around it."""
     errors.require(isinstance(value, str) and bool(value.strip()), where, value, "a text that is not blank")
     try:
@@ -97,33 +112,33 @@ def text(value: Any, where: str) -> str:
     return value.strip()
 
 
-def number(value: Any, where: str) -> float:
+def parse_number(value: Any, where: str) -> float:
     """A finite number that float32 holds."""
     try:
-        found = float(value) if "_" not in str(value) else math.nan
+        parsed = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
-        found = math.nan
-    errors.require(abs(found) <= LARGEST, where, value, "a finite number")
-    return found
+        parsed = math.nan
+    errors.require(abs(parsed) <= MAX_NUMBER, where, value, "a finite number")
+    return parsed
 
 
-def column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
+def require_column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
     """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
     if name not in names:
-        near = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
         raise errors.ConfigError(
-            f"{where}: no {noun} {errors.format_value(name)}, expected one of {listed(names)}"
-            + (f"; did you mean {near[0]!r}?" if near else "")
+            f"{where}: no {noun} {errors.format_value(name)}, expected one of {format_names(names)}"
+            + (f"; did you mean {nearest[0]!r}?" if nearest else "")
         )
     errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Names in one line, the first of them where they are many."""
     return ", ".join(" ".join(name.split())[:40] for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
-def no_heading(value: str, where: str) -> None:
+def require_no_heading(value: str, where: str) -> None:
     """Raises ConfigError where the label of the first line is what headers call its column."""
     errors.require(
         value.strip().lower() not in HEADINGS,

@@ -10,22 +10,22 @@ from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import tasks
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}  # names there, by split
-APART = ("train_documents", "validation_documents", "words")  # fields of the language that no task reads
+UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # fields of the language that no task reads
 
 
-def content(data: config.Data) -> str:
+def hash_content(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of all that the examples follow from."""
-    language = {name: value for name, value in dataclasses.asdict(data.language).items() if name not in APART}
+    language = {name: value for name, value in dataclasses.asdict(data.language).items() if name not in UNUSED_FIELDS}
     parts = [data.task, tasks.FORMAT, RNG_VERSIONS["language"], language]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def classes(cfg: config.Config) -> tuple[str, ...]:
+def list_classes(cfg: config.Config) -> tuple[str, ...]:
     """The names of the labels in their order; () for spans."""
     return () if cfg.objective == "extractive_qa" else tasks.TASKS[cfg.data.task].list_labels(cfg.data.language)
 
 
-def examples(cfg: config.Config) -> dict:
+def make_readers(cfg: config.Config) -> dict:
     """For each split a function that gives its examples anew."""
-    draw = tasks.TASKS[cfg.data.task].generate_examples
-    return {split: functools.partial(draw, cfg.data.language, name, None) for split, name in SPLITS.items()}
+    generate = tasks.TASKS[cfg.data.task].generate_examples
+    return {split: functools.partial(generate, cfg.data.language, name, None) for split, name in SPLITS.items()}

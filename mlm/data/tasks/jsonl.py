@@ -6,27 +6,29 @@ from pathlib import Path
 
 from mlm.base import config, errors
 from mlm.data.tasks import examples
-from mlm.data.tasks.examples import Example, Label
+from mlm.data.tasks.examples import Example, LabelParser
 
 
-def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
+def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The examples of a file. Blank lines are left out. Raises ConfigError for a line that is not as `asks` says."""
-    count = 0
-    for line, text in examples.lines(path):
+    index = 0
+    for line_number, text in examples.read_lines(path):
         if not text.strip():
             continue
-        where = f"{path}, line {line}"
-        found = loads(text, path, line)
-        errors.require(isinstance(found, dict), where, found, "a JSON object")
-        for key in examples.columns(asks):
-            examples.column(key, list(found), where, "key")
-        found |= {asks.label_column: _written(found[asks.label_column], f"{where}: {asks.label_column}")}
-        found |= {asks.id_column: str(found[asks.id_column])} if asks.id_column else {}
-        yield examples.of_row(asks, found, label, where, count)
-        count += 1
+        where = f"{path}, line {line_number}"
+        values = parse_json(text, path, line_number)
+        errors.require(isinstance(values, dict), where, values, "a JSON object")
+        for key in examples.list_columns(labelled):
+            examples.require_column(key, list(values), where, "key")
+        values |= {
+            labelled.label_column: _format_label(values[labelled.label_column], f"{where}: {labelled.label_column}")
+        }
+        values |= {labelled.id_column: str(values[labelled.id_column])} if labelled.id_column else {}
+        yield examples.make_example(labelled, values, parse_label, where, index)
+        index += 1
 
 
-def loads(text: str, path: Path, line: int = 1):
+def parse_json(text: str, path: Path, line: int = 1):
     """What the JSON says that begins at a line of a file. Raises ConfigError, by line and column, where it is none."""
     try:
         return json.loads(text)
@@ -40,7 +42,7 @@ def loads(text: str, path: Path, line: int = 1):
         ) from None
 
 
-def _written(value, where):
+def _format_label(value, where):
     """A label as it would stand in a table."""
     errors.require(isinstance(value, str | int | float), where, value, "a label: a text or a number")
     return value if isinstance(value, str) else json.dumps(value)

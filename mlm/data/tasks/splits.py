@@ -15,120 +15,124 @@ from mlm.data.tasks.examples import Example
 from mlm.data.text import files
 
 READERS = {
-    "tsv": tsv.read,
-    "csv": tsv.read,
-    "jsonl": jsonl.read,
-    "conll": conll.read,
-    "conllu": conllu.read,
-    "squad": squad.read,
+    "tsv": tsv.read_examples,
+    "csv": tsv.read_examples,
+    "jsonl": jsonl.read_examples,
+    "conll": conll.read_examples,
+    "conllu": conllu.read_examples,
+    "squad": squad.read_examples,
 }
-FILES = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
-MOST = 10_000  # labels of a task
-WHERE = (*FILES.values(), "scores")  # fields that change no example by themselves
+FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
+MAX_LABELS = 10_000  # labels of a task
+LOCATION_FIELDS = (*FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
-class Source(NamedTuple):
+class TaskSource(NamedTuple):
     """Where labelled rows come from: functions, so that each pass starts anew."""
 
     splits: dict[str, Callable[[], Iterator[Example]]]  # train, validation, and test where there is one; never empty
-    classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
-    content: Callable[[], str]  # digest of all that the examples follow from
+    get_classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
+    hash_content: Callable[[], str]  # digest of all that the examples follow from
 
 
-def source(cfg: config.Config) -> Source:
+def open_task(cfg: config.Config) -> TaskSource:
     """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
-    if cfg.data.task in tasks.DRAWN:
-        return Source(generated.examples(cfg), lambda: generated.classes(cfg), lambda: generated.content(cfg.data))
-    there = _reads(cfg.data)
+    if cfg.data.task in tasks.LANGUAGE_TASKS:
+        return TaskSource(
+            generated.make_readers(cfg), lambda: generated.list_classes(cfg), lambda: generated.hash_content(cfg.data)
+        )
+    readers = _list_readers(cfg.data)
 
     def of(split):
-        return lambda: _some(*there[split], _label(cfg, classes(cfg)))
+        return lambda: _require_nonempty(*readers[split], _make_label_parser(cfg, list_classes(cfg)))
 
-    return Source({split: of(split) for split in there}, lambda: classes(cfg), lambda: content(cfg.data))
+    return TaskSource(
+        {split: of(split) for split in readers}, lambda: list_classes(cfg), lambda: hash_content(cfg.data)
+    )
 
 
-def content(data: config.Data) -> str:
+def hash_content(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter, but what a data set
     of TFDS is called.
     """
-    if data.task in tasks.DRAWN:
-        return generated.content(data)
-    how = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in WHERE}
-    if not how["choice_columns"]:
-        del how["choice_columns"]  # a later field: what was read before there were any keeps its digest
+    if data.task in tasks.LANGUAGE_TASKS:
+        return generated.hash_content(data)
+    options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
+    if not options["choice_columns"]:
+        del options["choice_columns"]  # a later field: what was read before there were any keeps its digest
     if data.labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra
 
-        found = [tfds.content(data, FILES)]
+        digests = [tfds.hash_content(data, FILE_FIELDS)]
     else:
-        found = [files.file_digest(str(path)) for path in paths(data).values()]
-    parts = [json.dumps(how, sort_keys=True).encode(), *found]
+        digests = [files.file_digest(str(path)) for path in find_files(data).values()]
+    parts = [json.dumps(options, sort_keys=True).encode(), *digests]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def has_test(data: config.Data) -> bool:
     """Whether a task has a test split."""
-    return data.task in tasks.DRAWN or bool(data.labelled.test)
+    return data.task in tasks.LANGUAGE_TASKS or bool(data.labelled.test)
 
 
-def paths(data: config.Data) -> dict[str, Path]:
+def find_files(data: config.Data) -> dict[str, Path]:
     """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
     folder = Path(data.task_path).expanduser()
     errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
-    found = {}
-    for split, field in FILES.items():
+    paths = {}
+    for split, field in FILE_FIELDS.items():
         name = getattr(data.labelled, field)
         if name:
             path = folder / name
-            near = [] if path.is_file() else difflib.get_close_matches(name, [p.name for p in folder.iterdir()], n=1)
+            nearest = [] if path.is_file() else difflib.get_close_matches(name, [p.name for p in folder.iterdir()], n=1)
             errors.require(
                 path.is_file(),
                 f"config.data.labelled.{field}",
                 name,
-                f"a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"a file in {folder}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""),
             )
-            found[split] = path
-    return found
+            paths[split] = path
+    return paths
 
 
-def classes(cfg: config.Config) -> tuple[str, ...]:
+def list_classes(cfg: config.Config) -> tuple[str, ...]:
     """The names of a task's labels in their order: as the config gives them, else those of the train split, sorted.
 
     Of tags of a scheme both the beginning and the inside of every kind that the train split has, beside O.
     """
-    if cfg.objective not in tasks.LABELS:
+    if cfg.objective not in tasks.CLASS_OBJECTIVES:
         return ()
-    if cfg.data.task in tasks.DRAWN:
-        return generated.classes(cfg)
-    said = cfg.data.labelled
-    if given := tasks.labels(said):
-        return given
-    if said.format == "tfds":
+    if cfg.data.task in tasks.LANGUAGE_TASKS:
+        return generated.list_classes(cfg)
+    labelled = cfg.data.labelled
+    if explicit := tasks.list_labels(labelled):
+        return explicit
+    if labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra
 
-        if named := tfds.classes(cfg.data):
-            return named
-    path, read = _reads(cfg.data)["train"]
-    found: set[str] = set()
-    for one in _some(path, read, _label(cfg, ())):
-        found.update([one.label] if isinstance(one.label, str) else one.label)
+        if names := tfds.list_classes(cfg.data):
+            return names
+    path, read = _list_readers(cfg.data)["train"]
+    labels: set[str] = set()
+    for example in _require_nonempty(path, read, _make_label_parser(cfg, ())):
+        labels.update([example.label] if isinstance(example.label, str) else example.label)
         errors.require(
-            len(found) <= MOST,
+            len(labels) <= MAX_LABELS,
             "config.data.labelled.label_column",
-            said.label_column,
-            f"a column of at most {MOST} different labels; in {path} it has more",
+            labelled.label_column,
+            f"a column of at most {MAX_LABELS} different labels; in {path} it has more",
         )
-    found.discard("")  # of words of which none is asked
-    if said.scheme:
-        found = {"O", *(f"{first}-{label[2:]}" for label in found - {"O"} for first in "BI")}
-    errors.require(len(found) > 1, f"{path}: labels", sorted(found), "two different labels or more")
-    return tuple(sorted(found))
+    labels.discard("")  # of words of which none is asked
+    if labelled.scheme:
+        labels = {"O", *(f"{first}-{label[2:]}" for label in labels - {"O"} for first in "BI")}
+    errors.require(len(labels) > 1, f"{path}: labels", sorted(labels), "two different labels or more")
+    return tuple(sorted(labels))
 
 
-def _label(cfg, known):
+def _make_label_parser(cfg, classes):
     """What makes a label of what stands in a file."""
     if cfg.objective == "regression":
-        return examples.number
+        return examples.parse_number
     origin = (
         "config.data.labelled.labels"
         if cfg.data.labelled.labels
@@ -139,34 +143,38 @@ def _label(cfg, known):
         )
     )
 
-    def label(value, where):
+    def parse_label(value, where):
         value = value.strip()
         errors.require(bool(value), where, value, "a label")
-        if known and value not in known:
-            near = difflib.get_close_matches(value[:100], [one[:100] for one in known], n=1, cutoff=0.5)
+        if classes and value not in classes:
+            nearest = difflib.get_close_matches(value[:100], [one[:100] for one in classes], n=1, cutoff=0.5)
             errors.require(
                 False,
                 where,
                 value,
-                f"a label of {origin}: {examples.listed(known)}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"a label of {origin}: {examples.format_names(classes)}"
+                + (f"; did you mean {nearest[0]!r}?" if nearest else ""),
             )
         return value
 
-    return label
+    return parse_label
 
 
-def _reads(data):
+def _list_readers(data):
     """By split what it is called in messages, and what reads it: a function of what makes a label."""
-    said = data.labelled
-    if said.format == "tfds":
+    labelled = data.labelled
+    if labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra
 
-        return tfds.reads(data, FILES)
-    return {split: (path, functools.partial(READERS[said.format], path, said)) for split, path in paths(data).items()}
+        return tfds.list_readers(data, FILE_FIELDS)
+    return {
+        split: (path, functools.partial(READERS[labelled.format], path, labelled))
+        for split, path in find_files(data).items()
+    }
 
 
-def _some(path, read, label):
-    one = None
-    for one in read(label):
-        yield one
-    errors.require(one is not None, f"{path}, line 1", "", "an example; the file has none")
+def _require_nonempty(path, read, parse_label):
+    example = None
+    for example in read(parse_label):
+        yield example
+    errors.require(example is not None, f"{path}, line 1", "", "an example; the file has none")

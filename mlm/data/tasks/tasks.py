@@ -27,15 +27,22 @@ DEFAULT_SCORES = {
     "extractive_qa": "f1,exact",
     "edge_probing": "f1,accuracy",
 }  # of OWN
-QUESTION = 64  # tokens of a question, at most
-DRAWN = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
-LABELS = ("classification", "multiple_choice", "tagging", "edge_probing")  # objectives of labels that are names
-FIELDS = tuple(f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores")
-READ = (
+MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
+LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
+CLASS_OBJECTIVES = (
+    "classification",
+    "multiple_choice",
+    "tagging",
+    "edge_probing",
+)  # objectives of labels that are names
+LABELLED_FIELDS = tuple(
+    f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
+)
+FIELD_CONDITIONS = (
     FieldCondition(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus", ("task",)),
-    FieldCondition(("data.task_path", "data.tfds_dir", *FIELDS), "data.task", excluded_values=DRAWN),
+    FieldCondition(("data.task_path", "data.tfds_dir", *LABELLED_FIELDS), "data.task", excluded_values=LANGUAGE_TASKS),
     FieldCondition(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
-    FieldCondition(("data.language",), "data.task", ("", *DRAWN)),
+    FieldCondition(("data.language",), "data.task", ("", *LANGUAGE_TASKS)),
     FieldCondition(
         ("data.labelled.text_column", "data.labelled.label_column"), "data.labelled.format", excluded_values=("squad",)
     ),
@@ -49,11 +56,11 @@ READ = (
     FieldCondition(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
     FieldCondition(("data.labelled.head_column",), "objective", ("edge_probing",)),
     FieldCondition(("data.labelled.stride",), "data.labelled.format", ("squad",)),
-    FieldCondition(("data.labelled.labels",), "objective", LABELS),
+    FieldCondition(("data.labelled.labels",), "objective", CLASS_OBJECTIVES),
 )
 
 
-class Task(NamedTuple):
+class TaskSpec(NamedTuple):
     """A row of TASKS."""
 
     objective: str
@@ -63,9 +70,9 @@ class Task(NamedTuple):
     title: str = ""  # what tables call it, where that is not its name
 
 
-GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
-SQUAD = {"format": "squad", "scores": "f1,exact"}
-EWT = {
+GLUE_SOURCE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
+SQUAD_FIELDS = {"format": "squad", "scores": "f1,exact"}
+EWT_FIELDS = {
     "format": "conllu",
     "train": "en_ewt-ud-train.conllu",
     "dev": "en_ewt-ud-dev.conllu",
@@ -74,7 +81,7 @@ EWT = {
 }
 EWT_SOURCE = "Silveira et al. 2014; Universal Dependencies"
 TASKS = {
-    "sst2": Task(
+    "sst2": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -84,10 +91,10 @@ TASKS = {
             "label_column": "label",
             "scores": "accuracy",
         },
-        f"Socher et al. 2013; {GLUE}",
+        f"Socher et al. 2013; {GLUE_SOURCE}",
         title="SST-2",
     ),
-    "cola": Task(
+    "cola": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -97,10 +104,10 @@ TASKS = {
             "label_column": "1",
             "scores": "matthews,accuracy",
         },
-        f"Warstadt et al. 2019; {GLUE}",
+        f"Warstadt et al. 2019; {GLUE_SOURCE}",
         title="CoLA",
     ),
-    "rte": Task(
+    "rte": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -113,10 +120,10 @@ TASKS = {
             "labels": "entailment,not_entailment",
             "scores": "accuracy",
         },
-        f"Dagan et al. 2005 and later; {GLUE}",
+        f"Dagan et al. 2005 and later; {GLUE_SOURCE}",
         title="RTE",
     ),
-    "mnli": Task(
+    "mnli": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -129,11 +136,11 @@ TASKS = {
             "labels": "entailment,neutral,contradiction",
             "scores": "accuracy",
         },
-        f"Williams et al. 2018; {GLUE}",
+        f"Williams et al. 2018; {GLUE_SOURCE}",
         "dev is the matched one",
         title="MNLI",
     ),
-    "qnli": Task(
+    "qnli": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -146,10 +153,10 @@ TASKS = {
             "labels": "entailment,not_entailment",
             "scores": "accuracy",
         },
-        f"Rajpurkar et al. 2016; {GLUE}",
+        f"Rajpurkar et al. 2016; {GLUE_SOURCE}",
         title="QNLI",
     ),
-    "qqp": Task(
+    "qqp": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -161,10 +168,10 @@ TASKS = {
             "id_column": "id",
             "scores": "accuracy,f1",
         },
-        f"Iyer et al. 2017; {GLUE}",
+        f"Iyer et al. 2017; {GLUE_SOURCE}",
         title="QQP",
     ),
-    "mrpc": Task(
+    "mrpc": TaskSpec(
         "classification",
         {
             "format": "tsv",
@@ -180,7 +187,7 @@ TASKS = {
         "not GLUE's own split: its dev set is other rows of the published training set",
         title="MRPC",
     ),
-    "stsb": Task(
+    "stsb": TaskSpec(
         "regression",
         {
             "format": "tsv",
@@ -192,10 +199,10 @@ TASKS = {
             "label_column": "4",
             "scores": "spearman,pearson",
         },
-        f"Cer et al. 2017; {GLUE}",
+        f"Cer et al. 2017; {GLUE_SOURCE}",
         title="STS-B",
     ),
-    "swag": Task(
+    "swag": TaskSpec(
         "multiple_choice",
         {
             "format": "csv",
@@ -211,7 +218,7 @@ TASKS = {
         "dev is the published validation split",
         title="SWAG",
     ),
-    "conll2003": Task(
+    "conll2003": TaskSpec(
         "tagging",
         {
             "format": "conll",
@@ -226,7 +233,7 @@ TASKS = {
         "Tjong Kim Sang and De Meulder 2003",
         title="CoNLL-2003",
     ),
-    "wnut17": Task(
+    "wnut17": TaskSpec(
         "tagging",
         {
             "format": "conll",
@@ -241,36 +248,36 @@ TASKS = {
         "Derczynski et al. 2017",
         title="WNUT-17",
     ),
-    "ud_ewt": Task(
+    "ud_ewt": TaskSpec(
         "tagging",
-        EWT | {"label_column": "upos", "scores": "accuracy"},
+        EWT_FIELDS | {"label_column": "upos", "scores": "accuracy"},
         EWT_SOURCE,
         "parts of speech, words as the treebank cuts them",
         title="UD-EWT",
     ),
-    "ud_pos": Task(
+    "ud_pos": TaskSpec(
         "edge_probing",
-        EWT | {"label_column": "upos", "scores": "f1,accuracy"},
+        EWT_FIELDS | {"label_column": "upos", "scores": "f1,accuracy"},
         EWT_SOURCE,
         "parts of speech, probed for a word at a time (Tenney et al. 2019)",
         title="UD-EWT, part of speech",
     ),
-    "ud_dep": Task(
+    "ud_dep": TaskSpec(
         "edge_probing",
-        EWT | {"label_column": "deprel", "head_column": "head", "scores": "f1,accuracy"},
+        EWT_FIELDS | {"label_column": "deprel", "head_column": "head", "scores": "f1,accuracy"},
         EWT_SOURCE,
         "relations of words to their heads, roots left out (Tenney et al. 2019)",
         title="UD-EWT, dependency label",
     ),
-    "squad": Task(
+    "squad": TaskSpec(
         "extractive_qa",
-        SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
+        SQUAD_FIELDS | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
         "Rajpurkar et al. 2016, arXiv:1606.05250",
         title="SQuAD 1.1",
     ),
-    "squad2": Task(
+    "squad2": TaskSpec(
         "extractive_qa",
-        SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
+        SQUAD_FIELDS | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
         "Rajpurkar et al. 2018, arXiv:1806.03822",
         "questions may have no answer",
         title="SQuAD 2.0",
@@ -278,44 +285,44 @@ TASKS = {
 }
 
 
-def objective(name: str) -> str:
+def get_objective(name: str) -> str:
     """The objective of a task that is known by name."""
     return (language.TASKS.get(name) or TASKS[name]).objective
 
 
 def resolve(cfg: config.Config) -> config.Config:
     """With what the task's row of TASKS says where nothing is said, and the objective that it asks for."""
-    said, objective = cfg.data.labelled, cfg.objective
+    labelled, objective = cfg.data.labelled, cfg.objective
     row = TASKS.get(cfg.data.task)
-    if cfg.data.task in DRAWN:
-        wanted = language.TASKS[cfg.data.task].objective
+    if cfg.data.task in LANGUAGE_TASKS:
+        task_objective = language.TASKS[cfg.data.task].objective
     elif row:
-        said = _filled(said, row.labelled)
-        wanted = row.objective
+        labelled = _fill_defaults(labelled, row.labelled)
+        task_objective = row.objective
     else:
-        fitting = (name for name, formats in FORMATS.items() if said.format in formats)
-        wanted = next(fitting, "classification")
+        fitting = (name for name, formats in FORMATS.items() if labelled.format in formats)
+        task_objective = next(fitting, "classification")
     if objective == config.Config.objective:
-        objective = wanted
-    quoting = {"tsv": "off", "csv": "on"}.get(said.format, "")
-    scores = "f1,accuracy" if objective == "tagging" and said.scheme else DEFAULT_SCORES.get(objective, "")
-    if cfg.data.task in DRAWN and objective == "extractive_qa":
+        objective = task_objective
+    quoting = {"tsv": "off", "csv": "on"}.get(labelled.format, "")
+    scores = "f1,accuracy" if objective == "tagging" and labelled.scheme else DEFAULT_SCORES.get(objective, "")
+    if cfg.data.task in LANGUAGE_TASKS and objective == "extractive_qa":
         scores = "exact,f1"  # the optimum is that of the exact match
-    said = _filled(said, {"quoting": quoting, "scores": scores})
-    return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=said))
+    labelled = _fill_defaults(labelled, {"quoting": quoting, "scores": scores})
+    return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=labelled))
 
 
-def _filled(said, row):
-    return dataclasses.replace(said, **{name: getattr(said, name) or value for name, value in row.items()})
+def _fill_defaults(labelled, defaults):
+    return dataclasses.replace(labelled, **{name: getattr(labelled, name) or value for name, value in defaults.items()})
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a task that its config does not describe; opens no file."""
-    data, said, name = cfg.data, cfg.data.labelled, "config.data.labelled"
-    errors.require_one_of("config.data.task", data.task, [*DRAWN, *TASKS, CUSTOM_TASK])
+    data, labelled, name = cfg.data, cfg.data.labelled, "config.data.labelled"
+    errors.require_one_of("config.data.task", data.task, [*LANGUAGE_TASKS, *TASKS, CUSTOM_TASK])
     row = language.TASKS.get(data.task) or TASKS.get(data.task)
     errors.require(
-        data.task in DRAWN or bool(data.task_path.strip()),
+        data.task in LANGUAGE_TASKS or bool(data.task_path.strip()),
         "config.data.task_path",
         data.task_path,
         "the folder of the task's files, or a data set's name where config.data.labelled.format is tfds",
@@ -326,94 +333,96 @@ def check(cfg: config.Config) -> None:
         cfg.tokenizer.path,
         "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task",
     )
-    fit = [row.objective] if row else list(FORMATS)
-    if data.task in DRAWN and "tagging" in fit:
-        fit.append("edge_probing")  # the tags of its words are labels of spans, too
+    objectives = [row.objective] if row else list(FORMATS)
+    if data.task in LANGUAGE_TASKS and "tagging" in objectives:
+        objectives.append("edge_probing")  # the tags of its words are labels of spans, too
     errors.require(
-        cfg.objective in fit,
+        cfg.objective in objectives,
         "config.objective",
         cfg.objective,
-        f"{' or '.join(fit)}, since config.data.task is {data.task}",
+        f"{' or '.join(objectives)}, since config.data.task is {data.task}",
     )
-    if data.task in DRAWN:
+    if data.task in LANGUAGE_TASKS:
         return
-    errors.require_one_of(f"{name}.format", said.format, FORMATS[cfg.objective])
-    endings = examples.endings(said) if cfg.objective == "multiple_choice" else ()
+    errors.require_one_of(f"{name}.format", labelled.format, FORMATS[cfg.objective])
+    choice_columns = examples.list_choice_columns(labelled) if cfg.objective == "multiple_choice" else ()
     columns = (
         ()
-        if said.format == "squad"
+        if labelled.format == "squad"
         else ("text_column", "label_column", *(("choice_columns",) if cfg.objective == "multiple_choice" else ()))
     )
     for field in ("train", "dev", "scores", *columns):
         errors.require(
-            bool(getattr(said, field).strip()),
+            bool(getattr(labelled, field).strip()),
             f"{name}.{field}",
-            getattr(said, field),
+            getattr(labelled, field),
             "to be set, since config.data.task is own",
         )
-    if said.format in ("tsv", "csv", "conll"):
-        asked = (
+    if labelled.format in ("tsv", "csv", "conll"):
+        column_fields = (
             ("text_column", "label_column")
-            if said.format == "conll"
+            if labelled.format == "conll"
             else ("text_column", "text_pair_column", "label_column", "id_column")
         )
-        columns = [(field, value) for field in asked if (value := getattr(said, field))]
-        by_number = said.format == "conll" or said.text_column.isdecimal()
-        for field, value in (*columns, *(("choice_columns", one) for one in endings)):
-            right = value.isdecimal() and value.isascii() and len(value) < 5
+        columns = [(field, value) for field in column_fields if (value := getattr(labelled, field))]
+        by_number = labelled.format == "conll" or labelled.text_column.isdecimal()
+        for field, value in (*columns, *(("choice_columns", one) for one in choice_columns)):
+            is_number = value.isdecimal() and value.isascii() and len(value) < 5
             errors.require(
-                right if by_number else not right,
+                is_number if by_number else not is_number,
                 f"{name}.{field}",
                 value,
                 "a column's number, from 0"
                 if by_number
-                else f"a column's name in the header, as config.data.labelled.text_column = {said.text_column!r} is",
+                else f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is",
             )
-    if said.format == "conllu":
-        for field in ("text_column", "label_column", *(("head_column",) if said.head_column else ())):
-            errors.require_one_of(f"{name}.{field}", getattr(said, field), conllu.COLUMNS)
-    if said.format in ("tsv", "csv"):
-        errors.require_one_of(f"{name}.quoting", said.quoting, ("on", "off"))
-    if cfg.objective == "tagging" and said.scheme:
-        errors.require_one_of(f"{name}.scheme", said.scheme, ("bio", "iob1"))
+    if labelled.format == "conllu":
+        for field in ("text_column", "label_column", *(("head_column",) if labelled.head_column else ())):
+            errors.require_one_of(f"{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
+    if labelled.format in ("tsv", "csv"):
+        errors.require_one_of(f"{name}.quoting", labelled.quoting, ("on", "off"))
+    if cfg.objective == "tagging" and labelled.scheme:
+        errors.require_one_of(f"{name}.scheme", labelled.scheme, ("bio", "iob1"))
     if cfg.objective == "multiple_choice":
         errors.require(
-            len(set(endings)) == len(endings) > 1 and all(endings),
+            len(set(choice_columns)) == len(choice_columns) > 1 and all(choice_columns),
             f"{name}.choice_columns",
-            said.choice_columns,
+            labelled.choice_columns,
             "two or more different columns, separated by commas",
         )
         errors.require(
-            not said.labels or len(labels(said)) == len(endings),
+            not labelled.labels or len(list_labels(labelled)) == len(choice_columns),
             f"{name}.labels",
-            said.labels,
-            f"{len(endings)} labels, one for each of {name}.choice_columns, in their order",
+            labelled.labels,
+            f"{len(choice_columns)} labels, one for each of {name}.choice_columns, in their order",
         )
-    if said.labels and cfg.objective in LABELS:
-        given = labels(said)
+    if labelled.labels and cfg.objective in CLASS_OBJECTIVES:
+        labels = list_labels(labelled)
         errors.require(
-            len(set(given)) == len(given) > 1 and all(given),
+            len(set(labels)) == len(labels) > 1 and all(labels),
             f"{name}.labels",
-            said.labels,
+            labelled.labels,
             "two or more different labels, separated by commas",
         )
-    if said.format == "squad":
-        errors.require_number(f"{name}.stride", said.stride, 1, cfg.pack.seq_len - 3 - QUESTION)
+    if labelled.format == "squad":
+        errors.require_number(f"{name}.stride", labelled.stride, 1, cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS)
 
 
-def pairs(data: config.Data) -> bool:
+def takes_pairs(data: config.Data) -> bool:
     """Whether an example is asked of two texts at once."""
-    said = data.labelled
+    labelled = data.labelled
     return (
-        bool(said.text_pair_column or said.choice_columns) or said.format == "squad" or data.task in ("pair", "subject")
+        bool(labelled.text_pair_column or labelled.choice_columns)
+        or labelled.format == "squad"
+        or data.task in ("pair", "subject")
     )
 
 
-def labels(said: config.Labelled) -> tuple[str, ...]:
+def list_labels(labelled: config.Labelled) -> tuple[str, ...]:
     """The labels that a config gives, in their order; () where they are those of the train split.
 
     Those of endings to choose from are their numbers, where it gives no others.
     """
-    if said.labels:
-        return tuple(one.strip() for one in said.labels.split(","))
-    return tuple(map(str, range(len(examples.endings(said)))))
+    if labelled.labels:
+        return tuple(one.strip() for one in labelled.labels.split(","))
+    return tuple(map(str, range(len(examples.list_choice_columns(labelled)))))

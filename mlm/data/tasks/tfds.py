@@ -10,76 +10,81 @@ import numpy as np
 
 from mlm.base import config, errors
 from mlm.data.tasks import examples
-from mlm.data.tasks.examples import Example, Label
+from mlm.data.tasks.examples import Example, LabelParser
 from mlm.data.text import tfds
 
 FIELD = "config.data.labelled"
 
 
-def reads(data: config.Data, fields: Mapping[str, str]) -> dict[str, tuple[str, Callable[[Label], Iterator[Example]]]]:
+def list_readers(
+    data: config.Data, file_fields: Mapping[str, str]
+) -> dict[str, tuple[str, Callable[[LabelParser], Iterator[Example]]]]:
     """By split what it is called in messages, and what reads it; fields: of config.data.labelled, by split.
 
     Raises ConfigError for an unknown data set, feature or split, with the nearest right name, and as `tfds.opened`.
     """
-    builder = _opened(data)
+    builder = _open_builder(data)
     return {
-        split: (f"{builder.info.full_name}, split {said}", functools.partial(_read, builder, said, data.labelled))
-        for split, said in _splits(builder, data, fields).items()
+        split: (
+            f"{builder.info.full_name}, split {subsplit}",
+            functools.partial(_read, builder, subsplit, data.labelled),
+        )
+        for split, subsplit in _resolve_splits(builder, data, file_fields).items()
     }
 
 
-def classes(data: config.Data) -> tuple[str, ...]:
+def list_classes(data: config.Data) -> tuple[str, ...]:
     """The names of the label's classes in their order; () where the feature is no class."""
-    return tuple(getattr(_opened(data).info.features[data.labelled.label_column], "names", None) or ())
+    return tuple(getattr(_open_builder(data).info.features[data.labelled.label_column], "names", None) or ())
 
 
-def content(data: config.Data, fields: Mapping[str, str]) -> bytes:
+def hash_content(data: config.Data, file_fields: Mapping[str, str]) -> bytes:
     """Digest of the data set's name with its version, the names of its classes, its splits and their files."""
-    builder = _opened(data)
-    splits = _splits(builder, data, fields)
-    named = json.dumps([builder.info.full_name, classes(data), splits]).encode()
+    builder = _open_builder(data)
+    splits = _resolve_splits(builder, data, file_fields)
+    description = json.dumps([builder.info.full_name, list_classes(data), splits]).encode()
     return hashlib.sha256(
-        named + b"".join(tfds.compute_split_digest(builder, said) for said in splits.values())
+        description + b"".join(tfds.compute_split_digest(builder, subsplit) for subsplit in splits.values())
     ).digest()
 
 
-def _splits(builder, data, fields):
-    found = {split: said for split, field in fields.items() if (said := getattr(data.labelled, field))}
-    for split, said in found.items():
-        field, known = f"{FIELD}.{fields[split]}", list(builder.info.splits)
-        errors.require_one_of(field, said.partition("[")[0], known)
+def _resolve_splits(builder, data, file_fields):
+    splits = {split: subsplit for split, field in file_fields.items() if (subsplit := getattr(data.labelled, field))}
+    for split, subsplit in splits.items():
+        field, known = f"{FIELD}.{file_fields[split]}", list(builder.info.splits)
+        errors.require_one_of(field, subsplit.partition("[")[0], known)
         try:
-            builder.info.splits[said]
+            builder.info.splits[subsplit]
         except Exception as error:  # whatever TFDS raises for a slice that is none
             raise errors.ConfigError(
-                f"{field} = {said!r}: expected one of {', '.join(known)}, or a slice of it such "
+                f"{field} = {subsplit!r}: expected one of {', '.join(known)}, or a slice of it such "
                 f"as {known[0]}[:90%] ({errors.first_line(error)})"
             ) from None
-    return found
+    return splits
 
 
-def _opened(data):
+def _open_builder(data):
     builder = tfds.open_builder("config.data.task_path", data.task_path, data.tfds_dir)
-    said = data.labelled
+    labelled = data.labelled
     for name in ("text_column", "text_pair_column", "label_column", "id_column"):
-        if getattr(said, name):
-            errors.require_one_of(f"{FIELD}.{name}", getattr(said, name), list(builder.info.features))
-    for name in examples.endings(said):
+        if getattr(labelled, name):
+            errors.require_one_of(f"{FIELD}.{name}", getattr(labelled, name), list(builder.info.features))
+    for name in examples.list_choice_columns(labelled):
         errors.require_one_of(f"{FIELD}.choice_columns", name, list(builder.info.features))
     return builder
 
 
-def _read(builder, split: str, asks: config.Labelled, label: Label) -> Iterator[Example]:
-    place, wanted = f"{builder.info.full_name}, split {split}", examples.columns(asks)
+def _read(builder, split: str, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
+    source, columns = f"{builder.info.full_name}, split {split}", examples.list_columns(labelled)
     features = builder.info.features
-    for count, record in enumerate(builder.as_data_source(split=split)):
-        where = f"{place}, record {count}"
-        found = {name: _written(features[name], record[name], f"{where}: {name}") for name in wanted}
-        found |= {name: str(found[name]) for name in (asks.label_column, asks.id_column) if name}
-        yield examples.of_row(asks, found, label, where, count)
+    for index, record in enumerate(builder.as_data_source(split=split)):
+        where = f"{source}, record {index}"
+        values = {name: _format_value(features[name], record[name], f"{where}: {name}") for name in columns}
+        values |= {name: str(values[name]) for name in (labelled.label_column, labelled.id_column) if name}
+        yield examples.make_example(labelled, values, parse_label, where, index)
 
 
-def _written(feature, value: Any, where: str) -> Any:
+def _format_value(feature, value: Any, where: str) -> Any:
     """What stands in a record, as it would in a table."""
     errors.require(
         isinstance(value, bytes | str | int | float | np.generic),
@@ -95,4 +100,4 @@ def _written(feature, value: Any, where: str) -> Any:
             "a label; where it is hidden, another split, or none, in config.data.labelled",
         )
         return names[value]
-    return examples.decoded(value, where) if isinstance(value, bytes) else value
+    return examples.decode_utf8(value, where) if isinstance(value, bytes) else value

@@ -6,57 +6,57 @@ from pathlib import Path
 
 from mlm.base import config, errors
 from mlm.data.tasks import examples
-from mlm.data.tasks.examples import Example, Label
+from mlm.data.tasks.examples import Example, LabelParser
 
 DELIMITERS = {"tsv": "\t", "csv": ","}
 
 
-def read(path: Path, asks: config.Labelled, label: Label) -> Iterator[Example]:
+def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The examples of a file. Blank lines are left out. Raises ConfigError for a row that is not as `asks` says.
 
     With a header, every row has as many columns as it; without, as many as are asked for, or more.
     """
-    delimiter = DELIMITERS[asks.format]
+    delimiter = DELIMITERS[labelled.format]
     rows = (
-        _quoted(path, delimiter)
-        if asks.quoting == "on"
-        else ((line, text.split(delimiter)) for line, text in examples.lines(path) if text.strip(" "))
+        _read_quoted(path, delimiter)
+        if labelled.quoting == "on"
+        else ((line, text.split(delimiter)) for line, text in examples.read_lines(path) if text.strip(" "))
     )
-    wanted, header = examples.columns(asks), None
-    if not asks.text_column.isdecimal():
+    columns, header = examples.list_columns(labelled), None
+    if not labelled.text_column.isdecimal():
         line, header = next(rows, (1, []))
-        for name in wanted:
-            examples.column(name, header, f"{path}, line {line}")
-        place = {name: header.index(name) for name in wanted}
+        for name in columns:
+            examples.require_column(name, header, f"{path}, line {line}")
+        column_indices = {name: header.index(name) for name in columns}
     else:
-        place = {name: int(name) for name in wanted}
-    for count, (line, row) in enumerate(rows):
+        column_indices = {name: int(name) for name in columns}
+    for index, (line, row) in enumerate(rows):
         where = f"{path}, line {line}"
         if header:
             errors.require(len(row) == len(header), f"{where}: columns", len(row), f"{len(header)}, as the header has")
         errors.require(
-            len(row) > max(place.values()),
+            len(row) > max(column_indices.values()),
             f"{where}: columns",
             len(row),
-            f"at least {max(place.values()) + 1}, separated by {'tabs' if delimiter == chr(9) else 'commas'}",
+            f"at least {max(column_indices.values()) + 1}, separated by {'tabs' if delimiter == chr(9) else 'commas'}",
         )
-        found = {name: row[at] for name, at in place.items()}
-        if not header and not count:
-            examples.no_heading(found[asks.label_column], f"{where}: label")
-        yield examples.of_row(asks, found, label, where, count)
+        values = {name: row[at] for name, at in column_indices.items()}
+        if not header and not index:
+            examples.require_no_heading(values[labelled.label_column], f"{where}: label")
+        yield examples.make_example(labelled, values, parse_label, where, index)
 
 
-def _quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
+def _read_quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of the line that they begin at; quoted fields may hold delimiters and line ends."""
-    reader = csv.reader((f"{text}\n" for _, text in examples.lines(path)), delimiter=delimiter, strict=True)
-    first = 1
+    reader = csv.reader((f"{text}\n" for _, text in examples.read_lines(path)), delimiter=delimiter, strict=True)
+    first_line = 1
     try:
         for row in reader:
             if row:
-                yield first, row
-            first = reader.line_num + 1
+                yield first_line, row
+            first_line = reader.line_num + 1
     except csv.Error as error:
         raise errors.ConfigError(
-            f'{path}, line {first}: {error}; expected fields quoted as "...", a quote in them '
+            f'{path}, line {first_line}: {error}; expected fields quoted as "...", a quote in them '
             "doubled (or config.data.labelled.quoting = off)"
         ) from None

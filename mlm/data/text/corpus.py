@@ -25,7 +25,7 @@ from mlm.data.text import parallel_text as two_sided
 
 SPLITS = ("train", "validation")
 FIELD_CONDITIONS = (
-    *tasks.READ,
+    *tasks.FIELD_CONDITIONS,
     *two_sided.FIELD_CONDITIONS,
     FieldCondition(("data.path", "data.validation_path", "data.document_boundary"), "data.corpus", ("text",)),
     FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
@@ -141,7 +141,7 @@ def make_long_sentence_counter() -> warnings_.WarningCounter:
 def compute_fingerprint(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the corpus's content and of how it is divided; where it lies does not enter."""
     if data.corpus == "task":
-        return splits.content(data)
+        return splits.hash_content(data)
     corpus = _open_corpus(data)
     share = data.validation_fraction if corpus.validation is None else None
     return hashlib.sha256(corpus.compute_digest() + repr((data.corpus, share)).encode()).hexdigest()

@@ -137,7 +137,7 @@ def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
 
 def _read_two_files(source, target):
     last = 0
-    for first, second in itertools.zip_longest(examples.lines(source), examples.lines(target)):
+    for first, second in itertools.zip_longest(examples.read_lines(source), examples.read_lines(target)):
         if first is None or second is None:
             longer, shorter = (target, source) if first is None else (source, target)
             raise errors.ConfigError(
@@ -146,12 +146,15 @@ def _read_two_files(source, target):
             )
         last = first[0]
         yield Pair(
-            *(examples.text(text, f"{path}, line {last}") for path, (_, text) in ((source, first), (target, second)))
+            *(
+                examples.require_text(text, f"{path}, line {last}")
+                for path, (_, text) in ((source, first), (target, second))
+            )
         )
 
 
 def _read_table(path):
-    for number, line in examples.lines(path):
+    for number, line in examples.read_lines(path):
         parts = line.split("\t")
         errors.require(
             len(parts) == 2,
@@ -162,7 +165,7 @@ def _read_table(path):
         )
         yield Pair(
             *(
-                examples.text(text, f"{path}, line {number}: {side}")
+                examples.require_text(text, f"{path}, line {number}: {side}")
                 for side, text in zip(Pair._fields, parts, strict=True)
             )
         )

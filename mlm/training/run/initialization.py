@@ -72,7 +72,7 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
             f"text to train on, or config.data.task, since {source} has a vocabulary of its own",
         )
         del inherited_fields["tokenizer.path"]  # `init_from_source` checks that the words are the same
-    elif data.task not in tasks.DRAWN:
+    elif data.task not in tasks.LANGUAGE_TASKS:
         inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
     return inherited_fields
 
