@@ -2,7 +2,7 @@
 
 A set of places is an integer whose bits tell which of the places it holds.
 
-Letters in array names: B asked words of a batch, S states, L places of a window, I places of a bag, U sets of them.
+Letters in array names: B queried words of a batch, S states, L places of a window, I places of a bag, U sets of them.
 """
 
 import jax
@@ -33,7 +33,7 @@ def _index_subsets(sets: list[int], count: int) -> np.ndarray:
 
 
 def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
-    """message_UxBxS: onward from all orders of each of `_sets(I, most)`.
+    """message_UxBxS: onward from all orders of each of `_list_subsets(I, most)`.
 
     Dynamic programming over subsets as in Bellman 1962 and Held & Karp 1962, with sums for minima.
     """
@@ -54,7 +54,7 @@ def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
 
 
 def _select_messages(message_UxBxS, row_UxB):
-    """The messages in rows row_UxB of message_UxBxS, which differ from asked word to asked word."""
+    """The messages in rows row_UxB of message_UxBxS, which differ from queried word to queried word."""
     return jnp.take_along_axis(message_UxBxS, row_UxB[:, :, None], 0)
 
 

@@ -1,14 +1,15 @@
 """The exact distribution of the next word, or of the document's end, given what stands to the left.
 
-Rows are as in `posterior`. A document holds as many sentences as fit in `length` words (`draw`), and its reader is not
-told how many words these are. A next word comes if its sentence fits; the document ends if a sentence has just ended
-and the next one does not fit. Given the state, whether a sentence fits depends on nothing that came before (`HMM`). So
-forward recursion gives each state of the next word a weight, to be multiplied by the probability that its sentence
-fits; the document's end has the weight of having been in `end`, times the probability that the next does not fit.
+Rows are as in `posterior`. A document holds as many sentences as fit in `length` words (`sample_documents`), and its
+reader does not know how many words these are. A next word comes if its sentence fits; the document ends if a sentence
+has just ended and the next one does not fit. Given the state, whether a sentence fits depends on nothing that came
+before (`HMM`). So forward recursion gives each state of the next word a weight, to be multiplied by the probability
+that its sentence fits; the document's end has the weight of having been in `end`, times the probability that the next
+does not fit.
 
-Letters in array names: N rows, L places, P places and one more, K asked places of all rows, B rows or asked places of a
-batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F counts of
-words already written, I places of a window, the asked one last.
+Letters in array names: N rows, L places, P places and one more, K queried places of all rows, B rows or queried places
+of a batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F
+counts of words already written, I places of a window, the queried one last.
 """
 
 import functools
@@ -43,7 +44,8 @@ class ForwardModel(NamedTuple):
 def add_end_state(hmm: HMM) -> HMM:
     """The language with the end of a document as one more state, class and word, the last of each.
 
-    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_weights` says when.
+    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_compute_fit_weights`
+    says when.
     """
     states, classes = hmm.class_SxC.shape
     trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))
@@ -63,7 +65,9 @@ def add_end_state(hmm: HMM) -> HMM:
 
 
 def append_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
-    """tokens_NxP: the rows with the word that `ended` adds after each one's last word; they may have room for it."""
+    """tokens_NxP: the rows with the word that `add_end_state` adds after each one's last word; they may have room for
+    it.
+    """
     tokens_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
     end_N = np.where(words_NxL >= 0, np.arange(1, tokens_NxP.shape[1]), 0).max(1)
     tokens_NxP[np.arange(len(tokens_NxP)), end_N] = len(hmm.class_W)
@@ -73,7 +77,7 @@ def append_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
 def _compute_fit_weights(hmm, length):
     """weight_FxS: P(the sentence of the next word fits | its state), or for the end that the next sentence does not."""
     fits_FxS, unfit_F = compute_fit_probs(hmm, length)
-    unfit_F[0] = 0  # a first sentence that does not fit is drawn anew
+    unfit_F[0] = 0  # a first sentence that does not fit is sampled again
     return np.concatenate([fits_FxS, unfit_F[:, None]], 1)
 
 
@@ -122,10 +126,10 @@ def _count_previous_words(reader, words_NxP):
 def compute_next_word_posterior(reader: ForwardModel, words_NxL: np.ndarray) -> Posterior:
     """The exact distribution of each word and of each row's end given the words before it, for `reader.hmm`.
 
-    One pass of forward recursion (Rabiner 1989, section III.A). The asked places are those of `with_end`.
+    One pass of forward recursion (Rabiner 1989, section III.A). The queried places are those of `append_end`.
     Raises ValueError for a row that cannot begin as it does; where a true word is impossible its probability is 0.
     """
-    row_K, column_K = asked = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
+    row_K, column_K = queried = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
     rows = functools.partial(
         _infer_examples, put_on_device(reader.hmm), jnp.asarray(reader.first_S), jnp.asarray(reader.weight_FxS)
@@ -133,14 +137,14 @@ def compute_next_word_posterior(reader: ForwardModel, words_NxL: np.ndarray) -> 
     class_NxPxC, topic_NxPxT, name_NxPxM = map_batches(
         rows, EXAMPLE_BATCH, words_NxP, _count_previous_words(reader, words_NxP)
     )
-    return make_posterior(row_K, column_K, class_NxPxC[asked], topic_NxPxT[asked], name_NxPxM[asked])
+    return make_posterior(row_K, column_K, class_NxPxC[queried], topic_NxPxT[queried], name_NxPxM[queried])
 
 
 def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarray, window: int) -> Posterior:
-    """As `read`, but given the last `window` words alone, and how many words were read already.
+    """As `compute_next_word_posterior`, but given the last `window` words alone, and how many words were read already.
 
     A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
-    these words alone can do better, told where it stands or not.
+    these words alone can do better, whether it knows its place or not.
     """
     row_K, column_K = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
@@ -157,16 +161,16 @@ def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarr
 
 
 def make_causal_model(hmm: HMM, length: int) -> ForwardModel:
-    """Who reads from left to right documents of at most `length` words."""
+    """A forward model that reads documents from left to right, of at most `length` words."""
     language = add_end_state(hmm)
     return ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
 
 
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
-    """`read` from left to right: of each word given those to the left, and of the document's end."""
+    """Exact distributions from left to right: of each word given those to the left, and of the document's end."""
     return compute_next_word_posterior(make_causal_model(hmm, length), words_NxL)
 
 
 def compute_causal_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
-    """`read_window` from left to right."""
+    """`compute_next_word_window_posterior` from left to right."""
     return compute_next_word_window_posterior(make_causal_model(hmm, length), words_NxL, window)

@@ -1,7 +1,8 @@
 """Corruption other than by [MASK] alone, as a noisy channel, and the least loss under it.
 
-Letters in array names: N rows, L places, K chosen words, B rows of a batch, S states, C classes, W words, T topics,
-M names, Z pairs of a topic and a name (in `_words` values of one of the two), X pairs of such a Z and a class.
+Letters in array names: N rows, L places, K chosen words, B rows of a batch, S states, C classes, W words, T topics, M
+names, Z pairs of a topic and a name (in `_compute_word_probs` values of one of the two), X pairs of such a Z and a
+class.
 """
 
 import functools
@@ -19,11 +20,13 @@ HIGH = jax.lax.Precision.HIGHEST
 
 
 class Channel(NamedTuple):
-    """Each word is chosen with probability `rate`, on its own; a chosen word is then masked, replaced or kept."""
+    """Each word is chosen with probability `rate`, on its own; a chosen word is then masked, replaced or left as it
+    is.
+    """
 
     rate: float
     mask_token_prob: float  # of the chosen: shown as [MASK]
-    random_token_prob: float  # of the chosen: shown as a word drawn from random_W; the rest are shown as they are
+    random_token_prob: float  # of the chosen: replaced by a word sampled from random_W; the rest stay as they are
     random_W: np.ndarray  # distribution of the random words
 
 
@@ -47,12 +50,12 @@ def _compute_keep_prob(channel):
 
 
 def _compute_evidence(hmm, channel, by_ZxW, prior_Z, seen_BxL):
-    """What is seen as evidence on state and latents, as `sweep` takes it: it was the word, or else is noise."""
+    """What is seen as evidence on state and latents, for `scan_messages`: a shown word is the original, or noise."""
     shown_BxL = seen_BxL >= 0
     intact = 1 - channel.rate + channel.rate * _compute_keep_prob(channel)
     by_WxZ = by_ZxW.T
     noise_BxL = channel.rate * channel.random_token_prob * channel.random_W[seen_BxL]
-    mean_BxL = intact * (by_WxZ @ prior_Z)[seen_BxL] + noise_BxL  # taken out of the evidence to keep scales near 1
+    mean_BxL = intact * (by_WxZ @ prior_Z)[seen_BxL] + noise_BxL  # divided out of the evidence to keep scales near 1
 
     class_LxBxS = hmm.class_SxC.T[hmm.class_W[seen_BxL]].swapaxes(0, 1)
     intact_BxL = jnp.where(shown_BxL, intact / mean_BxL, 0)  # a [MASK] tells nothing: 0 for the word, 1 for noise
@@ -98,7 +101,7 @@ def _compute_word_probs(hmm, class_LxBxZxC):
 
 
 def _compute_own_likelihood(channel, seen_LxB):
-    """What a chosen word's own place tells of it, own_LxBxW: a [MASK] nothing, a word that it may have been kept."""
+    """What a chosen word's own place tells of it, own_LxBxW: a [MASK] nothing, a word that it may be the original."""
     words = jnp.arange(len(channel.random_W))
     kept_LxBxW = _compute_keep_prob(channel) * (words == seen_LxB[:, :, None])
     random_LxB = channel.random_token_prob * channel.random_W[seen_LxB]
@@ -126,12 +129,12 @@ def predict_corrupted_words(
     """log_prob_K of the true words at the chosen places, in nats, and best_K, the likeliest words.
 
     The distribution is that of the word given all that is seen, its own place included, and that it was chosen. It is
-    exact where words are chosen independently (`corrupt`), as a seen word is then noisy evidence that stands alone.
-    Where an exact count of each row is chosen, as in training, it is an approximation, since the number of [MASK] seen
-    then tells how many other words were chosen; for [MASK] alone that tells nothing, and `posterior` is exact for
-    either. A seen word may be noise, so its class is uncertain and the latents no longer independent of the state:
-    forward-backward runs for every pair of topic and name.
-    words_NxL, seen_NxL: word indices; words -1 where there is no word, seen -1 there and where [MASK] is seen.
+    exact where words are chosen independently (`corrupt_words`), as a seen word is then noisy evidence that stands
+    alone. Where an exact count of each row is chosen, as in training, it is an approximation, since the number of
+    [MASK] seen then tells how many other words were chosen; for [MASK] alone that tells nothing, and `posterior` is
+    exact for either. A seen word may be noise, so its class is uncertain and the latents no longer independent of the
+    state: forward-backward runs for every pair of topic and name. words_NxL, seen_NxL: word indices; words -1 where
+    there is no word, seen -1 there and where [MASK] is seen.
     """
     channel = jax.tree.map(jnp.float32, channel)
     log_prob_NxL, best_NxL = map_batches(

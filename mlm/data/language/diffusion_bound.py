@@ -5,7 +5,7 @@ times the nats of the hidden words (MDLM, Sahoo et al. 2024, equation 10; LLaDA,
 for their rate t). Word by word in a random order, the step that leaves k - 1 hidden costs the mean nats of k hidden
 words; so by the chain rule the loss is expected to be -log P(words | their number) of an exact denoiser, and more of
 any other. The number is not to be had for nothing: a causal model pays for it when it predicts the end. By `HMM` it
-tells no more than that the chain is in `end` at the last word, and `log_length` is what it costs.
+tells no more than that the chain is in `end` at the last word, and `compute_length_log_probs` is what it costs.
 
 Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked copies of
 rows, r those of a batch.
@@ -91,7 +91,8 @@ def compute_random_order_loss(hmm: HMM, words_NxL: np.ndarray, seed: int) -> np.
     """nats_N: what the exact posterior loses by one word of each row under masks of every size, each of which hides
     what another one does and one word more: that word, any of the hidden as likely.
 
-    Its expectation is that of `integrated`, with chance that cancels: by the chain rule it is -`log_prob` in any order.
+    Its expectation is that of `compute_integrated_loss`, with chance that cancels: by the chain rule it is
+    -`compute_log_probs` in any order.
     """
     stream = np.random.default_rng(seed)
     place_NxL = np.where(words_NxL >= 0, stream.random(words_NxL.shape), 2).argsort(1).argsort(1)  # in the order
@@ -106,8 +107,8 @@ def compute_random_order_loss(hmm: HMM, words_NxL: np.ndarray, seed: int) -> np.
 
 
 def compute_integrated_loss(hmm: HMM, words_NxL: np.ndarray, seed: int, orders: int = 1) -> np.ndarray:
-    """nats_N: the loss of the exact posterior over masks of every size, drawn in so many orders by `turns`; its
-    expectation is -`log_prob` of the whole rows. Some 2 n log n masks a row and order.
+    """nats_N: the loss of the exact posterior over masks of every size, in so many random orders; its
+    expectation is -`compute_log_probs` of the rows. Some 2 n log n masks a row and order.
     """
     stream = np.random.default_rng(seed)
     nats_N = np.zeros(len(words_NxL))

@@ -35,7 +35,7 @@ from mlm.data.language.posterior import (
 
 
 class Floor(NamedTuple):
-    """Loss in nats and accuracy per word asked for, their standard errors, and the sums over each row behind them."""
+    """Loss in nats and accuracy per predicted word, their standard errors, and the sums over each row behind them."""
 
     loss: float
     loss_error: float
@@ -81,14 +81,16 @@ def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray
 def compute_corrupted_floor(
     hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
 ) -> Floor:
-    """The floor of all models under mixed corruption such as 80/10/10: see `guess_corrupted` for where it is exact."""
+    """The floor of all models under mixed corruption such as 80/10/10: see `predict_corrupted_words` for where it is
+    exact.
+    """
     return score_predictions(
         words_NxL, chosen_NxL, *predict_corrupted_words(hmm, channel, words_NxL, seen_NxL, chosen_NxL)
     )
 
 
 def compute_window_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
-    """The floor of models that see `window` neighbours on each side: see `window_posterior` for what that means."""
+    """The floor of models that see `window` neighbours on each side: see `compute_window_posterior`."""
     return score_predictions(
         words_NxL,
         masked_NxL,
@@ -97,7 +99,9 @@ def compute_window_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray
 
 
 def compute_bag_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
-    """The floor of models that see these neighbours without order; past a window of 5 a bound: see `bag_posterior`."""
+    """The floor of models that see these neighbours without order; past a window of 5 a bound: see
+    `compute_bag_posterior`.
+    """
     return score_predictions(
         words_NxL, masked_NxL, *predict_words(hmm, compute_bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL)
     )
@@ -110,14 +114,14 @@ def _score_with_end(hmm, tokens_NxP, known) -> Floor:
 def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
     """The floor of causal models, which predict each word, and then that the document ends, from what is to the left.
 
-    length: the most words that a document may hold, which a model can learn; how many this one holds it is not told.
-    count_N is a row's words and 1; nats_N is minus the log-probability of the whole document.
+    length: the most words that a document may hold, which a model can learn; how many this one holds it does not know.
+    count_N is a row's words and 1; nats_N is minus the log-probability of the document.
     """
     return _score_with_end(hmm, append_end(hmm, words_NxL), compute_causal_posterior(hmm, words_NxL, length))
 
 
 def compute_causal_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
-    """The floor of causal models that see the last `window` words: see `left_window_posterior` for what that means."""
+    """The floor of causal models that see the last `window` words: see `compute_causal_window_posterior`."""
     return _score_with_end(
         hmm, append_end(hmm, words_NxL), compute_causal_window_posterior(hmm, words_NxL, length, window)
     )
@@ -126,7 +130,7 @@ def compute_causal_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, wi
 def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
     """The floor of models that predict each word, and then that the document begins, from what is to the right.
 
-    By the chain rule nats_N is that of `left_loss`: it is the same document's log-probability.
+    By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
     """
     return _score_with_end(hmm, reverse_words(hmm, words_NxL), compute_backward_posterior(hmm, words_NxL, length))
 
@@ -139,7 +143,7 @@ def compute_backward_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, 
 
 
 def add_floors(one: Floor, other: Floor) -> Floor:
-    """The floor of models that are asked for what both are of: their sums over each row, added up."""
+    """The floor of models that predict what both floors are of: their sums over each row, added up."""
     nats_N, right_N, count_N = (a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True))
     return make_floor(nats_N, right_N, count_N)
 

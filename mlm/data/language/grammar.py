@@ -61,7 +61,7 @@ TOPICS = NOUNS.strip().splitlines()
 ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
 MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
 INTRANSITIVE_PROB = 0.4  # share of main verbs without an object
-DOCUMENT_BATCH = 256  # documents drawn at a time: changes speed and memory, never the documents
+DOCUMENT_BATCH = 256  # documents sampled at a time: changes speed and memory, never the documents
 
 
 class State(NamedTuple):
@@ -85,7 +85,7 @@ class Grammar(NamedTuple):
 
 
 def check(language: Language) -> None:
-    """Raises ConfigError for a config.data.language that no document could be drawn from."""
+    """Raises ConfigError for a config.data.language from which no document could be sampled."""
     name = "config.data.language"
     for field in ("train_documents", "validation_documents"):
         errors.require_at_least(1, f"{name}.{field}", getattr(language, field))
@@ -171,7 +171,7 @@ def add_s(lemma: str) -> str:
     return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
 
 
-@functools.lru_cache(maxsize=4)  # a start asks twice for the same, which takes a tenth of a second
+@functools.lru_cache(maxsize=4)  # a start needs it twice, and building it takes a tenth of a second
 def build_grammar(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
     table = build_transitions(language)

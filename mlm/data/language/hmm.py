@@ -1,4 +1,4 @@
-"""A hidden Markov model that writes documents under two document-level latents; draws from it and its marginals.
+"""A hidden Markov model that writes documents under two document-level latents; samples of it and its marginals.
 
 Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document, P counts
 of words from 0 to the most that a document may hold.
@@ -61,18 +61,19 @@ def _sample_latents(hmm, streams):
 
 
 def sample_latents(hmm: HMM, seed: int, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """topic_D and name_D of documents start to start + count, as `draw` draws them."""
+    """topic_D and name_D of documents start to start + count, as `sample_documents` samples them."""
     return _sample_latents(hmm, _make_streams(seed, start, count))
 
 
 def sample_documents(
     hmm: HMM, length: int, seed: int, start: int, count: int, topic_D: np.ndarray | None = None
 ) -> np.ndarray:
-    """Documents start to start + count, each as many whole sentences as fit in `length` words.
+    """Documents start to start + count, each as many sentences as fit in `length` words.
 
-    topic_D: their topics, if not those of `latents`. Returns words_DxL, int32, -1 after a document's end. Document i
-    depends on seed and i alone: its numbers come from the counter-based generator of Salmon et al. 2011 keyed by the
-    two. A first sentence that does not fit is drawn anew, so a `length` that no sentence fits in never returns.
+    topic_D: their topics, if not those of `sample_latents`. Returns words_DxL, int32, -1 after a document's end.
+    Document i depends on seed and i alone: its numbers come from the counter-based generator of Salmon et al. 2011
+    keyed by the two. A first sentence that does not fit is sampled again, so a `length` that no sentence fits in never
+    returns.
     """
     states, classes = hmm.class_SxC.shape
     vocabulary = len(hmm.class_W)

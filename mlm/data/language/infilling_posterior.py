@@ -57,9 +57,9 @@ def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.
 
     Raises ValueError for a row that the language cannot write.
     """
-    row_K, column_K = asked = np.nonzero(hidden_NxL)
+    row_K, column_K = queried = np.nonzero(hidden_NxL)
     visible_NxL = ~hidden_NxL & (words_NxL >= 0)
     class_NxLxC, topic_NxLxT, name_NxLxM = map_batches(
         functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL
     )
-    return make_posterior(row_K, column_K, class_NxLxC[asked], topic_NxLxT[asked], name_NxLxM[asked])
+    return make_posterior(row_K, column_K, class_NxLxC[queried], topic_NxLxT[queried], name_NxLxM[queried])

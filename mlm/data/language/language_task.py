@@ -1,7 +1,7 @@
-"""Labelled examples drawn from the built-in language, and what is the same in all tasks of it.
+"""Labelled examples sampled from the built-in language, and what all its tasks share.
 
 Example n of a split depends on the language, the split and n alone: a task draws documents of its own numbers, far past
-those that pretraining reads. Passages are whole documents of few words. Two may be equal by chance, as the language
+those that pretraining reads. Passages are documents of few words. Two may be equal by chance, as the language
 writes short sentences often; of the label, another passage's tells nothing that the posterior does not know.
 
 Letters in array names: N examples, C labels, L places of a passage, D documents.
@@ -17,25 +17,25 @@ from mlm.base.config import Language
 from mlm.base.special import MASK, SPECIAL_TOKENS
 from mlm.data.language.grammar import Grammar
 
-SPLIT_SIZES = {"train": 4000, "dev": 1000, "test": 1000}  # examples of a split, where no other number is asked for
+SPLIT_SIZES = {"train": 4000, "dev": 1000, "test": 1000}  # examples of a split, by default
 FIRST_DOCUMENT, SPLIT_STRIDE = 2**40, 2**36  # the tasks' first document, and how many each split of each task may take
 STREAM_OFFSET = 2**62  # added to a document's number: the stream of what a task draws for it beside its words
 HIDDEN_WORD = SPECIAL_TOKENS[MASK]  # stands where a word is hidden; rows must carry the token of that id
 
 
 class LanguageExample(NamedTuple):
-    """What is asked. Words are apart by one space; a hidden word is HIDDEN."""
+    """An example of a task. One space separates words; a hidden word is HIDDEN_WORD."""
 
     id: str
     texts: tuple[str, ...]  # one passage, or two; extractive_qa: the question, then the passage
     words: tuple[str, ...]  # tagging: of the passage; else none
     label: str | tuple[str, ...] | tuple[tuple[str, int], ...]
-    #                             classification: a label. tagging: one for each word, "" where none is asked.
+    #                             classification: a label. tagging: one for each word, "" where the task has none.
     #                             extractive_qa: answers, here one: its text and its first character in the passage.
 
 
 class OptimalScore(NamedTuple):
-    """The Bayes-optimal predictions: what they get right, of how many asked, and what they were expected to."""
+    """The Bayes-optimal predictions: how many are right, of how many, and the expected number."""
 
     right_N: np.ndarray
     weight_N: np.ndarray

@@ -1,9 +1,9 @@
 """The exact distribution of hidden words given what is seen of their row, in a language that is an `HMM`.
 
 Rows are arrays words_NxL of word indices, -1 in every place that holds no word ([CLS], [SEP], padding). The words of a
-row are one contiguous run and one whole document (`draw`).
+row are one contiguous run and one document (`sample_documents`).
 
-Letters in array names: N rows, L places, K asked words of all rows, B rows or asked words of a batch, S states,
+Letters in array names: N rows, L places, K queried words of all rows, B rows or queried words of a batch, S states,
 C classes, W words, T topics, M names, Z latent values, I places of a window.
 """
 
@@ -24,7 +24,7 @@ MIN_PROB = 1e-30
 
 
 class Posterior(NamedTuple):
-    """What is known of each asked word, as three distributions that are independent: see `log_probs`."""
+    """What is known of each queried word, as three distributions that are independent: see `compute_log_probs`."""
 
     example_K: np.ndarray
     position_K: np.ndarray
@@ -94,8 +94,8 @@ def compute_class_probs(hmm, state_xS):
 
 
 def _compute_log_weights(by_ZxW, prior_Z):
-    """Log-odds of each latent value by a word, finite even where impossible, so that they can be taken back; and those
-    that it has beforehand.
+    """Log-odds of each latent value by a word, finite even where impossible, so that they can be subtracted again; and
+    those that it has beforehand.
     """
     return jnp.log(jnp.maximum(by_ZxW, MIN_PROB)).T, jnp.log(prior_Z)
 
@@ -166,7 +166,7 @@ def _compute_posterior(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     class_NxLxC, topic_NxT, name_NxM = map_batches(
         functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
     )
-    # The word asked for is no evidence on the latents, even where it is visible to the other words of its row.
+    # The queried word is no evidence on the latents, even where it is visible to the other words of its row.
     word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
     own_KxT, own_KxM = (
         odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
@@ -182,7 +182,7 @@ def compute_posterior(
 ) -> Posterior:
     """The exact distribution of each masked word given the visible words of its row and the row's length.
 
-    asked_NxL: those of the masked words that are asked for, all where None.
+    asked_NxL: those the masked words that are queried, all where None.
     Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
     Raises ValueError for a row that the language cannot write.
     """
@@ -191,7 +191,7 @@ def compute_posterior(
 
 
 def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
-    """The exact distribution of each asked word given all other words of its row: one word masked at a time.
+    """The exact distribution of each queried word given all other words of its row: one word masked at a time.
 
     Raises ValueError for a row that the language cannot write.
     """
@@ -218,9 +218,9 @@ def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.nda
     """The exact distribution of each masked word given the visible words among its `window` neighbours on each side.
 
     Given, too, its place in the row and the row's length, which a model with a window knows only near the row's ends,
-    where neighbours are missing. So no model that sees these neighbours alone can do better, told where it stands or
-    not; in the default language not being told costs less than 0.002 nats from a window of 5 on.
-    Raises ValueError for a row that the language cannot write.
+    where neighbours are missing. So no model that sees these neighbours alone can do better, whether it knows its place
+    or not; in the default language not knowing it costs less than 0.002 nats from a window of 5 on. Raises ValueError
+    for a row that the language cannot write.
     """
     return _compute_local_posterior(_infer_windows, WINDOW_BATCH, hmm, words_NxL, masked_NxL, window)
 
@@ -228,7 +228,7 @@ def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.nda
 def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """As window_posterior, but without the order of the neighbours: which words (or masks) they are and how often.
 
-    Exact up to a window of INNER. In a larger one it is told which words are the INNER nearest on each side, which the
+    Exact up to a window of INNER. In a larger one it knows which words are the INNER nearest on each side, which the
     next INNER to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound from
     below on every bag's.
     """

@@ -1,6 +1,6 @@
 """What the built-in language itself says of a text: how likely it is, and which word comes next.
 
-Texts are words with spaces between, a whole document or, where the next word is asked for, how one begins. A language
+Texts are words with spaces between, a document or, to predict the next word, the beginning of one. A language
 is resolved: its `words` say how many a document may hold.
 
 Letters in array names: N texts, L places, W words and, last, the document's end.
@@ -18,7 +18,7 @@ from mlm.data.language.posterior import compute_log_probs
 
 
 def compute_document_log_probs(language: config.Language, texts: Sequence[str]) -> np.ndarray:
-    """log_N: the exact log-probability of each text as a whole document, in nats, float64; -inf of what is none.
+    """log_N: the exact log-probability of each text as a document, in nats, float64; -inf of what is none.
 
     Summed over all of them it is 1. Raises ConfigError for a word that is not the language's.
     """

@@ -114,14 +114,14 @@ def _generate_examples(grammar, seed, first, split):
             passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])
             seen = passage.split()
             open_L = _count_open_nouns(seen, nouns)
-            asked = [
+            candidates = [
                 place
                 for place, word in enumerate(seen)
                 if word in verbs and seen.count(word) == 1 and open_L[place] > 1
             ]
-            if asked:
+            if candidates:
                 last = number
-                place = asked[stream.integers(len(asked))]
+                place = candidates[stream.integers(len(candidates))]
                 answer = subject_L[place]
                 yield LanguageExample(
                     f"subject/{split}/{number - first}",
@@ -132,7 +132,9 @@ def _generate_examples(grammar, seed, first, split):
 
 
 def _measure_prefix_without_repeats(grammar, noun_W, words_L) -> int:
-    """The words of the longest beginning of a document, in whole sentences, in which no noun or name stands twice."""
+    """The words of the longest beginning of a document, in complete sentences, in which no noun or name stands
+    twice.
+    """
     length, found = 0, set()
     for place, word in enumerate(words_L[words_L >= 0].tolist(), 1):
         if word in found:

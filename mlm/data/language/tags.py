@@ -59,8 +59,8 @@ def _generate_examples(grammar, seed, first, split):
             if hidden_L.any():
                 text = format_passage(grammar, words_L, hidden_L)
                 label = tuple(
-                    str(label_W[word]) if asked else ""
-                    for word, asked in zip(words_L, hidden_L, strict=True)
+                    str(label_W[word]) if hidden else ""
+                    for word, hidden in zip(words_L, hidden_L, strict=True)
                     if word >= 0
                 )
                 yield LanguageExample(f"tag/{split}/{number - first}", (text,), tuple(text.split()), label)

@@ -145,7 +145,7 @@ def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
     unknown = [word for word in source.split() if word not in two.word_index]
     if unknown or not source.split() or source.split()[-1] != ".":
         raise ValueError(
-            f"{source!r}: expected whole sentences of the built-in language"
+            f"{source!r}: expected complete sentences of the built-in language"
             + (f", which has no word {unknown[0]!r}" if unknown else "")
         )
     found = []
@@ -193,7 +193,7 @@ def compute_dialect_posterior(language: Language, sources: Sequence[str]) -> np.
 
 
 def generate_pairs(language: Language, start: int = 0) -> Iterator[tuple[str, str]]:
-    """Pairs start, start + 1, ... without end, a source and one of its translations, drawn by its probability.
+    """Pairs start, start + 1, ... without end, a source and one of its translations, sampled by its probability.
 
     Words have spaces between. Pair i depends on i and config alone; its source is the language's document i.
     """
@@ -229,9 +229,9 @@ def score_translation(
     for at, (token, word) in enumerate(zip(places, words, strict=False)):
         if word not in token.forms:
             break
-        taken, share_A = token.forms.index(word), weight_G @ token.share_GxA
-        log_prob_L[at], right_L[at] = np.log(share_A[taken]), share_A[taken] >= share_A.max()
-        weight_G = weight_G * token.share_GxA[:, taken] / share_A[taken]
+        chosen, share_A = token.forms.index(word), weight_G @ token.share_GxA
+        log_prob_L[at], right_L[at] = np.log(share_A[chosen]), share_A[chosen] >= share_A.max()
+        weight_G = weight_G * token.share_GxA[:, chosen] / share_A[chosen]
     return TranslationScore(log_prob_L, right_L)
 
 
@@ -292,7 +292,7 @@ def decode_pairs(
 
 
 def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]]) -> Floor:
-    """The least loss of any model on rows of pairs; what is asked of each are its target's words and that it ends."""
+    """The least loss of any model on rows of pairs; each row's predictions are its target's words and its end."""
     rows = list(rows)
     dialect_NxG = compute_dialect_posterior(language, [source for row in rows for source, _ in row])
     each, nats_N, right_N, count_N = iter(dialect_NxG), [], [], []
@@ -303,5 +303,5 @@ def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]])
         count_N.append(sum(len(one.is_best_L) + 1 for one in judged))
     nats_N, right_N, count_N = (np.array(sums, float) for sums in (nats_N, right_N, count_N))
     if not np.isfinite(nats_N).all():
-        raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected whole pairs of the two languages")
+        raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected complete pairs of the two languages")
     return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)

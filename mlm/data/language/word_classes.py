@@ -6,7 +6,7 @@ A kind is that of a state (`grammar.State`), and a kind with a number is a class
 a determiner that shows no number. Where a kind has one number only, the second part is 0. The end of a document is a
 kind of its own, as is each special token of a vocabulary.
 
-Letters in array names: N rows, L places, K asked words of all rows, C classes, W words, V vocabulary, P parts.
+Letters in array names: N rows, L places, K queried words of all rows, C classes, W words, V vocabulary, P parts.
 """
 
 import numpy as np
@@ -36,21 +36,21 @@ def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarr
 
 
 def decompose_masked_floor(language: Grammar, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts of `floor.bayes_loss`: nats_N of each, which add up to its nats_N."""
+    """The parts of `floor.compute_masked_floor`: nats_N of each, which add up to its nats_N."""
     return _decompose(language.hmm, language.kind_W, compute_posterior(language.hmm, words_NxL, masked_NxL), words_NxL)
 
 
 def decompose_infilling_floor(
     language: Grammar, words_NxL: np.ndarray, hidden_NxL: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The parts of `floor.filled_loss`: nats_N of each, which add up to its nats_N."""
+    """The parts of `floor.compute_infilling_floor`: nats_N of each, which add up to its nats_N."""
     return _decompose(
         language.hmm, language.kind_W, compute_infilling_posterior(language.hmm, words_NxL, hidden_NxL), words_NxL
     )
 
 
 def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """The parts of `floor.left_loss`: nats_N of each, which add up to its nats_N."""
+    """The parts of `floor.compute_causal_floor`: nats_N of each, which add up to its nats_N."""
     known = compute_causal_posterior(language.hmm, words_NxL, length)
     return _decompose(
         add_end_state(language.hmm), np.append(language.kind_W, "end"), known, append_end(language.hmm, words_NxL)
@@ -58,7 +58,9 @@ def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int
 
 
 def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """The parts of what is read from the left and from the right, each apart; the beginning is a kind as the end is."""
+    """The parts of what is read from the left and from the right, each by itself; the beginning is a kind as the end
+    is.
+    """
     known = compute_backward_posterior(language.hmm, words_NxL, length)
     right = _decompose(
         add_end_state(language.hmm), np.append(language.kind_W, "end"), known, reverse_words(language.hmm, words_NxL)

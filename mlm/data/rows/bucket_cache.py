@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 def make_through_bucket(
     bucket_folder: Path, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]]
 ) -> Callable:
-    """`make` of store.made for a cache on a bucket, where the folder is `there`."""
+    """`make` of the store for a cache on a bucket, where the folder is `there`."""
 
     def fetch_or_make(folder):
         manifest = fetch_folder(bucket_folder, folder, inputs)
@@ -37,7 +37,7 @@ def make_through_bucket(
 
 def fetch_folder(bucket_folder: Path, folder: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
     """Fills a folder from a bucket and returns what the manifest there says beside inputs and digests; None, and the
-    folder is empty, where nothing whole is there, of which a warning says why.
+    folder is empty, where nothing complete is there; a warning says why.
     """
     try:
         manifest = files.read_json_with_digest(bucket_folder / MANIFEST)

@@ -18,7 +18,7 @@ TOKEN_COLUMNS = ("ids", "segments", "positions", "types")
 SOURCE_PREFIX = "source_"  # before these, in the names of columns that hold the source beside a row
 NUM_TOKENS = "used"  # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
 GROUP_BATCHES = 8  # batches whose rows are sorted by length among them, where they are
-IGNORED_LABELS = {"tag_BxL": -1}  # what a label holds where nothing is asked; 0 where no other value is given
+IGNORED_LABELS = {"tag_BxL": -1}  # the label of a place that is not predicted; 0 where no other value is given
 
 
 def iterate_train_batches(
@@ -38,7 +38,8 @@ def iterate_train_batches(
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
     is its number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP
     batches, and of one epoch, are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch
-    is as long as its longest row asks, not as all rows. Raises ConfigError where processes does not divide batch_size.
+    is as long as its longest example, not as all examples. Raises ConfigError where processes does not divide
+    batch_size.
     """
     share, count = _compute_process_batch_size(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
     # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
@@ -87,8 +88,8 @@ def iterate_eval_batches(
     """This process's share of every row once, in order; index_B is the row's number in the split.
 
     max_rows: the first so many rows; 0 for all. order_N: the numbers of those rows in the order in which they are read,
-    as `by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows that
-    hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
+    as `sort_by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows
+    that hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
     """
     share, count = (
         _compute_process_batch_size(batch_size, processes, "config.eval.batch_size"),
@@ -116,7 +117,7 @@ def list_bucket_lengths(longest: int) -> list[int]:
 
 
 def find_bucket_length(rows: Columns, rows_B: np.ndarray) -> int | None:
-    """Tokens that each stretch of these rows is cut to: one of `lengths`, as each is compiled; None: the whole row."""
+    """Tokens to which each array of these examples is cut: one of `lengths`, as each is compiled; None: no cut."""
     if NUM_TOKENS not in rows:
         return None
     used = rows[NUM_TOKENS][rows_B].max()

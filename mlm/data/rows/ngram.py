@@ -1,6 +1,6 @@
 """n-gram language models counted in packed rows: interpolated modified Kneser-Ney (Chen & Goodman 1999, section 3).
 
-A token is predicted from the tokens of its segment before it, as causal models are asked. Each order is a sorted array
+A token is predicted from the tokens of its segment before it, as for causal models. Each order is a sorted array
 of numbers, an n-gram's made of that of its first n - 1 tokens: memory holds some 50 bytes for each distinct n-gram and
 a block of rows, however many rows there are.
 
@@ -83,7 +83,7 @@ def smooth_counts(found: Sequence[NgramCounts], order: int) -> NgramModel:
 
 
 def estimate_discounts(count_G: np.ndarray) -> tuple[float, ...]:
-    """What is taken from counts of 1, of 2, and of 3 or more (Chen & Goodman 1999, equation 26).
+    """The discount of counts of 1, of 2, and of 3 or more (Chen & Goodman 1999, equation 26).
 
     FALLBACK where counts of 1, 2 or 3 are lacking, or would lose less than nothing.
     """

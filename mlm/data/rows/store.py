@@ -1,4 +1,4 @@
-"""Folders of derived files that are made once, whole or not at all, and checked on every use."""
+"""Folders of derived files that are made once, completely or not at all, and checked on every use."""
 
 import contextlib
 import errno
@@ -29,11 +29,11 @@ def get_or_make_folder(
 ) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
-    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there (fetch.py).
-    noun begins the folder's name. make writes files into the (empty) folder and returns what else the manifest should
-    say. A folder appears under its name only when it is whole. Processes that ask at once share one making. Files whose
-    name begins with one of parts are compared with the SHA-256 in the manifest; where one differs or is gone, a warning
-    says so and the folder is made again.
+    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there (fetch.py). noun
+    begins the folder's name. make writes files into the (empty) folder and returns what else the manifest should say. A
+    folder appears under its name only when it is complete. Processes that need it at the same time make it once. Files
+    whose name begins with one of parts are compared with the SHA-256 in the manifest; where one differs or is gone, a
+    warning says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
@@ -111,7 +111,7 @@ def _verify_folder(folder, inputs, prefixes) -> tuple[dict, str]:
     except files.DamagedFile as damaged:
         return {}, str(damaged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {}, f"not whole ({error})"
+        return {}, f"not complete ({error})"
     return manifest, ""
 
 

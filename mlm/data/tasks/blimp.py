@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mlm.base.errors import ConfigError, require, require_one_of
 
-BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the whole benchmark
+BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the benchmark
 SAMPLE_PARADIGMS = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
 # Accuracy over all of it, in percent (Warstadt et al. 2020): by the likelihood of the whole sentence, and for RoBERTa
 # by its pseudo-log-likelihood.
@@ -37,7 +37,7 @@ class Paradigm(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """What is called by one name, and the paradigms of it that are asked for; sha256: of all its sentences."""
+    """A benchmark's name, the selected paradigms, and the SHA-256 of all its sentences."""
 
     name: str
     sha256: str
@@ -50,7 +50,7 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
     paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files there are.
     max_pairs: the first so many of each; 0 for all. called: the suite's name; not given, that of the folder, or "blimp"
-    for all of BLiMP. Raises ConfigError for a folder, name or line that is not as said, asked for or not.
+    for all of BLiMP. Raises ConfigError for a folder, name or line that is wrong, selected or not.
     """
     folder = Path(folder)
     require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")

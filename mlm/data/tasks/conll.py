@@ -14,7 +14,7 @@ DOCUMENT_START = "-DOCSTART-"  # begins a line of its own where a document begin
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The sentences of a file; columns are separated by tabs where a line has one, else by spaces.
 
-    Raises ConfigError for a line that is not as `asks` says.
+    Raises ConfigError for a line that does not fit `labelled`.
     """
     columns = {"text": int(labelled.text_column), "label": int(labelled.label_column)}
     index = 0

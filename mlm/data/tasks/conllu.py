@@ -14,7 +14,7 @@ SENTENCE_ID = "# sent_id ="
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The sentences of a file: the words of the syntax, without lines of several (1-2) and of empty ones (8.1).
 
-    Where `asks` names a column of heads, the label of a word that has none is not asked. Raises ConfigError for a line
+    Where `labelled` names a column of heads, a word without a head has no label. Raises ConfigError for a line
     that is not CoNLL-U.
     """
     columns = {

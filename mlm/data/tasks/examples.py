@@ -1,4 +1,4 @@
-"""Examples with labels, and the lines of the files that they stand in: whatever is wrong is told by file and line."""
+"""Examples with labels, and the lines of their files: an error names file and line."""
 
 import difflib
 import math
@@ -18,9 +18,9 @@ HEADINGS = {"label", "labels", "gold_label", "class", "category", "target", "sco
 
 
 class Example(NamedTuple):
-    """What is asked, and the answer.
+    """A labelled example.
 
-    label: a class's name; a number; the tags of the words, "" where none is asked; or (text, start) of each answer,
+    label: a class's name; a number; the tags of the words, "" for a word without one; or (text, start) of each answer,
     start in characters of the second text, () where there is none.
     """
 
@@ -37,7 +37,7 @@ def list_choice_columns(labelled: config.Labelled) -> tuple[str, ...]:
 
 
 def list_columns(labelled: config.Labelled) -> list[str]:
-    """All columns of a table that are asked for."""
+    """The columns of a table that `labelled` names."""
     return [
         one
         for one in (
@@ -54,7 +54,7 @@ def list_columns(labelled: config.Labelled) -> list[str]:
 def make_example(
     labelled: config.Labelled, values: Mapping[str, Any], parse_label: LabelParser, where: str, index: int
 ) -> Example:
-    """The example that a table's row is; found: what stands in the columns asked for; count: its number, from 0."""
+    """Makes an example of a table's row, given as values by column name; index: its number, from 0."""
     texts = [
         require_text(values[one], f"{where}: {one}")
         for one in (labelled.text_column, labelled.text_pair_column, *list_choice_columns(labelled))

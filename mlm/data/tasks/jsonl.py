@@ -10,7 +10,7 @@ from mlm.data.tasks.examples import Example, LabelParser
 
 
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    """The examples of a file. Blank lines are left out. Raises ConfigError for a line that is not as `asks` says."""
+    """The examples of a file. Blank lines are left out. Raises ConfigError for a line that does not fit `labelled`."""
     index = 0
     for line_number, text in examples.read_lines(path):
         if not text.strip():
@@ -43,6 +43,6 @@ def parse_json(text: str, path: Path, line: int = 1):
 
 
 def _format_label(value, where):
-    """A label as it would stand in a table."""
+    """A label as a table would have it."""
     errors.require(isinstance(value, str | int | float), where, value, "a label: a text or a number")
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The splits of a task as examples: its files found, its labels known, each label checked against them."""
+"""The splits of a task as examples: finds its files, lists its labels, checks each label against them."""
 
 import dataclasses
 import difflib
@@ -52,14 +52,15 @@ def open_task(cfg: config.Config) -> TaskSource:
 
 
 def hash_content(data: config.Data) -> str:
-    """SHA-256 (hexadecimal) of the files and of how they are read; where they lie does not enter, but what a data set
-    of TFDS is called.
+    """SHA-256 (hexadecimal) of the files, or of a TFDS data set's name and files, and of the reader's options.
+
+    The folder's place does not enter.
     """
     if data.task in tasks.LANGUAGE_TASKS:
         return generated.hash_content(data)
     options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
     if not options["choice_columns"]:
-        del options["choice_columns"]  # a later field: what was read before there were any keeps its digest
+        del options["choice_columns"]  # a later field: tasks without it keep their digest
     if data.labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra
 
@@ -122,7 +123,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
             labelled.label_column,
             f"a column of at most {MAX_LABELS} different labels; in {path} it has more",
         )
-    labels.discard("")  # of words of which none is asked
+    labels.discard("")  # a word without a label
     if labelled.scheme:
         labels = {"O", *(f"{first}-{label[2:]}" for label in labels - {"O"} for first in "BI")}
     errors.require(len(labels) > 1, f"{path}: labels", sorted(labels), "two different labels or more")
@@ -130,7 +131,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 
 
 def _make_label_parser(cfg, classes):
-    """What makes a label of what stands in a file."""
+    """Makes the function that parses a label."""
     if cfg.objective == "regression":
         return examples.parse_number
     origin = (
@@ -161,7 +162,7 @@ def _make_label_parser(cfg, classes):
 
 
 def _list_readers(data):
-    """By split what it is called in messages, and what reads it: a function of what makes a label."""
+    """By split its name in messages and its reader, a function of a label parser."""
     labelled = data.labelled
     if labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra

@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 2**29  # bytes of a file, which is read at once, at most
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The questions of a file, each with its passage, as it stands there, and all its answers.
 
-    Raises ConfigError, by its place in the JSON, for what is not as said, such as an answer that is not at its offset.
+    Raises ConfigError, by its place in the JSON, for what is wrong, such as an answer that is not at its offset.
     """
     try:
         size = os.path.getsize(path)
@@ -30,8 +30,8 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
             where = f"{path}, data[{i}].paragraphs[{j}]"
             passage = _get_key(paragraph, "context", str, where)
             examples.require_text(passage, f"{where}.context")
-            for k, asked in enumerate(_get_key(paragraph, "qas", list, where)):
-                one = _parse_question(asked, passage, f"{where}.qas[{k}]")
+            for k, record in enumerate(_get_key(paragraph, "qas", list, where)):
+                one = _parse_question(record, passage, f"{where}.qas[{k}]")
                 errors.require(one.id not in seen, f"{where}.qas[{k}].id", one.id, "an id that no other question has")
                 seen.add(one.id)
                 yield one
@@ -80,9 +80,9 @@ def _parse_answer(answer, passage, where) -> tuple[str, int]:
 
 
 def _get_key(record, key, kind, where):
-    """What an object has under a key. Raises ConfigError unless it is there and of this kind."""
+    """The value of an object's key. Raises ConfigError unless it is there and of this kind."""
     errors.require(isinstance(record, dict), where, record, "a JSON object")
     examples.require_column(key, list(record), where, "key")
-    noun = {list: "a list", str: "a text", int: "a whole number"}[kind]
+    noun = {list: "a list", str: "a text", int: "an integer"}[kind]
     errors.require(type(record[key]) is kind, f"{where}.{key}", record[key], noun)
     return record[key]

@@ -1,4 +1,4 @@
-"""The tasks that are known by name, and how the files of any are read: one reader a format, none a data set."""
+"""The tasks that have a name, and how their files are read: one reader a format, none a data set."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -291,7 +291,7 @@ def get_objective(name: str) -> str:
 
 
 def resolve(cfg: config.Config) -> config.Config:
-    """With what the task's row of TASKS says where nothing is said, and the objective that it asks for."""
+    """Fills fields that are not set from the task's row of TASKS, and sets its objective."""
     labelled, objective = cfg.data.labelled, cfg.objective
     row = TASKS.get(cfg.data.task)
     if cfg.data.task in LANGUAGE_TASKS:
@@ -317,7 +317,7 @@ def _fill_defaults(labelled, defaults):
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a task that its config does not describe; opens no file."""
+    """Raises ConfigError for a task that its config does not describe. Opens no file."""
     data, labelled, name = cfg.data, cfg.data.labelled, "config.data.labelled"
     errors.require_one_of("config.data.task", data.task, [*LANGUAGE_TASKS, *TASKS, CUSTOM_TASK])
     row = language.TASKS.get(data.task) or TASKS.get(data.task)
@@ -409,7 +409,7 @@ def check(cfg: config.Config) -> None:
 
 
 def takes_pairs(data: config.Data) -> bool:
-    """Whether an example is asked of two texts at once."""
+    """Whether an example has two texts."""
     labelled = data.labelled
     return (
         bool(labelled.text_pair_column or labelled.choice_columns)

@@ -19,9 +19,10 @@ FIELD = "config.data.labelled"
 def list_readers(
     data: config.Data, file_fields: Mapping[str, str]
 ) -> dict[str, tuple[str, Callable[[LabelParser], Iterator[Example]]]]:
-    """By split what it is called in messages, and what reads it; fields: of config.data.labelled, by split.
+    """By split its name in messages and its reader; file_fields: by split its field of config.data.labelled.
 
-    Raises ConfigError for an unknown data set, feature or split, with the nearest right name, and as `tfds.opened`.
+    Raises ConfigError for an unknown data set, feature or split, with the nearest right name, and as
+    `tfds.open_builder`.
     """
     builder = _open_builder(data)
     return {
@@ -85,7 +86,7 @@ def _read(builder, split: str, labelled: config.Labelled, parse_label: LabelPars
 
 
 def _format_value(feature, value: Any, where: str) -> Any:
-    """What stands in a record, as it would in a table."""
+    """A record's value as a table would have it."""
     errors.require(
         isinstance(value, bytes | str | int | float | np.generic),
         where,

@@ -12,9 +12,9 @@ DELIMITERS = {"tsv": "\t", "csv": ","}
 
 
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    """The examples of a file. Blank lines are left out. Raises ConfigError for a row that is not as `asks` says.
+    """The examples of a file. Blank lines are left out. Raises ConfigError for a row that does not fit `labelled`.
 
-    With a header, every row has as many columns as it; without, as many as are asked for, or more.
+    With a header, every row has as many columns as it; without, at least as many as `labelled` names.
     """
     delimiter = DELIMITERS[labelled.format]
     rows = (

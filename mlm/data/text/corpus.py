@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
-from mlm.data.language import grammar as drawn
-from mlm.data.language import translation
+from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits, tasks
 from mlm.data.text import files, warnings_
 from mlm.data.text import parallel_text as two_sided
@@ -60,7 +59,7 @@ class Corpus(NamedTuple):
 
 
 def check(data: config.Data) -> None:
-    """Raises ConfigError for a corpus that is named without what it asks for."""
+    """Raises ConfigError for a corpus whose other fields are missing."""
     errors.require_one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
@@ -88,7 +87,8 @@ def read_documents(data: config.Data, split: str) -> Iterator[str]:
 def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
-    One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them, else it is told.
+    One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them; without it, a
+    warning names each.
     """
     if not SPACE_AFTER_STOP.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
         parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
@@ -102,10 +102,10 @@ def _split_sentences_exactly(text, long):
     for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
         last, after = end.span() if end else (len(text), len(text))
         if last - start > MAX_SENTENCE_LENGTH and text[start:last].strip():
-            said = long or make_long_sentence_counter()
-            said.add(f"that which begins {text[start : start + 40]!r}")
+            counter = long or make_long_sentence_counter()
+            counter.add(f"that which begins {text[start : start + 40]!r}")
             if not long:
-                said.report()
+                counter.report()
         while last - start > MAX_SENTENCE_LENGTH:
             cut = text.rfind(" ", start + MAX_SENTENCE_LENGTH // 2, start + MAX_SENTENCE_LENGTH)
             cut = cut if cut > 0 else start + MAX_SENTENCE_LENGTH
@@ -120,13 +120,13 @@ def _split_sentences_exactly(text, long):
 def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
     """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
 
-    Raises errors.ConfigError as `documents` does, for either split, before the first sentence.
+    Raises errors.ConfigError as `read_documents` does, for either split, before the first sentence.
     """
     corpus = _open_corpus(data)
     if corpus.read_lexicon is not None:
         yield from corpus.read_lexicon()
         return
-    next(read_documents(data, "validation"))  # an empty split is told before the long work
+    next(read_documents(data, "validation"))  # an empty split is an error before the long work
     long = make_long_sentence_counter()
     for text in read_documents(data, "train"):
         yield from split_sentences(text, long)
@@ -193,7 +193,7 @@ def _require_documents(texts, data, split):
 
 
 def _suggest_remedy(data):
-    """What gives both splits documents, said to whom one of them has none."""
+    """How to give both splits documents: the hint where one has none."""
     if data.corpus not in ("text", "docstrings") or data.validation_path:
         return ""
     share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
@@ -289,20 +289,20 @@ def _read_library_docstrings() -> tuple[str, ...]:
 
 
 def open_language(data: config.Data) -> Corpus:
-    """Documents of the built-in language, drawn anew on every pass: their least loss is known (language/floor.py).
+    """Documents of the built-in language, sampled again on every pass: their floor is known (language/floor.py).
 
-    The held-out ones have numbers of their own: they are the same however many are drawn for training.
+    The held-out ones have numbers of their own: they are the same however many training has.
     """
 
     def drawn_from(start, count):
-        return lambda: itertools.islice(drawn.iterate_documents(data.language, start), count)
+        return lambda: itertools.islice(grammar.iterate_documents(data.language, start), count)
 
-    def content():  # the knobs, and documents: they show a change of the grammar or of how it is drawn
-        first = list(itertools.islice(drawn.iterate_documents(data.language), drawn.DOCUMENT_BATCH))
+    def content():  # the fields, and documents: they show a change of the grammar or of its sampling
+        first = list(itertools.islice(grammar.iterate_documents(data.language), grammar.DOCUMENT_BATCH))
         return hashlib.sha256(repr((data.language, lexicon(), first)).encode()).digest()
 
     def lexicon():
-        return drawn.build_grammar(data.language).words
+        return grammar.build_grammar(data.language).words
 
     return Corpus(
         drawn_from(0, data.language.train_documents),

@@ -21,7 +21,7 @@ from mlm.data.text.warnings_ import WarningCounter
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
-BLOCK_BYTES = 2**16  # bytes of whole lines
+BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
 MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = (
@@ -38,7 +38,7 @@ class Boundary(NamedTuple):
     starts_document: Callable[[str], bool]  # line -> whether it starts a document
     split_lines: Callable[
         [str], list[str]
-    ]  # whole lines -> their text up to the first that starts a document, then a part
+    ]  # complete lines -> their text up to the first that starts a document, then a part
     # for each document; white space around the parts may be gone
 
 
@@ -140,7 +140,7 @@ def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None,
 
 
 def read_lines(paths: list[str]) -> Iterator[str]:
-    """All lines of the files as they stand, a long one in pieces. Warns and raises as `read` does."""
+    """All lines of the files as they stand, a long one in pieces. Warns and raises as `read_documents` does."""
     faults = _make_counters()
     for path in paths:
         for _, text in _read_blocks(path, *faults):
@@ -188,8 +188,8 @@ def _split_documents(blocks, boundary, path, long, started):
 
 
 def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, text) of whole lines; of one, or of a piece of one longer than PIECE, where the bytes about
-    there are not all that they should be.
+    """Pairs (byte offset, text) of complete lines; of one, or of a piece of one longer than PIECE, where the bytes
+    about there are not all that they should be.
     """
     offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
@@ -229,7 +229,7 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     except (OSError, EOFError, zlib.error) as error:
         raise errors.ConfigError(
             f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
-            "expected a whole, readable file"
+            "expected a complete, readable file"
         ) from None
 
 

@@ -41,17 +41,20 @@ def check(data: config.Data) -> None:
     """Raises ConfigError for files that are not named; opens none."""
     if is_generated(data):
         return
-    said, name = data.parallel, "config.data.parallel"
+    fields, name = data.parallel, "config.data.parallel"
     for field in ("train", "dev"):
-        errors.require(bool(getattr(said, field).strip()), f"{name}.{field}", getattr(said, field), "a file's name")
+        errors.require(bool(getattr(fields, field).strip()), f"{name}.{field}", getattr(fields, field), "a file's name")
     errors.require(
-        bool(said.source) == bool(said.target),
+        bool(fields.source) == bool(fields.target),
         f"{name}.target",
-        said.target,
+        fields.target,
         "the ending of the files beside those of the sources, or neither ending",
     )
     errors.require(
-        not said.source or said.source != said.target, f"{name}.target", said.target, "another ending than the sources'"
+        not fields.source or fields.source != fields.target,
+        f"{name}.target",
+        fields.target,
+        "another ending than the sources'",
     )
 
 
@@ -81,7 +84,7 @@ def _generate_pairs(language):
     def of(start, count):
         return lambda: itertools.starmap(Pair, itertools.islice(translation.generate_pairs(language, start), count))
 
-    def content():  # the knobs, and pairs: they show a change of the languages or of how they are drawn
+    def content():  # the fields, and pairs: they show a change of the languages or of their sampling
         return hashlib.sha256(repr((language, translation.list_words(language), list(of(0, 256)()))).encode()).digest()
 
     return PairSource(
@@ -112,12 +115,12 @@ def warn_of_duplicates(found: PairSource) -> None:
 
 def find_paths(data: config.Data) -> dict[str, list[Path]]:
     """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
-    folder, said = Path(data.parallel_path).expanduser(), data.parallel
+    folder, fields = Path(data.parallel_path).expanduser(), data.parallel
     errors.require(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
     found = {}
     for split, field in SPLIT_FIELDS.items():
-        if name := getattr(said, field):
-            names = [f"{name}.{ending}" for ending in (said.source, said.target)] if said.source else [name]
+        if name := getattr(fields, field):
+            names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
             for one in names:
                 near = difflib.get_close_matches(one, sorted(path.name for path in folder.iterdir()), n=1)
                 errors.require(

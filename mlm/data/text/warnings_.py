@@ -1,4 +1,4 @@
-"""What is wrong with a corpus but no reason to stop: counted, and said in one line with the first place."""
+"""What is wrong with a corpus but no reason to stop: counted, and reported in one line with the first place."""
 
 import functools
 
@@ -26,6 +26,6 @@ def log_once(message: str) -> None:
     logging.info("%s", message)
 
 
-@functools.cache  # a corpus is read several times in a run: each thing is said once
+@functools.cache  # a corpus is read several times in a run: each warning is printed once
 def warn_once(message: str) -> None:
     logging.warning("%s", message)

@@ -57,15 +57,15 @@ def train_model(vocab_size, sentences):
     made = json.loads(tool.to_str())["model"]
     if len(made["vocab"]) < vocab_size:
         raise VocabularyTooLarge(vocab_size, len(made["vocab"]))
-    kept = {"entries": sorted(made["vocab"], key=made["vocab"].get), "merges": made["merges"]}
-    return json.dumps(kept, ensure_ascii=False, indent=0).encode()
+    saved = {"entries": sorted(made["vocab"], key=made["vocab"].get), "merges": made["merges"]}
+    return json.dumps(saved, ensure_ascii=False, indent=0).encode()
 
 
 def parse_model(model: bytes):
-    """(entries, merges, the tool) of what `train` gave. Raises ConfigError for anything else."""
+    """(entries, merges, the tool) of a saved model. Raises ConfigError for anything else."""
     try:
-        kept = json.loads(model)
-        entries, merges = kept["entries"], [tuple(pair) for pair in kept["merges"]]
+        saved = json.loads(model)
+        entries, merges = saved["entries"], [tuple(pair) for pair in saved["merges"]]
         tool = build_backend(entries, merges)
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(

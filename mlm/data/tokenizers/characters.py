@@ -18,18 +18,23 @@ def train_model(vocab_size, texts):
     found = sort_by_count(counts)
     if len(found) < vocab_size - NUM_SPECIAL:
         raise VocabularyTooLarge(vocab_size, len(found) + NUM_SPECIAL)
-    kept = found[: vocab_size - NUM_SPECIAL] if vocab_size else found
-    return json.dumps("".join(kept), ensure_ascii=False).encode()
+    alphabet = found[: vocab_size - NUM_SPECIAL] if vocab_size else found
+    return json.dumps("".join(alphabet), ensure_ascii=False).encode()
 
 
 def build_tokenizer(model):
     try:
-        kept = json.loads(model)
-        errors.require(isinstance(kept, str) and len({*kept}) == len(kept), "tokenizer", kept, "characters, each once")
+        alphabet = json.loads(model)
+        errors.require(
+            isinstance(alphabet, str) and len({*alphabet}) == len(alphabet),
+            "tokenizer",
+            alphabet,
+            "characters, each once",
+        )
     except ValueError as error:
         raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
-    pieces = [*SPECIAL_TOKENS, *kept]
-    number = {character: i for i, character in enumerate(kept, NUM_SPECIAL)}
+    pieces = [*SPECIAL_TOKENS, *alphabet]
+    number = {character: i for i, character in enumerate(alphabet, NUM_SPECIAL)}
 
     def encode(text):
         return [number.get(character, UNK) for character in text]

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlm.data.tokenizers.tokenizer import MATCH_NOTHING, Tokenizer
 
-MAX_CACHED_WORDS = 2**18  # words, and in all so many times LETTERS characters, that are kept; then it begins anew
+MAX_CACHED_WORDS = 2**18  # words in the cache, with MAX_MEAN_LETTERS characters each on average; then it starts empty
 MAX_MEAN_LETTERS = 16
 FlatIds = tuple[
     np.ndarray, np.ndarray

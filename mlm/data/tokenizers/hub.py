@@ -1,6 +1,6 @@
 """The tokenizer of a Hugging Face folder, with our numbers: the five special tokens first, then the rest in its order.
 
-The one place that renumbers: `order` says which entry there each of ours is.
+The one place that renumbers: `_order_entries` says which entry there each of ours is.
 """
 
 import functools
@@ -95,19 +95,19 @@ def get_original_ids(tokenizer: Tokenizer) -> np.ndarray:
     """order_V: the number, where it came from, of each entry of a tokenizer of ours."""
     if tokenizer.kind != "hub":
         return np.arange(tokenizer.vocab_size)
-    kept = json.loads(tokenizer.model)
-    return _order_entries(kept["special"], _get_entry_ids(kept["tokenizer"]))
+    saved = json.loads(tokenizer.model)
+    return _order_entries(saved["special"], _get_entry_ids(saved["tokenizer"]))
 
 
 def build_tokenizer(model: bytes) -> Tokenizer:
-    """The tokenizer of what `read` keeps: {"special": five names in our order, "tokenizer": tokenizer.json}."""
-    kept = json.loads(model)
+    """The tokenizer of a saved model: {"special": five names in our order, "tokenizer": tokenizer.json}."""
+    saved = json.loads(model)
     try:
-        made, special = kept["tokenizer"], kept["special"]
+        made, special = saved["tokenizer"], saved["special"]
         tool, number = _build_text_backend(made, special), _get_entry_ids(made)
         order_V = _order_entries(special, number)
     except (KeyError, TypeError) as error:
-        raise errors.ConfigError(f"tokenizer: expected what was kept of a Hugging Face folder ({error!r})") from None
+        raise errors.ConfigError(f"tokenizer: expected a saved Hugging Face tokenizer ({error!r})") from None
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
@@ -195,10 +195,10 @@ def _build_text_backend(made, special):
     added = made.get("added_tokens", ())
     hidden = dict.fromkeys([*special, *(one["content"] for one in added if one["special"])])
     untyped = {name: f"{PLACEHOLDER}{i}" for i, name in enumerate(hidden)}
-    asked = str(made["model"].get("unk_token"))  # which some models ask for by its name
+    unknown = str(made["model"].get("unk_token"))  # which some models look up by its name
     model = dict(made["model"])
     if isinstance(model["vocab"], dict):
-        untyped.pop(asked, None)
+        untyped.pop(unknown, None)
         model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
     else:
         model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]

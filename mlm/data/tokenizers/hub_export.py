@@ -10,14 +10,14 @@ from mlm.data.tokenizers.unigram import SPACE
 
 
 def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
-    """Texts by file name. length: of the longest row; types: kinds of segment that the model tells apart.
+    """Texts by file name. length: of the longest example; types: segment types of the model.
 
     Raises ConfigError for a vocabulary that the tokenizers library cannot have.
     """
     special = SPECIAL_TOKENS
     if tokenizer.kind == "hub":
-        kept = json.loads(tokenizer.model)
-        made, special = kept["tokenizer"] | {"padding": None, "truncation": None}, kept["special"]
+        saved = json.loads(tokenizer.model)
+        made, special = saved["tokenizer"] | {"padding": None, "truncation": None}, saved["special"]
     else:
         made = json.loads(
             _add_special_tokens(

@@ -14,7 +14,7 @@ MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """The tokenizer that `save` wrote to this path; the file's stem names its kind."""
+    """The tokenizer of a file; the file's stem names its kind."""
     kind = Path(path).stem
     errors.require_one_of("kind of tokenizer", kind, list(TOKENIZER_BUILDERS))
     return TOKENIZER_BUILDERS[kind](files.read_bytes(path))
@@ -74,7 +74,7 @@ class TokenizerKind(NamedTuple):
 
 
 def _sample_sentences(sentences) -> list[str]:
-    """All the sentences, or so evenly drawn a share of them (with a fixed seed) that they stay under SAMPLE."""
+    """All the sentences, or a uniform sample of them (with a fixed seed) that stays under the limit."""
     draw, sample, size, share = random.Random(0), [], 0, 1.0
     for sentence in sentences:
         for first in range(0, len(sentence), MAX_TRAINING_PIECE):
@@ -83,7 +83,7 @@ def _sample_sentences(sentences) -> list[str]:
                 size += len(sample[-1])
             if size > MAX_SAMPLE_CHARACTERS:
                 share /= 2
-                sample = [kept for kept in sample if draw.random() < 0.5]
+                sample = [sentence for sentence in sample if draw.random() < 0.5]
                 size = sum(map(len, sample))
     return sample
 

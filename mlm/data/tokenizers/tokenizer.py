@@ -56,7 +56,8 @@ class Tokenizer(NamedTuple):
 
 
 def encode_with_offsets(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], list[tuple[int, int]]]:
-    """`locate` of a tool of the tokenizers library, in its numbers; white space before a piece is no letter of it.
+    """`encode_with_offsets` of a tool of the tokenizers library, in its numbers; white space before a piece is no
+    letter of it.
 
     blank: pieces that are white space alone, which may stand for a space that the text does not have.
     """
@@ -68,7 +69,7 @@ def encode_with_offsets(tool, text: str, blank: Set[int] = frozenset()) -> tuple
 
 
 def make_mask_encoder(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:
-    """`hide` of a tool, one that `make` makes anew, and of which `ours` has our numbers.
+    """`encode_masked` of a tool: `make` makes the tool, `ours` maps its ids to ours.
 
     lstrip, rstrip: white space on that side of [MASK] is part of what is hidden.
     """
@@ -121,17 +122,17 @@ def select_alphabet(counts: Counter, entries: int) -> list[str]:
 
 
 class VocabularyTooLarge(errors.ConfigError):
-    """More entries are asked for than the training text can give."""
+    """The training text has too few distinct pieces for config.tokenizer.vocab_size."""
 
-    def __init__(self, asked, possible):
+    def __init__(self, vocab_size, possible):
         super().__init__(
-            f"config.tokenizer.vocab_size = {asked}: expected at most {possible}, which is what the "
+            f"config.tokenizer.vocab_size = {vocab_size}: expected at most {possible}, which is what the "
             "training text can give"
         )
 
 
-def make_too_small_error(asked, needed):
+def make_too_small_error(vocab_size, needed):
     return errors.ConfigError(
-        f"config.tokenizer.vocab_size = {asked}: expected at least {needed}, "
+        f"config.tokenizer.vocab_size = {vocab_size}: expected at least {needed}, "
         "to hold the special tokens and the characters"
     )

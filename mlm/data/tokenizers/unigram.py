@@ -24,11 +24,11 @@ SPACE = "\u2581"  # how SentencePiece writes the space before a word
 def train_model(vocab_size, sentences):
     """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
     counts = count_characters(sentences, normalize)
-    kept = select_alphabet(counts, vocab_size - NUM_SPECIAL)
+    alphabet = select_alphabet(counts, vocab_size - NUM_SPECIAL)
     try:
-        return _learn(vocab_size, counts.keys() - kept, sentences)
+        return _learn(vocab_size, counts.keys() - alphabet, sentences)
     except VocabularyTooLarge:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        more = sort_by_count(counts)[: max(len(kept), vocab_size - NUM_SPECIAL - 1)]
+        more = sort_by_count(counts)[: max(len(alphabet), vocab_size - NUM_SPECIAL - 1)]
         return _learn(vocab_size, counts.keys() - more, sentences)
 
 

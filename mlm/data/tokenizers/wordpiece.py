@@ -32,29 +32,29 @@ def train_model(vocab_size, sentences):
     """BERT's WordPiece (Devlin et al. 2019, arXiv:1810.04805), cased, as the tokenizers library learns it."""
     tool = build_backend()
     counts = count_characters(sentences, tool.normalizer.normalize_str)
-    kept = select_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
-    first = _list_base_entries(tool, kept)
+    alphabet = select_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
+    first = _list_base_entries(tool, alphabet)
     if vocab_size < len(first):
         raise make_too_small_error(vocab_size, len(first))
-    number = _learn(vocab_size, first, kept, sentences)
+    number = _learn(vocab_size, first, alphabet, sentences)
     if len(number) < vocab_size:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        rest, missing = sort_by_count(counts)[len(kept) :], vocab_size - len(number)
+        rest, missing = sort_by_count(counts)[len(alphabet) :], vocab_size - len(number)
         while rest and missing > 0:
-            kept.append(rest.pop(0))
-            missing -= len(_list_base_entries(tool, kept[-1:])) - NUM_SPECIAL
-        number = _learn(vocab_size, _list_base_entries(tool, kept)[:vocab_size], kept, sentences)
+            alphabet.append(rest.pop(0))
+            missing -= len(_list_base_entries(tool, alphabet[-1:])) - NUM_SPECIAL
+        number = _learn(vocab_size, _list_base_entries(tool, alphabet)[:vocab_size], alphabet, sentences)
     if len(number) < vocab_size:
         raise VocabularyTooLarge(vocab_size, len(number))
     return "\n".join(sorted(number, key=number.__getitem__)).encode()
 
 
-def _list_base_entries(tool, kept):
+def _list_base_entries(tool, alphabet):
     """The first entries: each character takes two, one within words; one where it stands alone, as in Chinese."""
-    inner = [c for c in sorted(kept) if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
-    return [*SPECIAL_TOKENS, *sorted(kept), *(f"##{c}" for c in inner)]
+    inner = [c for c in sorted(alphabet) if len(tool.pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 1]
+    return [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in inner)]
 
 
-def _learn(vocab_size, first, kept, sentences):
+def _learn(vocab_size, first, alphabet, sentences):
     """The number of each entry: `first`, and what is merged of them."""
     import tokenizers
 
@@ -64,8 +64,8 @@ def _learn(vocab_size, first, kept, sentences):
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=first,
-        initial_alphabet=sorted(kept),
-        limit_alphabet=len(kept),
+        initial_alphabet=sorted(alphabet),
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     tool.train_from_iterator(iter(sentences), trainer)
