@@ -57,8 +57,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     """
     from mlm.base.estimates import read_scores
     from mlm.cli import train as command
-    from mlm.training import resolution
-    from mlm.training.run import initialization
+    from mlm.training.run import initialization, resolution
 
     base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
     cfg = initialization.resolve(base, overrides)

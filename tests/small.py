@@ -9,7 +9,7 @@ import numpy as np
 from mlm.base import config, fields, types
 from mlm.models import FAMILY_CELLS, MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program
 
 VOCAB = 50

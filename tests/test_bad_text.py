@@ -9,7 +9,7 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus, files, warnings_
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from mlm.launch import kernel_choice
 from mlm.launch.sweep import subprocess_worker
 from mlm.models import cpu_kernels, recurrence
 from mlm.models.native import library
-from mlm.training import kernel_autotune, kernel_benchmark, resolution
-from mlm.training.run import directory, loop
+from mlm.training import kernel_autotune, kernel_benchmark
+from mlm.training.run import directory, loop, resolution
 
 ROOT = Path(__file__).parents[1]
 SLOW = 0.5  # of a path's time, which the plain formula takes

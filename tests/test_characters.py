@@ -12,7 +12,7 @@ from mlm.base import config, errors, fields
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.data.rows import pack, packing
 from mlm.data.tokenizers import kinds
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 LETTERS = "abcde \n\t.é\u2028\U0001f600"
 

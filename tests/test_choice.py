@@ -15,7 +15,7 @@ from mlm.data.rows import labelled, pack
 from mlm.data.tasks import splits, tasks
 from mlm.data.tokenizers import kinds
 from mlm.objectives import OBJECTIVES, multiple_choice
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 WORDS = [f"w{i}" for i in range(40)]
 HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"

@@ -12,8 +12,7 @@ from small import small_config
 from mlm.base import config, errors, fields
 from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.cli import command, config_help
-from mlm.training import resolution
-from mlm.training.run import loop
+from mlm.training.run import loop, resolution
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from small import VOCAB, batch, make_dataset_info, small_config
 from mlm.base import config, errors, fields, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import causal
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 

@@ -13,7 +13,7 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import masking
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 KEYS = update.make_example_keys(np.uint32(0), 0, np.arange(400))

@@ -13,8 +13,7 @@ from small import small_config
 from mlm.base import config, errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.training import finetuning_recipe, resolution
-from mlm.training.run import directory, log, loop
+from mlm.training.run import directory, finetuning_recipe, log, loop, resolution
 from mlm.training.run.shutdown import RunStopped
 from mlm.training.step import program
 

@@ -16,8 +16,7 @@ from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.training import resolution
-from mlm.training.run import directory, loop, trained_run
+from mlm.training.run import directory, loop, resolution, trained_run
 from mlm.training.step import evaluation
 
 ROOT = Path(__file__).parents[1]

@@ -21,8 +21,7 @@ from mlm.base.estimates import Estimate, Score
 from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
-from mlm.training import resolution
-from mlm.training.run import directory, loop
+from mlm.training.run import directory, loop, resolution
 from mlm.training.step import program, references
 
 ROOT = Path(__file__).parents[1]

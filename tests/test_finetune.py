@@ -13,8 +13,7 @@ from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 from mlm.base import config, errors, fields
 from mlm.data.language import language_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training import finetuning_recipe
-from mlm.training.run import checkpoint, directory, initialization, loop, shutdown, trained_run
+from mlm.training.run import checkpoint, directory, finetuning_recipe, initialization, loop, shutdown, trained_run
 from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow

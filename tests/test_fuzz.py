@@ -13,8 +13,7 @@ from mlm.base import config, errors, fields, user_code
 from mlm.cli import sweep as command
 from mlm.launch import rendezvous
 from mlm.launch.sweep import sweep_points
-from mlm.training import resolution
-from mlm.training.run import loop
+from mlm.training.run import loop, resolution
 from tests.fuzz import cases
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from mlm.data.tokenizers import kinds
 from mlm.inference import language_model, masked_queries
 from mlm.models import MODELS
 from mlm.objectives import hybrid
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 KEYS = update.make_example_keys(np.uint32(0), 0, np.arange(4))

@@ -21,8 +21,7 @@ from small import environment
 
 from mlm.base import config, fields
 from mlm.launch import child_process, local_processes
-from mlm.training import resolution
-from mlm.training.run import checkpoint, loop, shutdown
+from mlm.training.run import checkpoint, loop, resolution, shutdown
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """

@@ -12,8 +12,7 @@ from mlm.base import errors, fields, types
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.evaluation import context_range, evaluation_tasks
-from mlm.training import resolution
-from mlm.training.run import trained_run
+from mlm.training.run import resolution, trained_run
 from mlm.training.step import program
 
 

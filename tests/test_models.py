@@ -13,7 +13,7 @@ from mlm.base import config, fields, types
 from mlm.base.special import MASK
 from mlm.models import MODELS, layers, lm, rnn
 from mlm.models.sizes import SIZES
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 members = pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from mlm.base import config, errors, fields
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, references
 
 V = 9

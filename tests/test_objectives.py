@@ -38,8 +38,7 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.training import resolution
-from mlm.training.run import directory, loop, shutdown
+from mlm.training.run import directory, loop, resolution, shutdown
 from mlm.training.step import evaluation, program, update
 
 ROWS = 8

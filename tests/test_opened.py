@@ -19,8 +19,7 @@ from mlm.cli import entry, use
 from mlm.data.rows import loader
 from mlm.evaluation import predictions
 from mlm.inference import batching, masked_queries
-from mlm.training import finetuning_recipe
-from mlm.training.run import initialization, loop, trained_run
+from mlm.training.run import finetuning_recipe, initialization, loop, trained_run
 from mlm.training.step import evaluation
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]

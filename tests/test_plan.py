@@ -17,7 +17,7 @@ from mlm.base import config, fields
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.objectives import masking
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import cost, program
 
 pytestmark = pytest.mark.slow

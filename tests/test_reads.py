@@ -9,7 +9,7 @@ from mlm.base import conditional_fields, config, errors, fields
 from mlm.data.language import grammar
 from mlm.data.tasks import tasks
 from mlm.objectives import OBJECTIVES
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 ALWAYS = {  # read by every run
     "seed",

@@ -16,7 +16,7 @@ from mlm.data.rows import segment_pairs as next_segments
 from mlm.experiment import recipes
 from mlm.models import MODELS, cpu_kernels, layers
 from mlm.objectives import masking
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]

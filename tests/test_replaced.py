@@ -13,8 +13,7 @@ from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.inference import pretrained_io
 from mlm.objectives import masking, replaced_token_detection
-from mlm.training import resolution
-from mlm.training.run import loop
+from mlm.training.run import loop, resolution
 from mlm.training.step import program, update
 
 ROWS = batch(8)

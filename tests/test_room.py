@@ -4,7 +4,7 @@ import pytest
 
 from mlm.base import config, errors, fields
 from mlm.models import FAMILY_CELLS, lm
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import cost, parallel, program
 
 

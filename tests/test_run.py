@@ -16,8 +16,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
-from mlm.training import resolution
-from mlm.training.run import checkpoint, directory, log, loop
+from mlm.training.run import checkpoint, directory, log, loop, resolution
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from small import VOCAB, batch, make_dataset_info, small_config
 
 from mlm.base import errors
 from mlm.objectives import causal, token_prediction
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 EPS = 0.1
 

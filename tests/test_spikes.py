@@ -13,8 +13,7 @@ from small import small_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.training import resolution
-from mlm.training.run import checkpoint, directory, extension, log, loop, spikes, vmapped_runs
+from mlm.training.run import checkpoint, directory, extension, log, loop, resolution, spikes, vmapped_runs
 
 STEPS, BACK = 26, 8
 JUMPS = {20}  # batches whose loss is ten times what it is

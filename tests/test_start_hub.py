@@ -19,8 +19,7 @@ from mlm.base.special import SEP
 from mlm.data.rows import pack
 from mlm.inference import pretrained_io
 from mlm.launch.sweep import sweep_points
-from mlm.training import finetuning_recipe, resolution
-from mlm.training.run import directory, initialization, loop, trained_run
+from mlm.training.run import directory, finetuning_recipe, initialization, loop, resolution, trained_run
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}

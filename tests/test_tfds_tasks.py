@@ -10,7 +10,7 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import labelled, pack
 from mlm.data.tokenizers import kinds
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 pytest.importorskip("tensorflow_datasets")
 NAMES = ("right", "also_right", "absent")  # sorted they would stand otherwise

@@ -16,8 +16,7 @@ import pytest
 from small import environment, small_config
 
 from mlm.base import errors, fields, files
-from mlm.training import resolution
-from mlm.training.run import loop, trackers, vmapped_runs
+from mlm.training.run import loop, resolution, trackers, vmapped_runs
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]

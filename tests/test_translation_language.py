@@ -13,7 +13,7 @@ from mlm.data.language import translation
 from mlm.data.language.topics import compute_topic_posterior
 from mlm.data.rows import loader, pack
 from mlm.objectives import causal
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 LANGUAGE = Language(max_words=20)
 SHORT = dataclasses.replace(LANGUAGE, max_words=12)

@@ -13,7 +13,7 @@ from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
 from mlm.objectives import masking, masking_units
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word

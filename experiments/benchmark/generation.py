@@ -57,7 +57,7 @@ def prepare_model(folder: str) -> None:
     from mlm.base.special import SPECIAL_TOKENS
     from mlm.data.tokenizers import kinds
     from mlm.inference import pretrained_io
-    from mlm.training import resolution
+    from mlm.training.run import resolution
 
     words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(VOCAB_SIZE - len(SPECIAL_TOKENS)))]
     tokenizer = kinds.KINDS["words"].build_tokenizer("\n".join(words).encode())

@@ -24,7 +24,7 @@ def prepare_model(folder: str, text: str, tokenizer_folder: str) -> tuple[str, l
     from mlm.data.text import corpus
     from mlm.data.tokenizers import kinds
     from mlm.inference import pretrained_io
-    from mlm.training import resolution
+    from mlm.training.run import resolution
 
     tokenizer = kinds.load_tokenizer_folder("learnt", tokenizer_folder)
     cfg = resolution.resolve(

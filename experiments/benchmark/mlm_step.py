@@ -14,7 +14,7 @@ from mlm.base.special import CLS, NUM_SPECIAL, SEP
 from mlm.data.rows import pack
 from mlm.models import cpu_kernels, lm
 from mlm.objectives import masking
-from mlm.training import resolution
+from mlm.training.run import resolution
 from mlm.training.step import cost, parallel, program, update
 
 NUM_BATCHES = 4  # distinct batches, used in turn

@@ -11,7 +11,7 @@ from pathlib import Path
 from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.training import resolution
+from mlm.training.run import resolution
 
 NUM_COPIES = 2  # of the standard library's documentation, 1.7 MB each
 LENGTH = 128  # tokens of an example

@@ -64,7 +64,7 @@ class Downstream:
     tasks: str = setting("", "tasks of mlm/data/tasks/tasks.py, separated by commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name")
     learning_rates: tuple[float, ...] = setting(
-        (), "learning rates to try; empty: those of mlm/training/finetuning_recipe.py for this size of model"
+        (), "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
     )
     epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try")
     batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try")

@@ -5,6 +5,7 @@ import gc
 import importlib
 import signal
 import sys
+from importlib import metadata
 
 from mlm.cli import process_environment
 
@@ -60,9 +61,7 @@ def run_command(words: list[str]) -> None:
         print(format_overview())
         return
     if words[0] == "--version":
-        import mlm
-
-        print(mlm.__version__)
+        print(metadata.version("mlm"))
         return
     if words[0] not in COMMANDS:
         matches = difflib.get_close_matches(words[0], COMMANDS, n=1)

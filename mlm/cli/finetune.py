@@ -35,8 +35,7 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     from mlm.base.estimates import read_scores
     from mlm.evaluation import evaluation_tasks
-    from mlm.training import finetuning_recipe
-    from mlm.training.run import log, loop
+    from mlm.training.run import finetuning_recipe, log, loop
     from mlm.training.run.shutdown import RunStopped
 
     command.raise_on_interrupt()

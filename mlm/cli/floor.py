@@ -117,7 +117,7 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     from mlm.base import errors
     from mlm.report.table import Column, to_markdown
-    from mlm.training import resolution
+    from mlm.training.run import resolution
 
     errors.require_one_of("verb", args.verb, list(VERBS))
     cfg = resolution.resolve(config_flags.load_base(), {"data.corpus": "language"}, config_flags.overrides)

@@ -111,8 +111,7 @@ def train(base, overrides, args) -> None:
     """Trains in this process."""
     from mlm.base import errors, fields
     from mlm.base.estimates import read_scores
-    from mlm.training import resolution
-    from mlm.training.run import heartbeat, initialization, log
+    from mlm.training.run import heartbeat, initialization, log, resolution
     from mlm.training.run.shutdown import RunStopped
     from mlm.training.step import parallel
 

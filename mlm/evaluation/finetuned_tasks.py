@@ -1,7 +1,7 @@
 """Scores of a run after fine-tuning, where each task's dev split selects from a grid of hyperparameters.
 
 The grid is of learning rates, epochs and batch sizes. Each fine-tuning is a run of its own
-(mlm/training/finetuning_recipe.py), in a directory below that of the pretrained run.
+(mlm/training/run/finetuning_recipe.py), in a directory below that of the pretrained run.
 """
 
 import hashlib
@@ -14,8 +14,7 @@ from mlm.base.estimates import Score, read_scores
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
-from mlm.training import finetuning_recipe
-from mlm.training.run import directory, log, loop
+from mlm.training.run import directory, finetuning_recipe, log, loop
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 

@@ -23,8 +23,7 @@ from absl import logging as absl_logging
 
 from mlm.base import config, fields, files
 from mlm.report import series
-from mlm.training import resolution
-from mlm.training.run import directory, loop, shutdown, trained_run
+from mlm.training.run import directory, loop, resolution, shutdown, trained_run
 
 SMALL = {
     "model.num_layers": 1,

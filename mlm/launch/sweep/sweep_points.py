@@ -8,8 +8,7 @@ from typing import Any
 
 from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
-from mlm.training import resolution
-from mlm.training.run import initialization
+from mlm.training.run import initialization, resolution
 
 
 def resolve_points(

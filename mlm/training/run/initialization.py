@@ -13,8 +13,7 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training import resolution
-from mlm.training.run import checkpoint, directory, pretrained_folder, trained_run
+from mlm.training.run import checkpoint, directory, pretrained_folder, resolution, trained_run
 from mlm.training.step import trainable
 
 # Fields of a model that may differ from its source's: they say how it is trained and computed.

@@ -7,8 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import loader, pack
 from mlm.models import lm
-from mlm.training import finetuning_recipe, resolution
-from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, spikes, trackers
+from mlm.training.run import (
+    checkpoint,
+    directory,
+    extension,
+    finetuning_recipe,
+    heartbeat,
+    initialization,
+    resolution,
+    spikes,
+    trackers,
+)
 from mlm.training.run.log import DivergenceError, Log
 from mlm.training.run.shutdown import RunStopped, ShutdownRequest
 from mlm.training.step import cost, evaluation, parallel, references

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training import resolution
-from mlm.training.run import checkpoint, directory
+from mlm.training.run import checkpoint, directory, resolution
 from mlm.training.step import parallel, program
 
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
-from mlm.training import downstream, resolution
-from mlm.training.run import initialization
+from mlm.training.run import downstream, initialization, resolution
 
 # As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
 # and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest

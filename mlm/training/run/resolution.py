@@ -9,8 +9,7 @@ from mlm.base.config import Config
 from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.text import corpus
-from mlm.training import downstream
-from mlm.training.run import spikes, trackers
+from mlm.training.run import downstream, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
