@@ -39,12 +39,12 @@ import os, sys
 from small import drawn_config
 from mlm.training.run import loop
 cache, workdir, die, knobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
-took = loop.Run.took
-def dies(run, number, read):
-    if number == die:
+queue_metrics = loop.TrainingRun.queue_metrics
+def dies(run, step, get_metrics):
+    if step == die:
         os.kill(os.getpid(), 9)  # while the checkpoint of the step before is on its way
-    took(run, number, read)
-loop.Run.took = dies
+    queue_metrics(run, step, get_metrics)
+loop.TrainingRun.queue_metrics = dies
 loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 """
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PRINT = (
     "import json, os; from mlm.cli import process_environment as own; "
-    "own.restart(own.compiled() | own.ALLOCATOR); print(json.dumps(dict(os.environ)))"
+    "own.restart_process(own.compilation_cache_settings() | own.ALLOCATOR); print(json.dumps(dict(os.environ)))"
 )
 
 

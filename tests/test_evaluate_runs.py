@@ -267,10 +267,10 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
         f"skipped, not runs: {every[0]}, {every[2]}",
         f"not trained to the end: {every[1]} (step 30 of 1,000)",
         f"skipped, no checkpoint yet: {every[3]}",
-        f"skipped, their config damaged: {every[4]}",
+        f"skipped, damaged config: {every[4]}",
     ]
     assert select_runs([cfg.workdir]) == [cfg.workdir] and capsys.readouterr().err == ""
-    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one that can be evaluated; "):
+    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
         select_runs([every[0], every[3]])
     assert select_runs(every[:1]) == every[:1]  # which opening it says more about
 

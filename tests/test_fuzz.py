@@ -204,7 +204,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
             text=True,
         )
         for line in started.stderr:
-            if line.endswith(" mlm\n"):  # Python itself has begun, and may begin again with other settings
+            if line.endswith(" mlm.cli.entry\n"):  # Python itself has begun, and may begin again with other settings
                 break
         time.sleep(wait)
         started.send_signal(signal.SIGINT)

@@ -244,7 +244,7 @@ def test_the_command_offers_it_and_does_it(made):
 
     refused = run()
     assert refused.returncode == 2, refused.stderr
-    assert "config.train.steps = 12, there 8; choose another config.workdir, or give --extend_to" in refused.stderr
+    assert "config.train.steps = 12, there 8; choose another config.workdir, or --extend_to" in refused.stderr
     assert refused.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in refused.stderr
     several = run("--extend_to=12", "--distributed")
     assert several.returncode == 2 and "--extend_to = 12: expected a single process" in several.stderr
@@ -252,4 +252,4 @@ def test_the_command_offers_it_and_does_it(made):
     assert done.returncode == 0 and "continuing from step 8" in done.stdout, done.stderr
     assert "12 steps, 2 of them warm-up" in done.stdout
     refused = run()
-    assert "warmup_fraction = 0.3, there 0.16" in refused.stderr and "give --extend_to" in refused.stderr
+    assert "warmup_fraction = 0.3, there 0.16" in refused.stderr and "or --extend_to" in refused.stderr

@@ -1,5 +1,6 @@
 """A trained model, opened and used: what it fills in, embeds, finds likely and predicts is what its run would say."""
 
+import dataclasses
 import json
 import random
 import subprocess
@@ -323,7 +324,7 @@ def test_the_command_prints_what_python_gives(models, runs, tmp_path):
     assert done.returncode == 0, done.stderr
     given = ["the [MASK] is red .", "[MASK] the [MASK]"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"asked": text, "mask": mask, "rank": rank + 1, **one._asdict()}
+        {"prompt": text, "mask": mask, "rank": rank + 1, **dataclasses.asdict(one)}
         for text, masks in zip(given, model.fill_mask(given, top_k=2), strict=True)
         for mask, best in enumerate(masks)
         for rank, one in enumerate(best)
@@ -351,7 +352,7 @@ def test_the_command_refuses_in_one_line(runs):
     done = command("fill", run)
     assert done.returncode == 2 and done.stderr.startswith("error: standard input = 0: expected a text"), done.stderr
     for arguments, said in (
-        (("fil", run, "a"), "did you mean 'fill'"),
+        (("fil", run, "a"), "did you mean mlm fill"),
         (("fill",), "the following arguments are required: MODEL"),
         (("embed", run, "a"), "--out = '': expected"),
         (("similar", run, "a"), "--file = '': expected the file of texts to search"),

@@ -78,7 +78,7 @@ def test_training_is_deterministic_across_processes():
         "from mlm.base import config; from mlm.data.tokenizers import kinds\n"
         "from test_tokenizer import SIZE, sentences\n"
         "for kind, size in SIZE.items():\n"
-        "    model = kinds.train(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model\n"
+        "    model = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model\n"
         "    print(kind, hashlib.sha256(model).hexdigest())"
     )
     root = pathlib.Path(__file__).parents[1]

@@ -5,7 +5,6 @@ import gc
 import importlib
 import signal
 import sys
-from importlib import metadata
 
 from mlm.cli import process_environment
 
@@ -61,6 +60,8 @@ def run_command(words: list[str]) -> None:
         print(format_overview())
         return
     if words[0] == "--version":
+        from importlib import metadata
+
         print(metadata.version("mlm"))
         return
     if words[0] not in COMMANDS:
