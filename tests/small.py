@@ -64,7 +64,7 @@ def drawn_config(cache, family="transformer", cell="", **changes) -> config.Conf
     """As small_config, on a few short documents of the built-in language, packed under `cache`."""
     base = {
         "data__corpus": "language",
-        "data__cache": str(cache),
+        "data__cache_dir": str(cache),
         "data__language__train_documents": 300,
         "data__language__validation_documents": 80,
         "pack__seq_len": 32,

@@ -41,7 +41,7 @@ def config_of(folder, cache, length=LENGTH, **said):
         objective="causal",
         data=config.Data(
             parallel_path=str(folder),
-            cache=str(cache),
+            cache_dir=str(cache),
             parallel=config.ParallelText(**{"source": "en", "target": "de"} | said),
         ),
         tokenizer=config.Tokenizer(kind="words", vocab_size=words),

@@ -210,8 +210,8 @@ BAD = {
         "conll",
         {},
         "",
-        "w1 O\n" * (conll.MAX_WORDS + 1),
-        f", line {conll.MAX_WORDS + 1} = 'w1 O': expect",
+        "w1 O\n" * (conll.MAX_SENTENCE_WORDS + 1),
+        f", line {conll.MAX_SENTENCE_WORDS + 1} = 'w1 O': expect",
     ),
     "columns that are not CoNLL-U's": ("conllu", {}, "", "1\tw1\tA\n", ", line 1: columns = 3: expected 10, separated"),
     "a word's number that is none": (
@@ -249,7 +249,7 @@ BAD = {
         {},
         "",
         answer(answer_start=3.0),
-        ".*answer_start = 3.0: expected a whole number",
+        ".*answer_start = 3.0: expected an integer",
     ),
     "no answer": (
         "squad",
@@ -295,7 +295,7 @@ def load(folder, tokenizer, form, objective="", **said):
     changes = {
         "data.task": "own",
         "data.task_path": str(folder),
-        "data.cache": str(folder / "cache"),
+        "data.cache_dir": str(folder / "cache"),
         "tokenizer.path": tokenizer,
         "pack.seq_len": 256,
         "data.labelled.format": form,
@@ -382,7 +382,7 @@ def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
         ({"data.task_path": ""}, "config.data.task_path = '': expected the folder"),
         ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the folder of a tokenizer"),
         ({"objective": "tagging"}, "config.objective = 'tagging': expected classification, since config.data.task"),
-        ({"data.task": "squad"}, r"config.data.labelled.stride = 128: expected 1 <= value <= 61"),
+        ({"data.task": "squad"}, r"config.data.labelled.doc_stride = 128: expected 1 <= value <= 61"),
     ):
         cfg = pack.resolve(fields.override(config.Config(), base | change))
         assert re.match(words, refused(lambda cfg=cfg: pack.check(cfg)))

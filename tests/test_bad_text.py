@@ -66,7 +66,7 @@ def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
                     "tokenizer.vocab_size": 40,
                     "pack.seq_len": 16,
                     "data.validation_fraction": 0.3,
-                    "data.cache": str(tmp_path / f"cache{number}"),
+                    "data.cache_dir": str(tmp_path / f"cache{number}"),
                 },
             )
         )
@@ -143,7 +143,7 @@ def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
                         "tokenizer.kind": "words",
                         "tokenizer.vocab_size": size,
                         "pack.seq_len": 16,
-                        "data.cache": str(tmp_path / "cache"),
+                        "data.cache_dir": str(tmp_path / "cache"),
                     },
                 )
             )

@@ -305,7 +305,7 @@ def test_a_run_says_what_it_takes_and_keeps_it(home, stopwatch, tmp_path, monkey
         "eval.batch_size": 8,
         "train.log_every": 1,
         "model.max_positions": 32,
-        "data.cache": str(tmp_path / "rows"),
+        "data.cache_dir": str(tmp_path / "rows"),
     }
     here = environment(
         **process_environment.compilation_cache_settings()

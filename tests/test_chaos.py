@@ -24,7 +24,7 @@ SHORT = {
     "train.steps": 6,
     "train.checkpoint_every": 2,
     "train.eval_every": 0,
-    "data.cache": workloads.CACHE,
+    "data.cache_dir": workloads.CACHE,
     "workdir": f"{workloads.RUNS}/run",
 }
 

@@ -24,7 +24,9 @@ def text(seed, count):
 
 def configured(folder, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    cfg = fields.override(nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache": f"{folder.parent}/cache"})
+    cfg = fields.override(
+        nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache_dir": f"{folder.parent}/cache"}
+    )
     cfg = resolution.resolve(fields.override(cfg, {"pack.seq_len": 16} | changes))
     resolution.check(cfg)
     return cfg

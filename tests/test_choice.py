@@ -38,7 +38,7 @@ def asked(folder, tokenizer, **said):
             "objective": "multiple_choice",
             "data.task": "own",
             "data.task_path": str(folder),
-            "data.cache": str(folder / "cache"),
+            "data.cache_dir": str(folder / "cache"),
             "tokenizer.path": tokenizer,
             "pack.seq_len": 12,
         }
@@ -90,8 +90,9 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
         cut.append(lost)
     said = packed.manifest["train"]
     assert (said["truncated"], said["lost"]) == (np.count_nonzero(cut), sum(cut)) and sum(cut) > 0
-    assert "examples (" in caplog.text and f"longer than config.pack.seq_len = 12 tokens and was cut, {sum(cut)}" in (
-        caplog.text
+    assert (
+        "examples (" in caplog.text
+        and f"its context, longer than config.pack.seq_len = 12 tokens and was truncated; {sum(cut)}" in (caplog.text)
     )
     assert packed.manifest["counts"] == {"0": 10, "1": 10, "2": 10}
     assert labelled.read_examples(packed, "validation")[1]["texts"] == [

@@ -204,7 +204,7 @@ def configs(tmp_path):
             data__task="sst2",
             data__task_path=str(tmp_path / "task"),
             tokenizer__path=str(tmp_path),
-            data__cache=str(tmp_path / "cache"),
+            data__cache_dir=str(tmp_path / "cache"),
             pack__seq_len=32,
             train__batch_size=4,
             train__steps=8,

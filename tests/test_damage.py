@@ -173,7 +173,7 @@ def test_totals_do_not_hang_on_the_log(runs):
 def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
     shutil.copytree(runs[0] / "done", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
-    found = trained_run.load("elsewhere", {"data.cache": str(tmp_path / "none")})
+    found = trained_run.load("elsewhere", {"data.cache_dir": str(tmp_path / "none")})
     assert found.step == STEPS and found.tokenizer.vocab_size and not (tmp_path / "none").exists()
 
 

@@ -61,7 +61,7 @@ def sweep(tmp_path_factory):
             data__corpus="text",
             data__path=str(folder / "text.txt"),
             data__document_boundary="blank_line",
-            data__cache=str(folder / "cache"),
+            data__cache_dir=str(folder / "cache"),
             tokenizer__kind="words",
             tokenizer__vocab_size=30,
             model__num_layers=1,

@@ -36,7 +36,7 @@ def pretrained(tmp_path_factory):
         model__num_layers=1,
         data__path=str(folder / "texts.txt"),
         data__document_boundary="line",
-        data__cache=str(folder / "cache"),
+        data__cache_dir=str(folder / "cache"),
         tokenizer__kind="words",
         tokenizer__vocab_size=13,
         workdir=str(folder / "run"),

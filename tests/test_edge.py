@@ -131,7 +131,7 @@ def asked(folder, tokenizer, **changes):
     base = {
         "data.task": "ud_dep",
         "data.task_path": str(folder),
-        "data.cache": str(folder / "cache"),
+        "data.cache_dir": str(folder / "cache"),
         "tokenizer.path": tokenizer,
         "pack.seq_len": 16,
         "data.labelled.train": "train",

@@ -55,7 +55,7 @@ def test_a_second_start_compiles_nothing(tmp_path):
         fields = {
             "data.path": tmp_path / "text",
             "data.document_boundary": "blank_line",
-            "data.cache": tmp_path / "cache",
+            "data.cache_dir": tmp_path / "cache",
             "tokenizer.kind": "words",
             "tokenizer.vocab_size": 100,
             "pack.seq_len": 16,

@@ -35,7 +35,7 @@ def run(tmp_path_factory):
         )
     cfg = small_config(
         data__path=str(folder / "*.txt"),
-        data__cache=str(folder / "cache"),
+        data__cache_dir=str(folder / "cache"),
         workdir=str(folder / "a"),
         tokenizer__kind="wordpiece",
         tokenizer__vocab_size=60,

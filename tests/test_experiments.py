@@ -221,7 +221,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
             "eval.mask_rates": own.get("eval.mask_rates", ())[:2],
             "pack.seq_len": 32,
             "model.scan_unroll": 1,
-            "data.cache": str(folder / "cache"),
+            "data.cache_dir": str(folder / "cache"),
             "workdir": str(folder / name / point),
         } | {field: 0.0 for field in own if field.endswith("dropout")}
         if own.get("data.corpus") != "docstrings":
@@ -252,7 +252,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
 @pytest.mark.slow
 def test_a_quick_sweep_ends_in_its_table(tmp_path):
     """Of static and dynamic masks: one program, whose points differ in a traced value."""
-    where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache={tmp_path / 'cache'}"]
+    where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
     done = subprocess.run(
         [
             sys.executable,

@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         cfg = small_config(
             data__path=str(path),
             data__document_boundary="blank_line",
-            data__cache=str(tmp_path / str(count)),
+            data__cache_dir=str(tmp_path / str(count)),
             tokenizer__kind="words",
             tokenizer__vocab_size=1000,
             pack__seq_len=64,

@@ -11,7 +11,7 @@ import pytest
 from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 
 from mlm.base import config, errors, fields
-from mlm.data.language import language_task as language
+from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, directory, finetuning_recipe, initialization, loop, shutdown, trained_run
 from mlm.training.step import program, trainable
@@ -145,7 +145,7 @@ def pretrained(tmp_path_factory):
             cfg.workdir,
             {
                 "data.task": "topic",
-                "data.cache": str(cache),
+                "data.cache_dir": str(cache),
                 "train.steps": 6,
                 "train.batch_size": 8,
                 "train.checkpoint_every": 2,

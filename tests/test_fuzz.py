@@ -190,7 +190,7 @@ def test_processes_that_do_not_come_and_those_that_do_not_agree():
 @pytest.mark.parametrize("name", ["train", "sweep", "evaluate"])
 def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
     words = {
-        "train": [f"--config.workdir={folder}/run", f"--config.data.cache={folder}/cache"],
+        "train": [f"--config.workdir={folder}/run", f"--config.data.cache_dir={folder}/cache"],
         "sweep": ["list", "experiments/architectures.py"],
         "evaluate": [f"{folder}/none"],
     }[name]
@@ -233,7 +233,7 @@ def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
         "config.model.size": "micro",
         "config.train.steps": 2,
         "config.workdir": folder / "full",
-        "config.data.cache": folder / "full-cache",
+        "config.data.cache_dir": folder / "full-cache",
         "config.train.batch_size": 8,
         "config.eval.batch_size": 8,
     }

@@ -105,7 +105,7 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
 
 def test_max_rows_and_batches_change_nothing_else(data):
     cfg, rows, language = data
-    few = drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
+    few = drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
     result = evaluated(few, rows, optimum(cfg, rows, language))
     assert result["rows"] == 50 and result["excess_loss"] == pytest.approx(0, abs=1e-5)
 
@@ -128,12 +128,13 @@ def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
     cfg, rows, language = data
     made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])
     other = references.compute_references(
-        drawn_config(cfg.data.cache, eval__mask_rate=0.3, eval__mask_seed=5), made, rows
+        drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__mask_seed=5), made, rows
     )
     with pytest.raises(ValueError, match="other masks"):
         evaluated(cfg, rows, optimum(cfg, rows, language), other)
     assert (
-        references.compute_references(drawn_config(cfg.data.cache, data__corpus="docstrings"), made, rows).scores == ()
+        references.compute_references(drawn_config(cfg.data.cache_dir, data__corpus="docstrings"), made, rows).scores
+        == ()
     )
 
 

@@ -30,11 +30,11 @@ def test_product_zip_and_chain():
 
 def test_two_parts_that_disagree_are_refused_and_two_that_agree_are_not():
     assert grid.cross_points(SEEDS[:1], SEEDS[:1]) == [{"seed": 0}]
-    with pytest.raises(ConfigError, match=r"seed = 1: another part of the sweep sets it to 0"):
+    with pytest.raises(ConfigError, match=r"seed = 1: another group of the sweep sets it to 0"):
         grid.cross_points(SEEDS, SEEDS)
 
 
 @pytest.mark.parametrize("points", [SEEDS, [*WIDTHS, WIDTHS[0]]])
 def test_a_point_without_a_name_of_its_own_is_refused(points):
-    with pytest.raises(ConfigError, match="expected a name of its own"):
+    with pytest.raises(ConfigError, match="expected a unique name"):
         grid.name_points(points)

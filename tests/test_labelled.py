@@ -23,7 +23,7 @@ def asked(folder, tokenizer, **changes):
     base = {
         "data.task": "own",
         "data.task_path": str(folder),
-        "data.cache": str(folder / "cache"),
+        "data.cache_dir": str(folder / "cache"),
         "tokenizer.path": tokenizer,
         "pack.seq_len": 16,
         "data.labelled.train": "train",
@@ -213,7 +213,7 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         start = len("  ".join(words[:first])) + 2 * (first > 0)
         passages.append((passage, [(text(draw), [(answer, start)]), (" ".join(WORDS * 2), []), (text(draw), [])]))
     squad(tmp_path, passages)
-    cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"stride": 20})
+    cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"doc_stride": 20})
     packed = pack.load_dataset(cfg)
     rows, kept = packed.train, labelled.read_examples(packed, "train")
     assert packed.dataset_info.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
@@ -257,7 +257,7 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     pieces.mkdir()
     kinds.train_tokenizer(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
-    packed = pack.load_dataset(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, stride=20))
+    packed = pack.load_dataset(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, doc_stride=20))
     for row, one in enumerate(labelled.read_examples(packed, "train")):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
         said = packed.tokenizer.decode(packed.train["ids"][row, start : end + 1]).replace(" ", "").replace("##", "")
@@ -287,7 +287,7 @@ def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
                 "data.path": str(tmp_path / "text"),
                 "data.document_boundary": "line",
                 "data.validation_path": str(tmp_path / "held"),
-                "data.cache": str(tmp_path / "cache"),
+                "data.cache_dir": str(tmp_path / "cache"),
                 "tokenizer.path": tokenizer,
             },
         )

@@ -9,7 +9,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import language_task, posterior, subjects, tags
+from mlm.data.language import posterior, subjects, synthetic_task, tags
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents
 from mlm.data.language.tasks import TASKS
@@ -50,7 +50,7 @@ def test_class_posterior_is_the_enumerated_one(tables):
 
 def test_a_tag_is_the_class_of_the_word_that_is_hidden():
     given = list(TASKS["tag"].generate_examples(LANGUAGE, "dev", 150))
-    labels, first = TASKS["tag"].list_labels(LANGUAGE), language_task.get_first_document(tags.TASK_NUMBER, "dev")
+    labels, first = TASKS["tag"].list_labels(LANGUAGE), synthetic_task.get_first_document(tags.TASK_NUMBER, "dev")
     assert set(labels) == {label for one in given for label in one.label} - {""} and len(labels) == 15
     asked, every = 0, 0
     for one in given:
@@ -58,7 +58,7 @@ def test_a_tag_is_the_class_of_the_word_that_is_hidden():
             GRAMMAR.hmm, tags.MAX_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
         )[0]
         for word, shown, label in zip(words_L[words_L >= 0], one.words, one.label, strict=True):
-            assert shown == (language_task.HIDDEN_WORD if label else GRAMMAR.words[word])
+            assert shown == (synthetic_task.HIDDEN_WORD if label else GRAMMAR.words[word])
             assert label in ("", (GRAMMAR.kind_W[word] + "." + GRAMMAR.number_W[word]).strip("."))
         assert one.texts == (" ".join(one.words),) and any(one.label)
         asked, every = asked + sum(map(bool, one.label)), every + len(one.words)
@@ -131,7 +131,7 @@ def test_the_subject_is_the_head_of_the_verb_s_own_clause(sentence, subject):
 def test_a_question_has_one_answer_and_says_no_more():
     """Over the documents that the questions are drawn from: what is hidden, what is asked, and where the answer is."""
     given = list(TASKS["subject"].generate_examples(LANGUAGE, "dev", 150))
-    first = language_task.get_first_document(subjects.TASK_NUMBER, "dev")
+    first = synthetic_task.get_first_document(subjects.TASK_NUMBER, "dev")
     noun, verb = (
         {word for word, kind in zip(GRAMMAR.words, GRAMMAR.kind_W, strict=True) if kind in kinds}
         for kinds in (subjects.NOUNS, subjects.VERBS)
@@ -145,7 +145,7 @@ def test_a_question_has_one_answer_and_says_no_more():
         )[0]
         words_L = words_L[: len(seen)]
         whole = [GRAMMAR.words[word] for word in words_L]
-        assert all(shown in (word, language_task.HIDDEN_WORD) for shown, word in zip(seen, whole, strict=True))
+        assert all(shown in (word, synthetic_task.HIDDEN_WORD) for shown, word in zip(seen, whole, strict=True))
         nouns = [word for word in whole if word in noun]
         assert len(set(nouns)) == len(nouns) and set(nouns) <= set(seen) and whole[-1] == "."
         assert question in verb and seen.count(question) == 1 and passage[start:].split(" ")[0] == answer
@@ -156,7 +156,7 @@ def test_a_question_has_one_answer_and_says_no_more():
         nearest += open_nouns[-1] == answer
         part += len(words_L) < subjects.MAX_WORDS - 15
         free = [
-            shown == language_task.HIDDEN_WORD
+            shown == synthetic_task.HIDDEN_WORD
             for shown, word in zip(seen, whole, strict=True)
             if word not in noun and word not in verb and word != "."
         ]

@@ -9,7 +9,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import language_task, pairs, subjects, tags, topics
+from mlm.data.language import pairs, subjects, synthetic_task, tags, topics
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents, sample_latents
 from mlm.data.language.tasks import FORMAT, TASKS
@@ -58,7 +58,7 @@ def test_splits_share_no_document(monkeypatch):
                 sample_documents(hmm, length, seed, start, count),
             )[1],
         )
-    for key in itertools.product(TASKS, language_task.SPLIT_SIZES):
+    for key in itertools.product(TASKS, synthetic_task.SPLIT_SIZES):
         assert len({one.id for one in TASKS[key[0]].generate_examples(LANGUAGE, key[1], 300)}) == 300
     assert len(drawn) == len(TASKS) * 3 and min(map(min, drawn.values())) > 2 * FIRST_VALIDATION_NUMBER
     for one, other in itertools.combinations(drawn.values(), 2):
@@ -162,7 +162,7 @@ def test_a_pair_s_topics_are_drawn_as_its_posterior_has_them():
     topic_2xN = np.array(
         [
             topics.compute_topic_posterior(
-                grammar.hmm, language_task.encode_passages(grammar, texts, pairs.MAX_WORDS)[0]
+                grammar.hmm, synthetic_task.encode_passages(grammar, texts, pairs.MAX_WORDS)[0]
             ).argmax(1)
             for texts in zip(*(one.texts for one in given), strict=True)
         ]
@@ -196,4 +196,4 @@ def test_one_topic_is_no_question(name):
 
 def test_a_passage_of_other_words_is_named():
     with pytest.raises(ValueError, match=r"passage 1, 'Anna loves [.]'"):
-        language_task.encode_passages(build_grammar(LANGUAGE), ["Anna sleeps .", "Anna loves ."], 5)
+        synthetic_task.encode_passages(build_grammar(LANGUAGE), ["Anna sleeps .", "Anna loves ."], 5)

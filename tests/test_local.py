@@ -209,7 +209,7 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
     changes = {
         "data.path": str(tmp_path / "text.txt"),
         "data.document_boundary": "line",
-        "data.cache": str(tmp_path / "cache"),
+        "data.cache_dir": str(tmp_path / "cache"),
         "tokenizer.kind": "words",
         "tokenizer.vocab_size": 12,
         "model.num_layers": 1,

@@ -209,7 +209,7 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
         tokenizer__kind="bpe",
         pack__mode="doc_sentences",
         pack__seq_len=32,
-        data__cache=str(tmp_path / "cache"),
+        data__cache_dir=str(tmp_path / "cache"),
     )
     packed = pack.load_dataset(cfg)
     made = program.build_program(cfg, packed.dataset_info)

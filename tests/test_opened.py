@@ -62,7 +62,7 @@ def runs(texts):
             cell,
             data__path=str(texts / "texts.txt"),
             data__document_boundary="line",
-            data__cache=str(texts / "cache"),
+            data__cache_dir=str(texts / "cache"),
             tokenizer__kind=kind,
             tokenizer__vocab_size=size,
             workdir=str(texts / kind),
@@ -238,7 +238,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
         "train.steps": 3,
         "train.batch_size": 8,
         "eval.batch_size": 8,
-        "data.cache": str(texts / "cache"),
+        "data.cache_dir": str(texts / "cache"),
         "pack.seq_len": 24,
         "workdir": str(texts / objective),
     } | {f"data.labelled.{name}": value for name, value in labelled.items()}

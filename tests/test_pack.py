@@ -47,7 +47,9 @@ def size(folder):
 @pytest.fixture
 def knobs(folder, size, tmp_path):
     return config.Config(
-        data=config.Data(corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache=str(tmp_path / "cache")),
+        data=config.Data(
+            corpus="text", path=f"{folder}/*.txt", validation_fraction=0.2, cache_dir=str(tmp_path / "cache")
+        ),
         tokenizer=config.Tokenizer(kind="words", vocab_size=size),
         pack=config.Pack(mode="full_sentences", seq_len=LENGTH),
     )
@@ -206,7 +208,7 @@ def test_a_large_vocabulary_takes_wider_rows(tmp_path):
     rows = pack.load_dataset(
         config.Config(
             data=config.Data(
-                corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt", cache=str(tmp_path)
+                corpus="text", path=f"{tmp_path}/a.txt", validation_path=f"{tmp_path}/b.txt", cache_dir=str(tmp_path)
             ),
             tokenizer=config.Tokenizer(kind="words", vocab_size=count + 5),
             pack=config.Pack(mode="full_sentences", seq_len=64),
@@ -249,7 +251,7 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
 def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, change):
     before = pack.load_dataset(knobs)
     copy = before.train["ids"].copy()
-    path = next(pathlib.Path(knobs.data.cache).glob(f"{noun}-*")) / name
+    path = next(pathlib.Path(knobs.data.cache_dir).glob(f"{noun}-*")) / name
     whole = path.read_bytes()
     half = len(whole) // 2
     path.unlink()  # the rows already mapped stay as they were
@@ -263,7 +265,7 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
 
 def test_a_changed_count_is_noticed(knobs, caplog):
     count = len(pack.load_dataset(knobs).train["ids"])
-    path = next(pathlib.Path(knobs.data.cache).glob("rows-*")) / bucket_cache.MANIFEST
+    path = next(pathlib.Path(knobs.data.cache_dir).glob("rows-*")) / bucket_cache.MANIFEST
     path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
     assert (
         len(pack.load_dataset(knobs).train["ids"]) == count
@@ -278,5 +280,5 @@ def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(np, "bincount", fail)  # called after the first block of rows
         pack.load_dataset(knobs)
-    assert [name for name in os.listdir(knobs.data.cache) if "rows" in name and not name.endswith(".lock")] == []
+    assert [name for name in os.listdir(knobs.data.cache_dir) if "rows" in name and not name.endswith(".lock")] == []
     assert len(pack.load_dataset(knobs).train["ids"])

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = {
     "data.path": "PLACE/text/*.txt",
     "data.validation_fraction": 0.3,
-    "data.cache": "PLACE/cache",
+    "data.cache_dir": "PLACE/cache",
     "tokenizer.kind": "words",
     "tokenizer.vocab_size": 13,
     "pack.seq_len": 16,

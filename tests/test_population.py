@@ -33,7 +33,7 @@ def member(folder, way, name, **changes):
         data__corpus="text",
         data__path=str(folder / "text.txt"),
         data__document_boundary="blank_line",
-        data__cache=str(folder / "cache"),
+        data__cache_dir=str(folder / "cache"),
         tokenizer__kind="words",
         tokenizer__vocab_size=12,
         model__num_layers=1,

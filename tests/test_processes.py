@@ -32,7 +32,7 @@ def test_a_process_knows_which_it_is_however_its_flags_are_written():
 
 def test_hosts_have_paths_of_their_own_and_all_else_in_common():
     hosts = [
-        consistency.shared_fields({"data.path": at, "data.parallel_path": at, "data.cache": at, "seed": 3})
+        consistency.shared_fields({"data.path": at, "data.parallel_path": at, "data.cache_dir": at, "seed": 3})
         for at in "ab"
     ]
     assert hosts == [{"config.seed": 3}] * 2

@@ -16,7 +16,7 @@ ALWAYS = {  # read by every run
     "workdir",
     "objective",
     "data.corpus",
-    "data.cache",
+    "data.cache_dir",
     "tokenizer.path",
     "pack.seq_len",
     "model.family",

@@ -137,7 +137,7 @@ def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
         data__path=str(tmp_path / "a.txt"),
         data__document_boundary="blank_line",
         pack__mode="segment_pair",
-        data__cache=str(tmp_path / "cache"),
+        data__cache_dir=str(tmp_path / "cache"),
         tokenizer__kind="wordpiece",
         tokenizer__vocab_size=60,
         pack__seq_len=32,

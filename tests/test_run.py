@@ -37,7 +37,7 @@ def base(tmp_path_factory):
         )
     return {
         "data.path": str(folder / "*.txt"),
-        "data.cache": str(folder / "cache"),
+        "data.cache_dir": str(folder / "cache"),
         "tokenizer.kind": "words",
         "tokenizer.vocab_size": 150,
         "pack.seq_len": 16,
@@ -231,7 +231,7 @@ def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
     ours = base | {
         "data.path": str(text),
         "data.document_boundary": "blank_line",
-        "data.cache": str(tmp_path / "cache"),
+        "data.cache_dir": str(tmp_path / "cache"),
         "tokenizer.vocab_size": 100,
         "train.steps": 4,
     }

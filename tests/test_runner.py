@@ -52,7 +52,7 @@ def start(folder, root, *more):
     fields = {
         "data.path": folder / "text.txt",
         "data.document_boundary": "blank_line",
-        "data.cache": folder / "cache",
+        "data.cache_dir": folder / "cache",
         "tokenizer.kind": "words",
         "tokenizer.vocab_size": 12,
         "pack.seq_len": 16,

@@ -270,7 +270,7 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
     said = {
         "data.path": str(tmp_path / "text.txt"),
         "data.document_boundary": "line",
-        "data.cache": str(tmp_path / "cache"),
+        "data.cache_dir": str(tmp_path / "cache"),
         "tokenizer.kind": "words",
         "tokenizer.vocab_size": 16,
         "pack.seq_len": 16,

@@ -80,7 +80,7 @@ def sweep(slurm, folder, verb, root, *more, code=0):
         verb,
         str(folder / "experiment.py"),
         f"--config.workdir={folder / root}",
-        f"--config.data.cache={folder / 'cache'}",
+        f"--config.data.cache_dir={folder / 'cache'}",
         *more,
     ]
     done = subprocess.run(

@@ -34,7 +34,9 @@ def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast):
     weight_BxK = jnp.asarray(rng.normal(size=(2, 5)), jnp.float32)
 
     class Model:
-        head = staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        lm_head = (
+            staticmethod(lambda params, h: (h * params["gain"], params["table"], params["bias"])) if fast else None
+        )
         logits = staticmethod(lambda params, h: h * params["gain"] @ params["table"].T + params["bias"])
 
     def ours(params, h_BxKxD):
@@ -51,7 +53,7 @@ def test_training_is_smoothed_and_evaluation_is_not():
     class Model:
         """The logits of a token are a row of a table."""
 
-        directions, head = ("left",), None
+        directions, lm_head = ("left",), None
         encode = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
         logits = staticmethod(lambda params, h: h)
 

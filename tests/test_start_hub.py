@@ -56,7 +56,7 @@ def on_text(texts, **more) -> dict:
         | {
             "data.path": str(texts / "a.txt"),
             "data.document_boundary": "line",
-            "data.cache": str(texts / "cache"),
+            "data.cache_dir": str(texts / "cache"),
             "data.validation_fraction": 0.2,
         }
         | {name.replace("__", "."): value for name, value in more.items()}
@@ -69,7 +69,7 @@ def on_pairs(texts, **more) -> dict:
         | {
             "data.task": "own",
             "data.task_path": str(texts),
-            "data.cache": str(texts / "cache"),
+            "data.cache_dir": str(texts / "cache"),
             **{f"data.labelled.{name}": value for name, value in PAIRS.items()},
         }
         | {name.replace("__", "."): value for name, value in more.items()}
@@ -140,14 +140,18 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     asked, cfg, done = run
     again = initialization.resolve(config.Config(), asked)
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
-    again = fields.override(again, {"data.cache": str(tmp_path / "cache")})
+    again = fields.override(again, {"data.cache_dir": str(tmp_path / "cache")})
     shutil.copytree(cfg.workdir, tmp_path / "copy")
     assert loop.train(again)["evaluation"] == done["evaluation"]
     line = "the sky is [MASK]."
     found, told = (mlm.load(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
     assert (
-        len(trained_run.load(str(tmp_path / "copy"), {"data.cache": str(tmp_path / "cache")}).load_data().train["ids"])
+        len(
+            trained_run.load(str(tmp_path / "copy"), {"data.cache_dir": str(tmp_path / "cache")})
+            .load_data()
+            .train["ids"]
+        )
         > 8
     )
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = '.*folder': expected a Hugging Face folder"):

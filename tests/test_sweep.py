@@ -31,7 +31,7 @@ def sweep(tmp_path_factory):
     fields = {
         "data.path": folder / "texts.txt",
         "data.document_boundary": "blank_line",
-        "data.cache": folder / "cache",
+        "data.cache_dir": folder / "cache",
         "tokenizer.kind": "words",
         "tokenizer.vocab_size": 100,
         "pack.seq_len": 16,

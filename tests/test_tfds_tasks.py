@@ -83,7 +83,7 @@ def load(folder, objective="classification", path="toy", **said):
                 "objective": objective,
                 "data.task": "own",
                 "data.task_path": path,
-                "data.cache": str(folder / "cache"),
+                "data.cache_dir": str(folder / "cache"),
                 "data.tfds_dir": str(folder) if said["format"] == "tfds" else "",
                 "tokenizer.path": str(folder),
                 "pack.seq_len": 16,

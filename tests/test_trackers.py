@@ -56,7 +56,7 @@ def make_config(folder, name, **changes):
         "workdir": str(folder / name),
         "data__path": str(folder / "text.txt"),
         "data__document_boundary": "line",
-        "data__cache": str(folder / "cache"),
+        "data__cache_dir": str(folder / "cache"),
         "tokenizer__kind": "words",
         "tokenizer__vocab_size": 12,
     }

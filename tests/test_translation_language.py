@@ -118,7 +118,7 @@ def test_the_floor_of_rows_is_the_sum_over_their_pairs():
         floor.count_N, [sum(len(target.split()) + 1 for _, target in found[a:b]) for a, b in ((0, 4), (4, 6))]
     )
     source, target = found[0]
-    with pytest.raises(ValueError, match="row 1: expected whole pairs"):
+    with pytest.raises(ValueError, match="row 1: expected complete pairs"):
         translation.compute_floor(LANGUAGE, [found[1:3], [(source, target.rsplit(" ", 2)[0])]])
 
 
@@ -137,7 +137,7 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
             config.Config(),
             {
                 "data.corpus": "parallel",
-                "data.cache": str(tmp_path),
+                "data.cache_dir": str(tmp_path),
                 "objective": "causal",
                 "pack.seq_len": 64,
                 "model.family": "encoder_decoder",
@@ -176,7 +176,7 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
         ({"data.language.max_words": 60}, r"language\.max_words = 60: expected 8 <= value <= 46"),
         (
             {"tokenizer.kind": "unigram"},
-            r"tokenizer\.kind = 'unigram': expected words, since config\.data\.corpus is parallel",
+            r"tokenizer\.kind = 'unigram': expected words, since config\.data\.corpus = parallel",
         ),
     ],
 )

@@ -23,7 +23,7 @@ def make_config(text: str, cache: str) -> config.Config:
     changes = {
         "data.path": text,
         "data.document_boundary": "blank_line",
-        "data.cache": cache,
+        "data.cache_dir": cache,
         "tokenizer.kind": "wordpiece",
         "tokenizer.vocab_size": 8192,
         "pack.seq_len": LENGTH,

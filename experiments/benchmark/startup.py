@@ -24,7 +24,7 @@ def run_first_step(folder: Path, cache: Path) -> None:
             "mlm",
             "train",
             f"--config.workdir={workdir}/run",
-            f"--config.data.cache={folder}/rows",
+            f"--config.data.cache_dir={folder}/rows",
             "--config.train.log_every=1",
         ]
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}

@@ -72,7 +72,7 @@ class Labelled:
         "scores, separated by commas: accuracy | f1 | matthews | pearson | spearman | exact. The first selects "
         "hyperparameters; empty: the objective's own",
     )
-    stride: int = field(128, "squad: tokens between the starts of two windows of a passage")
+    doc_stride: int = field(128, "squad: tokens between the starts of two windows of a passage")
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -124,7 +124,7 @@ class Data:
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: sentence pairs generated from the built-in language"
     )
-    cache: str = setting("runs/cache", "folder for tokenizers and packed examples, shared by all runs")
+    cache_dir: str = setting("runs/cache", "folder for tokenizers and packed examples, shared by all runs")
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)
     parallel: ParallelText = dataclasses.field(default_factory=ParallelText)

@@ -13,7 +13,7 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
 
 Results are written to evaluations.json in each run's directory, which the sweep's table reads. A second call computes
-only what is missing. NAME=VALUE sets a field that cannot change a result, such as eval.batch_size or data.cache.
+only what is missing. NAME=VALUE sets a field that cannot change a result, such as eval.batch_size or data.cache_dir.
 """
 
 

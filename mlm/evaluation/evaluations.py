@@ -119,7 +119,7 @@ def finish_evaluations(
     local_fields = {
         name: value
         for name, value in fields.flatten(cfg).items()
-        if name == "data.cache" or name.startswith("downstream.")
+        if name == "data.cache_dir" or name.startswith("downstream.")
     }
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():

@@ -20,7 +20,7 @@ from mlm.launch import rendezvous, supervisor
 ENDED_KEY = "mlm/ended"
 JOIN_TIMEOUT = 60  # seconds that a process which failed before it joined waits for the others
 EXIT_DELAY = 3  # seconds that process 0 stays alive, so that the others can read how it ended
-HOST_FIELDS = ("data.cache", "data.path", "data.validation_path", "data.parallel_path", "data.tfds_dir")
+HOST_FIELDS = ("data.cache_dir", "data.path", "data.validation_path", "data.parallel_path", "data.tfds_dir")
 PEER_ERROR = re.compile(r"gloo|nccl|coordination|heartbeat|connection|UNAVAILABLE|DEADLINE|ABORTED", re.IGNORECASE)
 
 

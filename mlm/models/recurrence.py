@@ -115,10 +115,10 @@ def run_in_float32(scan: Callable, kernels, biases, inputs, same):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def scan_directions(cell, unroll, kernels, biases, inputs, same):
-    return forward(cell, unroll, kernels, biases, inputs, same)[0]
+    return scan_directions_fwd(cell, unroll, kernels, biases, inputs, same)[0]
 
 
-def forward(cell, unroll, kernels, biases, inputs, same):
+def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
     def step(carries, step_inputs):
         new_carries, outputs = [], []
         for carry, (input_BxG, same_B), kernel_HxG, bias_G in zip(carries, step_inputs, kernels, biases, strict=True):
@@ -138,7 +138,7 @@ def forward(cell, unroll, kernels, biases, inputs, same):
     return tuple(h_LxBxH for h_LxBxH, _ in outputs), (kernels, same, outputs)
 
 
-def backward(cell, unroll, saved, d_outputs):
+def scan_directions_bwd(cell, unroll, saved, d_outputs):
     kernels, same, outputs = saved
     transposed = [kernel_HxG.T for kernel_HxG in kernels]
     previous = [select_previous_states(h_LxBxH, same_LxB) for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
@@ -197,4 +197,4 @@ def reset_carry(same_B, carry):
     return tuple(jnp.where(same_B[:, None], x_BxH, 0) for x_BxH in carry)
 
 
-scan_directions.defvjp(forward, backward)
+scan_directions.defvjp(scan_directions_fwd, scan_directions_bwd)

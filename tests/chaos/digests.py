@@ -46,7 +46,7 @@ def digest_run(workdir: Path, folder: Path) -> dict[str, str]:
     digests["checkpoint"] = checkpoint.read_newest_digest(workdir)
     if digests["checkpoint"]:
         with contextlib.chdir(folder):  # the text's path is relative to it
-            trained_run.load(str(workdir), {"data.cache": workloads.CACHE})
+            trained_run.load(str(workdir), {"data.cache_dir": workloads.CACHE})
     for path in sorted([*workdir.glob("predictions-*"), *workdir.glob("tokenizer/*")]):
         digests[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests

@@ -44,7 +44,7 @@ def format_flags(values: Mapping) -> list[str]:
 
 
 def make_workloads() -> list[Workload]:
-    cache = {"data.cache": CACHE}
+    cache = {"data.cache_dir": CACHE}
     sweep_flags, run = format_flags(cache | {"workdir": RUNS}), cache | {"workdir": f"{RUNS}/run"}
     train = experiment.SMALL | experiment.TEXT | {"eval.mask_rates": 0.5} | run
     return [

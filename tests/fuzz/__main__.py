@@ -114,7 +114,7 @@ def main() -> None:
             f"--config.{name}"
             for name in (
                 f"workdir={folder}/run",
-                f"data.cache={folder}/cache",
+                f"data.cache_dir={folder}/cache",
                 "train.steps=1",
                 "data.language.train_documents=64",
                 "model.size=micro",

@@ -44,7 +44,7 @@ STOP_STEP = 4  # of the half-done run
 
 def make_config(folder: Path, name: str) -> config.Config:
     return resolution.resolve(
-        config.Config(), SMALL | {"data.cache": str(folder / "cache"), "workdir": str(folder / name)}
+        config.Config(), SMALL | {"data.cache_dir": str(folder / "cache"), "workdir": str(folder / name)}
     )
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from mlm.base.config import Language
 from mlm.data.language.grammar import DOCUMENT_BATCH, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents, sample_latents
-from mlm.data.language.language_task import (
+from mlm.data.language.synthetic_task import (
     SPLIT_SIZES,
-    LanguageExample,
-    LanguageTask,
     OptimalScore,
+    SyntheticExample,
+    SyntheticTask,
     encode_passages,
     format_passage,
     get_first_document,
@@ -35,7 +35,7 @@ def list_labels(language: Language) -> tuple[str, ...]:
     return LABELS
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
     """Two passages, and whether their topics are the same; example n is documents 2n and 2n + 1 of the split.
 
     The two have their own protagonists, which say nothing. By a coin the second has the first one's topic, else another
@@ -59,7 +59,7 @@ def generate_examples(language: Language, split: str, count: int | None = None) 
             if number == (SPLIT_SIZES[split] if count is None else count):
                 return
             one, two = (format_passage(grammar, words_L) for words_L in words_DxL[2 * n : 2 * n + 2])
-            yield LanguageExample(f"pair/{split}/{number}", (one, two), (), LABELS[same])
+            yield SyntheticExample(f"pair/{split}/{number}", (one, two), (), LABELS[same])
 
 
 def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -
     return weight_Nx2 / weight_Nx2.sum(1, keepdims=True)
 
 
-def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
     """P(label | passages), Nx2, in the order of LABELS."""
     grammar = build_grammar(language)
     one_NxL, two_NxL = (
@@ -88,9 +88,9 @@ def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> n
     return compute_pair_posterior(grammar.hmm, one_NxL, two_NxL)
 
 
-def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
+def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
     """The likelier answer to each pair."""
     return score_labels(np.array([LABELS.index(one.label) for one in given]), compute_posterior(language, given))
 
 
-PAIR = LanguageTask("classification", list_labels, generate_examples, compute_posterior, score_optimum)
+PAIR = SyntheticTask("classification", list_labels, generate_examples, compute_posterior, score_optimum)

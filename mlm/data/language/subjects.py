@@ -17,17 +17,17 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents
-from mlm.data.language.language_task import (
+from mlm.data.language.probes import parse_states
+from mlm.data.language.synthetic_task import (
     SPLIT_SIZES,
-    LanguageExample,
-    LanguageTask,
     OptimalScore,
+    SyntheticExample,
+    SyntheticTask,
     encode_passages,
     format_passage,
     get_first_document,
     make_stream,
 )
-from mlm.data.language.probes import parse_states
 
 TASK_NUMBER = 3  # its place among the tasks' documents
 MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
@@ -72,7 +72,7 @@ def find_subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
     return place_NxL
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
     """A verb and a passage, and where its subject stands.
 
     The verb is seen once, and since the last stop seen before it there are two nouns or names or more; of such verbs
@@ -106,7 +106,7 @@ def _generate_examples(grammar, seed, first, split):
             f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names",
         )
         words_DxL = sample_documents(hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
-        length_D = np.array([_measure_prefix_without_repeats(grammar, noun_W, words_L) for words_L in words_DxL])
+        length_D = np.array([_count_words_before_repeat(grammar, noun_W, words_L) for words_L in words_DxL])
         words_DxL[np.arange(MAX_WORDS) >= length_D[:, None]] = -1
         subject_DxL = find_subjects(grammar, words_DxL)
         for number, (words_L, subject_L) in enumerate(zip(words_DxL, subject_DxL, strict=True), begin):
@@ -123,7 +123,7 @@ def _generate_examples(grammar, seed, first, split):
                 last = number
                 place = candidates[stream.integers(len(candidates))]
                 answer = subject_L[place]
-                yield LanguageExample(
+                yield SyntheticExample(
                     f"subject/{split}/{number - first}",
                     (seen[place], passage),
                     (),
@@ -131,7 +131,7 @@ def _generate_examples(grammar, seed, first, split):
                 )
 
 
-def _measure_prefix_without_repeats(grammar, noun_W, words_L) -> int:
+def _count_words_before_repeat(grammar, noun_W, words_L) -> int:
     """The words of the longest beginning of a document, in complete sentences, in which no noun or name stands
     twice.
     """
@@ -195,7 +195,7 @@ def compute_subject_posterior(
     return share_NxL / every_N[:, None]
 
 
-def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
     """P(the answer is this word | verb and passage), NxL.
 
     A verb is chosen by what is seen and by chance; a passage's end by its nouns, which are seen, and by the sentence
@@ -209,7 +209,7 @@ def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> n
     )
 
 
-def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
+def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
     share_NxL = compute_posterior(language, given)
     right_N = [
@@ -219,4 +219,4 @@ def score_optimum(language: Language, given: Sequence[LanguageExample]) -> Optim
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 
-SUBJECT = LanguageTask("extractive_qa", lambda language: (), generate_examples, compute_posterior, score_optimum)
+SUBJECT = SyntheticTask("extractive_qa", lambda language: (), generate_examples, compute_posterior, score_optimum)

@@ -14,11 +14,11 @@ from mlm.base.config import Language
 from mlm.data.language import posterior as hidden
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
 from mlm.data.language.hmm import sample_documents
-from mlm.data.language.language_task import (
+from mlm.data.language.synthetic_task import (
     SPLIT_SIZES,
-    LanguageExample,
-    LanguageTask,
     OptimalScore,
+    SyntheticExample,
+    SyntheticTask,
     encode_passages,
     format_passage,
     get_first_document,
@@ -40,7 +40,7 @@ def list_labels(language: Language) -> tuple[str, ...]:
     return list_classes(build_grammar(language))
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
     """A passage with hidden words, and their classes; documents of which nothing is hidden are passed over.
 
     Raises ConfigError for a split that is none.
@@ -63,10 +63,10 @@ def _generate_examples(grammar, seed, first, split):
                     for word, hidden in zip(words_L, hidden_L, strict=True)
                     if word >= 0
                 )
-                yield LanguageExample(f"tag/{split}/{number - first}", (text,), tuple(text.split()), label)
+                yield SyntheticExample(f"tag/{split}/{number - first}", (text,), tuple(text.split()), label)
 
 
-def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
     """P(class | passage) of each hidden word, KxC, example by example; exact, computed in float32 (`posterior`).
 
     Whether a word is hidden does not depend on the word, so what is hidden tells nothing.
@@ -76,7 +76,7 @@ def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> n
     return hidden.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
 
 
-def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
+def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
     """The likeliest class of each hidden word."""
     labels, share_KxC = list_labels(language), compute_posterior(language, given)
     true_K = np.array([labels.index(label) for one in given for label in one.label if label])
@@ -88,4 +88,4 @@ def score_optimum(language: Language, given: Sequence[LanguageExample]) -> Optim
     return OptimalScore(right_N, weight_N.astype(float), expected_N)
 
 
-TAG = LanguageTask("tagging", list_labels, generate_examples, compute_posterior, score_optimum)
+TAG = SyntheticTask("tagging", list_labels, generate_examples, compute_posterior, score_optimum)

@@ -14,11 +14,11 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, TOPICS, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents, sample_latents
-from mlm.data.language.language_task import (
+from mlm.data.language.synthetic_task import (
     SPLIT_SIZES,
-    LanguageExample,
-    LanguageTask,
     OptimalScore,
+    SyntheticExample,
+    SyntheticTask,
     encode_passages,
     format_passage,
     get_first_document,
@@ -44,7 +44,7 @@ def list_labels(language: Language) -> tuple[str, ...]:
     return tuple(nouns.split()[0] for nouns in TOPICS[: language.num_topics])
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[LanguageExample]:
+def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
     """A passage and its document's topic; example n is document n of the split.
 
     Raises ConfigError for a split that is none, and a language of one topic.
@@ -57,7 +57,7 @@ def generate_examples(language: Language, split: str, count: int | None = None) 
         for n, (words_L, topic) in enumerate(zip(words_DxL, topic_D, strict=True), begin):
             if n == (SPLIT_SIZES[split] if count is None else count):
                 return
-            yield LanguageExample(f"topic/{split}/{n}", (format_passage(grammar, words_L),), (), label_T[topic])
+            yield SyntheticExample(f"topic/{split}/{n}", (format_passage(grammar, words_L),), (), label_T[topic])
 
 
 def compute_topic_log_likelihood(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ def compute_topic_posterior(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     return weight_NxT / weight_NxT.sum(1, keepdims=True)
 
 
-def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
     """P(topic | passage), NxT."""
     grammar = build_grammar(language)
     return compute_topic_posterior(
@@ -84,10 +84,10 @@ def compute_posterior(language: Language, given: Sequence[LanguageExample]) -> n
     )
 
 
-def score_optimum(language: Language, given: Sequence[LanguageExample]) -> OptimalScore:
+def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
     """The likeliest topic of each passage."""
     label_T = list_labels(language)
     return score_labels(np.array([label_T.index(one.label) for one in given]), compute_posterior(language, given))
 
 
-TOPIC = LanguageTask("classification", list_labels, generate_examples, compute_posterior, score_optimum)
+TOPIC = SyntheticTask("classification", list_labels, generate_examples, compute_posterior, score_optimum)

@@ -25,7 +25,7 @@ from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import sample_documents, sample_latents
-from mlm.data.language.language_task import make_stream
+from mlm.data.language.synthetic_task import make_stream
 from mlm.data.language.topics import compute_topic_posterior
 
 MAX_WORDS = 20  # of a source at most, where config says nothing

@@ -27,7 +27,7 @@ WARN_FRACTION = 0.01  # fraction of truncated examples, or of unknown words, tha
 
 
 def load_dataset(cfg: config.Config) -> PackedDataset:
-    """The examples of all splits of config.data.task, packed first if cfg.data.cache does not have them.
+    """The examples of all splits of config.data.task, packed first if cfg.data.cache_dir does not have them.
 
     The validation split is the task's dev split. The cache depends on the content of the task's files, on how they are
     read, on the tokenizer and on the length. The manifest has the classes, "counts" (of each class in the train split)
@@ -72,7 +72,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
             logging.info("packed %s: %d examples as %d rows", split, counts["examples"], manifest[split]["rows"])
         return manifest
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
+    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
     _report_truncation(cfg, manifest, list(source.splits))
     arrays = {
         split: columns.open_columns(folder, split, specs, manifest[split]["rows"], _compute_seq_len(cfg))

@@ -72,7 +72,7 @@ def resolve(cfg: config.Config) -> config.Config:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary that cannot be learned or examples that cannot be packed."""
-    files.check_folder("config.data.cache", cfg.data.cache, writable=False, schemes=tuple(buckets.LIBRARIES))
+    files.check_folder("config.data.cache_dir", cfg.data.cache_dir, writable=False, schemes=tuple(buckets.LIBRARIES))
     # Segments and positions are stored as uint16.
     errors.require_number("config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1)
     if cfg.data.corpus == "task":
@@ -119,7 +119,7 @@ def check(cfg: config.Config) -> None:
 
 
 def load_dataset(cfg: config.Config) -> PackedDataset:
-    """The examples of both splits, packed first if cfg.data.cache does not have them.
+    """The examples of both splits, packed first if cfg.data.cache_dir does not have them.
 
     The cache depends on the content of the corpus, on the tokenizer and on config.pack. A changed file is noticed, and
     the examples are packed again.
@@ -178,7 +178,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
         return statistics
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
+    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
     _report_statistics(cfg, tokenizer, manifest)
     dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
     if cfg.mask.unit != "token":
@@ -233,8 +233,8 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
     def make(folder):
         if corpus.compute_fingerprint(cfg.data) != content:
             raise errors.ConfigError(
-                f"config.data.cache = {cfg.data.cache!r}: expected the folder with the tokenizer, since the corpus "
-                "from which it was learned has changed"
+                f"config.data.cache_dir = {cfg.data.cache_dir!r}: expected the folder with the tokenizer, since the "
+                "corpus from which it was learned has changed"
             )
         texts = stream.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
         tokenizer = kinds.train_tokenizer(cfg.tokenizer, _log_progress(texts, "reading for the vocabulary"))
@@ -243,7 +243,7 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
     is_stream = cfg.pack.mode == "stream"
     inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
     inputs |= {"mode": cfg.pack.mode} if is_stream else {}
-    folder, manifest = store.get_or_make_folder(cfg.data.cache, "tokenizer", inputs, make)
+    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "tokenizer", inputs, make)
     return kinds.load_tokenizer(folder / manifest["file"])
 
 

@@ -36,7 +36,7 @@ class EncodedPair(NamedTuple):
 
 
 def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
-    """The examples of all splits, packed first if cfg.data.cache does not have them.
+    """The examples of all splits, packed first if cfg.data.cache_dir does not have them.
 
     The cache depends on the content of the pairs, on the tokenizer and on both lengths. The manifest has for each
     split what SplitWriter.compute_statistics returns, the fraction of padding in the sources, and the numbers of pairs
@@ -72,7 +72,7 @@ def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
         return manifest
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache, "rows", inputs, make)
+    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
     _report_statistics(cfg, manifest, list(pair_source.splits))
     arrays = {
         split: columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len, source_len)

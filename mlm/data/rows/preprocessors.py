@@ -160,7 +160,7 @@ def encode_questions(examples, tokenizer, cfg, classes):
         first, last = _find_answer_tokens(spans, *example.label[0]) if example.label else (0, -1)
         passage_start = 1 + len(question_ids) + len(separators)
         window_size, has_answer, sequences = cfg.pack.seq_len - passage_start - 1, False, []
-        stride = cfg.data.labelled.stride
+        stride = cfg.data.labelled.doc_stride
         for window_start in range(0, max(1, len(passage_ids) - window_size + stride), stride):
             window = passage_ids[window_start : window_start + window_size]
             is_inside = window_start <= first <= last < window_start + len(window)

@@ -37,7 +37,7 @@ def get_or_make_folder(
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
-    files.check_folder("config.data.cache", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
+    files.check_folder("config.data.cache_dir", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
     folder = files.local_folder(files.make_path(cache)) / name
     if buckets.is_bucket_path(cache):
         make = bucket_cache.make_through_bucket(files.make_path(cache, name), inputs, make)
@@ -53,7 +53,7 @@ def get_or_make_folder(
             )  # a cache that others fill serves what it has
             if fault:
                 raise errors.ConfigError(
-                    f"config.data.cache = {str(cache)!r}: expected a folder to write in "
+                    f"config.data.cache_dir = {str(cache)!r}: expected a folder to write in "
                     f"({error.strerror}), or one that has {name} ({fault})"
                 ) from None
             return folder, manifest

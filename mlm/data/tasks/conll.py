@@ -7,7 +7,7 @@ from mlm.base import config, errors
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 
-MAX_WORDS = 10_000  # of a sentence, at most
+MAX_SENTENCE_WORDS = 10_000  # of a sentence, at most
 DOCUMENT_START = "-DOCSTART-"  # begins a line of its own where a document begins
 
 
@@ -46,10 +46,10 @@ def read_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
             errors.require(
-                len(sentence) <= MAX_WORDS,
+                len(sentence) <= MAX_SENTENCE_WORDS,
                 f"{path}, line {number}",
                 line[:40],
-                f"a blank line after at most {MAX_WORDS} lines, since one ends a sentence",
+                f"a blank line after at most {MAX_SENTENCE_WORDS} lines, since one ends a sentence",
             )
         elif sentence:
             yield sentence

@@ -55,7 +55,7 @@ FIELD_CONDITIONS = (
     FieldCondition(("data.labelled.scheme",), "objective", ("tagging",)),
     FieldCondition(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
     FieldCondition(("data.labelled.head_column",), "objective", ("edge_probing",)),
-    FieldCondition(("data.labelled.stride",), "data.labelled.format", ("squad",)),
+    FieldCondition(("data.labelled.doc_stride",), "data.labelled.format", ("squad",)),
     FieldCondition(("data.labelled.labels",), "objective", CLASS_OBJECTIVES),
 )
 
@@ -405,7 +405,7 @@ def check(cfg: config.Config) -> None:
             "two or more different labels, separated by commas",
         )
     if labelled.format == "squad":
-        errors.require_number(f"{name}.stride", labelled.stride, 1, cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS)
+        errors.require_number(f"{name}.doc_stride", labelled.doc_stride, 1, cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS)
 
 
 def takes_pairs(data: config.Data) -> bool:

@@ -54,11 +54,18 @@ def render_page(
     """
     maps, predictions = [], [*(predictions or ())]
     if attention_KxHxTxT is not None:
-        maps.append(build_map("Attention", "token", "attends to", "is attended to by", ATTENTION, attention_KxHxTxT))
+        maps.append(
+            build_map("Attention", "token", "attends to", "is attended to by", ATTENTION_CAPTION, attention_KxHxTxT)
+        )
     if rollout_KxTxT is not None:
         maps.append(
             build_map(
-                "Rollout", "state of", "consists of", "contributes to the states of", ROLLOUT, rollout_KxTxT[:, None]
+                "Rollout",
+                "state of",
+                "consists of",
+                "contributes to the states of",
+                ROLLOUT_CAPTION,
+                rollout_KxTxT[:, None],
             )
         )
     if saliency_TxT is not None:
@@ -71,7 +78,7 @@ def render_page(
                 f"prediction {where}",
                 "depends on",
                 f"influences predictions {where}",
-                SALIENCY[is_masked],
+                SALIENCY_CAPTIONS[is_masked],
                 share_TxT[None, None],
                 rows_are_predictions=bool(predictions),
             )
@@ -88,15 +95,15 @@ def render_page(
     )
 
 
-ATTENTION = (
+ATTENTION_CAPTION = (
     "The attention weights of each token (left) over all tokens (right), by layer and head. A weight says what a layer "
     "passes on, not what the prediction depends on."
 )
-ROLLOUT = (
+ROLLOUT_CAPTION = (
     "Attention multiplied through all layers up to the selected one, with half of each state from the residual "
     "connection (Abnar & Zuidema 2020): how much of each token's embedding (right) is in a state (left)."
 )
-SALIENCY = {
+SALIENCY_CAPTIONS = {
     True: "Each token (left) is masked and predicted: the norm of the gradient of the most probable token's "
     "log-probability with respect to the embedding of each other token (right), as a share of the row (Simonyan et al. "
     "2014; Li et al. 2016).",

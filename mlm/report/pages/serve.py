@@ -13,7 +13,7 @@ TASK_TITLES = {
     "word": "Similar words",
     "attend": "Attention",
 }
-SEARCH_TASKS = ("similar", "word")
+SEARCH_PAGES = ("similar", "word")
 
 
 class ModelColumn(NamedTuple):
@@ -33,7 +33,7 @@ def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has
         max_chars: characters of a text.
         has_texts: whether there are texts to search.
     """
-    tasks = {name: title for name, title in TASK_TITLES.items() if has_texts or name not in SEARCH_TASKS}
+    tasks = {name: title for name, title in TASK_TITLES.items() if has_texts or name not in SEARCH_PAGES}
     if all("predict" in column.unsupported for column in models):
         del tasks["predict"]
     return template.render("serve.html", models=models, example=example, max_chars=max_chars, tasks=tasks)

@@ -27,7 +27,7 @@ RESERVED_FIELDS = (
     "init.run_sha256",
     "init.hub",
     "init.hub_sha256",
-    "data.cache",
+    "data.cache_dir",
     "tokenizer.path",
     "eval.batch_size",
     "parallel.mode",

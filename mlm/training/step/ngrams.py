@@ -28,7 +28,7 @@ def list_orders(cfg: config.Config) -> range:
 def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
     """Columns of the n-gram models over the held-out examples: the nats of each order, and the number of predictions.
 
-    They are the same for every model, and config.data.cache keeps them; {} where config.eval.ngram_order is 0.
+    They are the same for every model, and config.data.cache_dir keeps them; {} where config.eval.ngram_order is 0.
     """
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
@@ -44,7 +44,7 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
     if not list_orders(cfg):
         return {}
     inputs = {"format": FORMAT, "rows": packed.manifest["inputs"], "order": cfg.eval.ngram_order, "examples": count}
-    with np.load(store.get_or_make_folder(cfg.data.cache, "ngrams", inputs, make)[0] / "nats.npz") as file:
+    with np.load(store.get_or_make_folder(cfg.data.cache_dir, "ngrams", inputs, make)[0] / "nats.npz") as file:
         return dict(file)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.data.language import tasks
-from mlm.data.language.language_task import LanguageExample
+from mlm.data.language.synthetic_task import SyntheticExample
 from mlm.data.rows import loader, pack, store
 
 ACCURACY_SCORES = ("accuracy", "exact")  # scores that count correct predictions, whose optimum is known
@@ -16,7 +16,7 @@ ACCURACY_SCORES = ("accuracy", "exact")  # scores that count correct predictions
 
 def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
     """For each held-out example, how much the Bayes-optimal prediction gets right ("optimum_right") of how much
-    ("optimum_weight"). It is the same for every model, and config.data.cache keeps it.
+    ("optimum_weight"). It is the same for every model, and config.data.cache_dir keeps it.
     """
     task = tasks.TASKS[cfg.data.task]
 
@@ -24,13 +24,13 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
         examples = pack.read_examples(cfg, packed, "validation")
         best = task.score_optimum(
             cfg.data.language,
-            [LanguageExample(*(example[name] for name in LanguageExample._fields)) for example in examples],
+            [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples],
         )
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
 
     folder, _ = store.get_or_make_folder(
-        cfg.data.cache, "optimum", {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}, make
+        cfg.data.cache_dir, "optimum", {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}, make
     )
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
     with np.load(folder / "best.npz") as best:

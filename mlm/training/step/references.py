@@ -55,7 +55,8 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> References:
     """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
 
-    Floors take some seconds per thousand examples. They are the same for every model, and config.data.cache keeps them.
+    Floors take some seconds per thousand examples. They are the same for every model, and
+    config.data.cache_dir keeps them.
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         optimum_columns, objective = optimum.compute_columns(cfg, packed), program_.objective
@@ -137,7 +138,7 @@ def _cache_floors(cfg, program_, packed, noun, save):
         "window": floors.WINDOW,
         "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
     }
-    return store.get_or_make_folder(cfg.data.cache, noun, inputs, make)[0]
+    return store.get_or_make_folder(cfg.data.cache_dir, noun, inputs, make)[0]
 
 
 def compute_eval_mask(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> np.ndarray:

@@ -23,7 +23,7 @@ STREAM_OFFSET = 2**62  # added to a document's number: the stream of what a task
 HIDDEN_WORD = SPECIAL_TOKENS[MASK]  # stands where a word is hidden; rows must carry the token of that id
 
 
-class LanguageExample(NamedTuple):
+class SyntheticExample(NamedTuple):
     """An example of a task. One space separates words; a hidden word is HIDDEN_WORD."""
 
     id: str
@@ -42,16 +42,18 @@ class OptimalScore(NamedTuple):
     expected_N: np.ndarray
 
 
-class LanguageTask(NamedTuple):
+class SyntheticTask(NamedTuple):
     """A task whose best possible score is known on the very examples."""
 
     objective: str  # classification | tagging | extractive_qa
     list_labels: Callable[[Language], tuple[str, ...]]  # the posterior's columns; extractive_qa: none
-    generate_examples: Callable[[Language, str, int | None], Iterator[LanguageExample]]  # of a split, the first so many
+    generate_examples: Callable[
+        [Language, str, int | None], Iterator[SyntheticExample]
+    ]  # of a split, the first so many
     # Exact, float64, from the texts alone. classification: NxC. tagging: a row per tagged word. extractive_qa:
     # NxL, over the words of the passage, 0 past its end.
-    compute_posterior: Callable[[Language, Sequence[LanguageExample]], np.ndarray]
-    score_optimum: Callable[[Language, Sequence[LanguageExample]], OptimalScore]
+    compute_posterior: Callable[[Language, Sequence[SyntheticExample]], np.ndarray]
+    score_optimum: Callable[[Language, Sequence[SyntheticExample]], OptimalScore]
 
 
 def get_first_document(task: int, split: str) -> int:
