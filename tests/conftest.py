@@ -10,7 +10,6 @@ from mlm.cli import process_environment
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
 os.environ |= process_environment.compilation_cache_settings() | dict(os.environ)
-os.environ["MLM_AUTOTUNE"] = "0"  # all hand-written kernels, without measurements
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not
 

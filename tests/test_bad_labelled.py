@@ -244,13 +244,7 @@ BAD = {
         ".*answer_start = 3: expected .*; it does not have",
     ),
     "an answer before the passage": ("squad", {}, "", answer(answer_start=-2), ".*answer_start = -2: expected where"),
-    "an offset that is none": (
-        "squad",
-        {},
-        "",
-        answer(answer_start=3.0),
-        ".*answer_start = 3.0: expected an integer",
-    ),
+    "an offset that is none": ("squad", {}, "", answer(answer_start=3.0), ".*answer_start = 3.0: expected an integer"),
     "no answer": (
         "squad",
         {},

@@ -138,7 +138,7 @@ def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(obj
         family,
         cell,
         objective=objective,
-        model__fused_kernels=fast,
+        model__kernels="auto" if fast else "reference",
         model__dropout=0.3,
         **{"model__attention_dropout": 0.3} if family == "transformer" else {},
     )

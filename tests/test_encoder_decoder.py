@@ -158,7 +158,7 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
     rows, key_B = types.Batch(text, {}, np.arange(2, dtype=np.int32), source), jax.random.split(jax.random.key(0), 2)
     found = []
     for fast in paths:
-        cfg = config_of(cell, **PLAIN, model__fused_kernels=fast, model__remat=fast)
+        cfg = config_of(cell, **PLAIN, model__kernels="auto" if fast else "reference", model__remat=fast)
         model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg)._replace(source_len=23))
 
         def loss(params, model=model, objective=objective, cfg=cfg):

@@ -17,12 +17,7 @@ pytestmark = pytest.mark.slow
 VOCAB = 50
 
 
-@pytest.fixture(autouse=True)
-def every_path(monkeypatch):
-    """All paths are held to the plain formulas, also on a device kind for which not all are chosen."""
-    monkeypatch.setitem(
-        cpu_kernels.KERNELS, jax.default_backend(), ("matmul", "recurrence", "cross_entropy", "gelu", "attention")
-    )
+ALL = ",".join(cpu_kernels.KERNELS)
 
 
 def by_either_path(cfg, *dtypes):
@@ -31,7 +26,7 @@ def by_either_path(cfg, *dtypes):
     One program makes them all, of rows with several segments, an odd length and padding. No parameter is zero.
     """
     model_of = lambda *, fast, dtype: MODELS[cfg.model.family].build(
-        dataclasses.replace(cfg.model, fused_kernels=fast, dtype=dtype), VOCAB
+        dataclasses.replace(cfg.model, kernels=ALL if fast else "reference", dtype=dtype), VOCAB
     )
     rng, text = np.random.default_rng(0), batch(3, length=13).text
     share_BxL = rng.uniform(size=text.ids_BxL.shape) * (rng.uniform(size=text.ids_BxL.shape) < 0.5)
@@ -128,22 +123,13 @@ def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
     assert nats_N.min() > -1e-4 and nats_N.min() < 1e-2
 
 
-def test_the_switch_and_the_device_decide():
-    model = small_config().model
-    assert cpu_kernels.uses_kernel(model, "matmul") and not cpu_kernels.uses_kernel(
-        dataclasses.replace(model, fused_kernels=False), "matmul"
-    )
-    assert not cpu_kernels.uses_kernel(model, "no such path")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
-def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype, monkeypatch):
+def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype):
     """Where one path alone is left out, and where one alone is taken."""
-    monkeypatch.undo()
-    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.KERNELS["cpu"]
-    for plain in (*every, *(",".join(path for path in every if path != taken) for taken in every)):
-        model = MODELS[family].build(dataclasses.replace(cfg.model, disabled_kernels=plain), VOCAB)
+    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.KERNELS
+    for kernels in (*every, *(",".join(path for path in every if path != plain) for plain in every)):
+        model = MODELS[family].build(dataclasses.replace(cfg.model, kernels=kernels), VOCAB)
         params = jax.eval_shape(model.init, jax.random.key(0))
         loss = lambda params, model=model: model.encode(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()
         assert jax.eval_shape(jax.grad(loss), params) == params

@@ -195,7 +195,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
         "evaluate": [f"{folder}/none"],
     }[name]
     ends = set()
-    for wait in (0, 0.3, 1.0):
+    for wait in (0.05, 0.3, 1.0):
         started = subprocess.Popen(
             [sys.executable, "-X", "importtime", "-m", "mlm", name, *words],
             cwd=ROOT,

@@ -19,6 +19,7 @@ PARTS = (
     "transformer",
     "rnn",
     "head",
+    "kernels",
     "compile",
     "population",
     "input_pipeline",

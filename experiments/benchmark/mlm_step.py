@@ -51,9 +51,10 @@ def build_sides(
 ) -> dict[str, Callable[[], None]]:
     """Our step; with_plain: also without hand-written kernels, on devices that have some."""
     sides = {"ours": processes.build_side("ours", build_step, cfg)}
-    if with_plain and jax.default_backend() in cpu_kernels.KERNELS:
+    if with_plain and cpu_kernels.resolve_kernels(cfg.model.kernels) != cpu_kernels.REFERENCE:
         name = "our plain formulas"
-        sides[name] = processes.build_side(name, build_step, fields.override(cfg, {"model.fused_kernels": False}))
+        plain = fields.override(cfg, {"model.kernels": cpu_kernels.REFERENCE})
+        sides[name] = processes.build_side(name, build_step, plain)
     return sides
 
 

@@ -284,11 +284,10 @@ class Model:
     remat: bool = setting(
         False, "recompute activations in the backward pass (jax.checkpoint): less memory, a third more compute"
     )
-    fused_kernels: bool = setting(True, "use the hand-written kernels of mlm/models/cpu_kernels.py on this device")
-    disabled_kernels: str = setting(
+    kernels: str = setting(
         "auto",
-        'kernels to leave out, separated by commas, such as "recurrence,gelu"; empty: none; auto: those that a '
-        "measurement at the start found slower on this machine (a continued run keeps its choice)",
+        "hand-written kernels of mlm/models/cpu_kernels.py, separated by commas; reference: none; auto: those that "
+        "are faster on this platform (the run records them, and keeps them when it continues)",
     )
 
 

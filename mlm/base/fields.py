@@ -155,9 +155,12 @@ def describe_rng_change(saved: Mapping[str, Any]) -> str:
 def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError, which names the differences, unless the saved identity would give the same result.
 
-    A field that `saved` lacks, because it was added later, has its default.
+    A field that `saved` lacks, because it was added later, has its default. Kernels change the rounding alone: they are
+    not part of the fingerprint, but a run never changes them.
     """
     default, current = (json.loads(json.dumps(flatten(config, results_only=True))) for config in (Config(), cfg))
+    if cfg.model.kernels != "auto":
+        default["model.kernels"], current["model.kernels"] = "auto", cfg.model.kernels
     stored = default | saved["config"]  # JSON turned tuples into lists
     differences = [
         f"config.{name} = {value!r}, there {stored[name]!r}" for name, value in current.items() if stored[name] != value

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.cli import command
-from mlm.launch import kernel_choice
 from mlm.launch.sweep import submit
 
 VERBS = {
@@ -73,11 +72,6 @@ def make_parser() -> command.CommandParser:
         type=command.Number(int, 0, 1024),
         default=0,
         help="points trained together in one jax.vmap, if they share a program; 0: automatic",
-    )
-    run.add_argument(
-        "--autotune",
-        action="store_true",
-        help="measure again which kernels are faster on this machine (existing runs keep their kernels)",
     )
     run.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
     plan = parser.add_argument_group("plan")
@@ -294,7 +288,6 @@ def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.launch.sweep import runner, sweep_state
 
-    configs = kernel_choice.resolve_sweep_kernels(configs, args.workers, autotune=args.autotune)
     with sweep_state.SweepDisplay(configs) as display:
         sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
         sweep_runner.run(display)

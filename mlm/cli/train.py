@@ -4,7 +4,7 @@ import signal
 import sys
 
 from mlm.cli import command
-from mlm.launch import consistency, kernel_choice, local_processes, rendezvous
+from mlm.launch import consistency, local_processes, rendezvous
 
 DESCRIPTION = """Train the model of a config, or continue its run from the last checkpoint.
 
@@ -29,11 +29,6 @@ def make_parser() -> command.CommandParser:
         type=command.Number(int, 1, 2**31 - 1),
         metavar="STEPS",
         help="extend a finished run to this many steps; equals the longer run bit for bit, if the schedule allows it",
-    )
-    parser.add_argument(
-        "--autotune",
-        action="store_true",
-        help="measure again which kernels are faster on this machine (existing runs keep their kernels)",
     )
     parser.add_argument(
         "--no-tune_malloc",
@@ -142,7 +137,7 @@ def train(base, overrides, args) -> None:
         consistency.require_agreement("devices", parallel.describe_local_devices())
         consistency.check_devices(args.expect_processes, args.expect_devices)
         try:
-            result = run_training(cfg, extend=bool(args.extend_to), autotune=args.autotune)
+            result = run_training(cfg, extend=bool(args.extend_to))
         except RunStopped as stop:
             print(stop)
             sys.exit(128 + stop.signal)
@@ -153,13 +148,12 @@ def train(base, overrides, args) -> None:
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
 
 
-def run_training(cfg, *, extend: bool = False, autotune: bool = False) -> dict:
+def run_training(cfg, *, extend: bool = False) -> dict:
     """Trains the model of a resolved config, or continues its run, and runs the evaluations that the config names.
 
     Args:
         cfg: the resolved config.
         extend: trains a finished run on, to the steps of the config.
-        autotune: measures again which kernels are faster on this machine.
 
     Returns:
         The run's result.
@@ -177,8 +171,6 @@ def run_training(cfg, *, extend: bool = False, autotune: bool = False) -> dict:
 
     loop.check(cfg)
     evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
-    cfg = kernel_choice.resolve_kernels(cfg, autotune=autotune)
-    consistency.require_agreement("kernels", {"config.model.disabled_kernels": cfg.model.disabled_kernels})
     packed = pack.load_dataset(cfg)
     consistency.require_agreement("rows", packed.manifest["inputs"])
     result = "a result" if directory.result_file(cfg.workdir).exists() else "none"

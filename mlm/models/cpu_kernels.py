@@ -1,8 +1,6 @@
 """Hand-written kernels, which compute the same as the plain formulas, and the devices that use them.
 
-A kernel is listed only for devices on which it is faster than XLA's code for the plain formula (measured in
-experiments/benchmark). config.model.fused_kernels = False disables all of them; config.model.disabled_kernels names
-those that are slower on this machine (mlm/training/kernel_benchmark.py, which measures every kernel).
+config.model.kernels names those that a run uses. They change rounding, so the names are part of a run's identity.
 """
 
 import functools
@@ -13,20 +11,30 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-KERNELS = {"cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "native")}
+KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention")
+REFERENCE = "reference"  # none of them
+# Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
+# `kernels` of experiments/benchmark: RESULTS.md, section 5. On other platforms: none.
+FASTER_KERNELS = {"cpu": KERNELS}
+
+
+def resolve_kernels(kernels: str) -> str:
+    """The names of the kernels in one order; `auto` stands for those that are faster on this process's platform."""
+    names = FASTER_KERNELS.get(jax.default_backend(), ()) if kernels == "auto" else kernels.split(",")
+    return ",".join(name for name in KERNELS if name in names) or REFERENCE
 
 
 def uses_kernel(model: config.Model, kernel: str) -> bool:
-    """Whether the model uses the kernel on this device."""
-    available = KERNELS.get(jax.default_backend(), ())
-    return model.fused_kernels and kernel in available and kernel not in model.disabled_kernels.split(",")
+    """Whether the model uses the kernel."""
+    return kernel in resolve_kernels(model.kernels).split(",")
 
 
-def check(disabled: str) -> None:
-    """Raises ConfigError for a config.model.disabled_kernels that names no kernel."""
-    known = list(dict.fromkeys(kernel for kernels in KERNELS.values() for kernel in kernels))
-    for name in disabled.split(",") if disabled else ():
-        errors.require_one_of("config.model.disabled_kernels", name, known if "," in disabled else ["auto", *known])
+def check(kernels: str) -> None:
+    """Raises ConfigError for a config.model.kernels that names no kernel."""
+    for name in kernels.split(","):
+        errors.require_one_of(
+            "config.model.kernels", name, list(KERNELS) if "," in kernels else ["auto", REFERENCE, *KERNELS]
+        )
 
 
 def activation_dtype(model: config.Model):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import cpu_kernels, incremental, layers, lm, native, recurrence
+from mlm.models import cpu_kernels, incremental, layers, lm, recurrence
 
 
 class RecurrentCell(NamedTuple):
@@ -112,9 +112,7 @@ class RecurrentLayer(nn.Module):
             )
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
-        if cpu_kernels.uses_kernel(model, "native") and native.library.get_ffi_target():
-            states = native.scan_cell(model.cell, *map(tuple, (kernels, biases, inputs, same)))
-        elif cpu_kernels.uses_kernel(model, "recurrence"):
+        if cpu_kernels.uses_kernel(model, "recurrence"):
             states = recurrence.scan_cell(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
             states = [

@@ -74,7 +74,7 @@ TRAIN = [
     ["--config.mask.rate="],
     ["--config.train.steps=1e3"],
     ["--config.train.steps=many"],
-    ["--config.model.fused_kernels=maybe"],
+    ["--config.model.kernels=maybe"],
     ["--config.=1"],
     ["--config.mask.rate.x=1"],
     ["word"],

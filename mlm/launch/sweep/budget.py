@@ -15,7 +15,6 @@ from mlm import objectives
 from mlm.base import config, fields, files, lease
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import loader, pack
-from mlm.launch import kernel_choice
 from mlm.launch.sweep import plan, subprocess_worker
 from mlm.training.step import cost, program
 
@@ -110,7 +109,6 @@ def program_key(cfg: config.Config) -> str:
 
 def time_step(cfg: config.Config) -> float:
     """The median seconds of a step with its input, on all of this process's devices, with the kernels of a run."""
-    cfg = kernel_choice.resolve_kernels(cfg)
     rows = pack.load_dataset(cfg)
     built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
     state, times = built.strategy.put_state(jax.device_get(built.init_state(hparams))), []

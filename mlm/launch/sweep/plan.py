@@ -254,7 +254,7 @@ def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -
 @functools.cache
 def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
     """Bytes of each array that a part of a step's forward pass saves on a device for the backward pass."""
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.fused_kernels": False})
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": "reference"})
     about = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, about)
     params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)

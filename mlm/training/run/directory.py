@@ -26,6 +26,7 @@ from absl import logging
 from mlm.base import config, fields, files, lease
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.models import cpu_kernels
 from mlm.training.run import extension, provenance
 from mlm.training.step import parallel
 from mlm.training.step.evaluation import Columns
@@ -165,6 +166,17 @@ def read_finished_run(workdir: Path | str) -> dict | None:
         "history": read_history(workdir, result),
         "held_out": read_held_out(workdir, result),
     }
+
+
+def resolve_kernels(cfg: config.Config) -> config.Config:
+    """The config with the kernels by name: those that its run began with, else those of this platform."""
+    saved = None
+    with contextlib.suppress(files.DamagedFile):
+        saved = read_identity(cfg.workdir)
+    kernels = cfg.model.kernels
+    if kernels == "auto" and saved is not None:
+        kernels = saved["config"]["model.kernels"]
+    return fields.override(cfg, {"model.kernels": cpu_kernels.resolve_kernels(kernels)})
 
 
 def recover_finished(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:

@@ -19,17 +19,7 @@ from mlm.training.step import trainable
 # Fields of a model that may differ from its source's: they say how it is trained and computed.
 TRAINING_FIELDS = tuple(
     f"model.{name}"
-    for name in (
-        "dropout",
-        "attention_dropout",
-        "init_std",
-        "dtype",
-        "scan_unroll",
-        "rnn_unroll",
-        "remat",
-        "fused_kernels",
-        "disabled_kernels",
-    )
+    for name in ("dropout", "attention_dropout", "init_std", "dtype", "scan_unroll", "rnn_unroll", "remat", "kernels")
 )
 
 

@@ -48,6 +48,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
         DivergenceError: the loss is not finite, and config.train.spike_threshold does not handle it.
     """
     check(cfg)
+    cfg = directory.resolve_kernels(cfg)
     packed = packed or pack.load_dataset(cfg)
     data_identity = packed.manifest["inputs"]
     result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
@@ -74,7 +75,7 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
     `extension.resolve` does, if there is no run, or if the longer run shares none of its checkpoints.
     """
-    data_identity = packed.manifest["inputs"]
+    cfg, data_identity = directory.resolve_kernels(cfg), packed.manifest["inputs"]
     errors.require(
         directory.read_identity(cfg.workdir) is not None,
         "config.workdir",

@@ -23,8 +23,8 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
     is trained alone: its own data order, masks, checkpoints and directory, its numbers equal up to rounding. A run that
     is ahead of the others waits, with its state unchanged, until they are where it is. A run that goes back after a
-    spike continues alone when the others are done. A run that another process holds is left out. Raises ConfigError as
-    loop.train does, and RunStopped once all runs are saved.
+    spike continues alone when the others are done, as does a run that began with other kernels. A run that another
+    process holds is left out. Raises ConfigError as loop.train does, and RunStopped once all runs are saved.
     """
     for cfg in configs:
         loop.check(cfg)
@@ -40,10 +40,11 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
         configs[0].parallel.mode,
         "data_parallel, in one process, for runs that are trained together",
     )
+    configs = [directory.resolve_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
         runs, states = [], []
-        for cfg in configs:
+        for cfg in filter(lambda cfg: cfg.model.kernels == configs[0].model.kernels, configs):
             with contextlib.suppress(lease.FolderInUse):
                 stack.enter_context(directory.acquire_run(cfg))
                 result = directory.recover_finished(cfg, packed.manifest["inputs"], packed.tokenizer)
@@ -55,8 +56,10 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
                     states.append(state)
         outcomes |= loop.train_runs(runs, VmappedRuns(runs, states)) if runs else {}
     for cfg in configs:
-        if isinstance(outcomes.get(cfg.workdir), spikes.LossSpike):
-            outcomes[cfg.workdir] = train_single(cfg, packed)
+        has_other_kernels = cfg.model.kernels != configs[0].model.kernels
+        if has_other_kernels or isinstance(outcomes.get(cfg.workdir), spikes.LossSpike):
+            with contextlib.suppress(lease.FolderInUse):
+                outcomes[cfg.workdir] = train_single(cfg, packed)
     return outcomes
 
 

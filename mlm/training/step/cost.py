@@ -37,7 +37,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "model.scan_unroll": 0,
         "model.rnn_unroll": rnn_unroll,
         "model.remat": False,
-        "model.fused_kernels": False,  # the same on every device
+        "model.kernels": "reference",  # the same on every device
         "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
         "train.steps": 1,
     }
@@ -70,7 +70,7 @@ def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState
         "train.grad_accum_steps": 1,
         "parallel.mode": "data_parallel",
         "model.remat": False,
-        "model.fused_kernels": False,
+        "model.kernels": "reference",
         "model.scan_unroll": 1,
         "model.rnn_unroll": 1,
         "mask.max_rate": fields.DEFAULT["mask.max_rate"],
@@ -99,7 +99,7 @@ def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
 @functools.cache
 def compile_step(cfg: config.Config, vocab_size: int, *, single_device: bool = False) -> StepCost:
     """Compiles a step of a canonical config on all devices or on one, with layers rolled; allocates no array."""
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.fused_kernels": False})  # those kernels are this CPU's
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": "reference"})  # those kernels are this CPU's
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     is_fsdp = cfg.parallel.mode == "fsdp" and not single_device

@@ -1,0 +1,44 @@
+"""Part kernels: a training step with all hand-written kernels, beside the same step without one of them.
+
+A ratio above 1 means that the kernel earns its place. `FASTER_KERNELS` of mlm/models/cpu_kernels.py follows from these
+rows, so that a run's kernels depend on its platform and never on a stopwatch.
+"""
+
+from collections.abc import Iterator
+
+from experiments.benchmark import mlm_step, rnn, side_processes, timing
+from mlm.base import config, fields
+from mlm.models import cpu_kernels
+
+SECONDS = 20  # of rounds for each case
+TRANSFORMER = {"model.size": "mini", "train.batch_size": 32, "pack.seq_len": 128}
+USED = {
+    "transformer": ("matmul", "gelu", "attention", "cross_entropy"),
+    "rnn": ("matmul", "recurrence", "cross_entropy"),
+}
+
+
+def list_cases() -> dict[str, config.Config]:
+    """The config of each case, by its name."""
+    cases = {
+        f"transformer mini, 32 x 128 {dtype}": mlm_step.make_config(TRANSFORMER | {"model.dtype": dtype})
+        for dtype in ("float32", "bfloat16")
+    }
+    for cell in ("lstm", "gru", "elman"):
+        cases[f"{cell} width 256, 32 x 128 float32"] = rnn.make_config(cell, 256, "float32", 32)
+    return cases
+
+
+def measure() -> Iterator[dict]:
+    for case, cfg in list_cases().items():
+        with side_processes.SideProcesses() as processes:
+            sides = {}
+            for name in ("", *USED[cfg.model.family]):
+                kernels = ",".join(kernel for kernel in cpu_kernels.KERNELS if kernel != name)
+                without = fields.override(cfg, {"model.kernels": kernels})
+                sides[name] = processes.build_side(name, mlm_step.build_step, without)
+            times = timing.measure_times(sides, SECONDS)
+        for name in USED[cfg.model.family]:
+            yield timing.make_row(
+                case, "tokens/s", times[""], times[name], f"without {name}", work=mlm_step.count_tokens(cfg)
+            )

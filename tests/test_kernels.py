@@ -1,0 +1,101 @@
+"""A platform decides which kernels a run begins with; the run records them and never changes them."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import jax
+import pytest
+from small import drawn_config
+
+from mlm.base import config, errors, fields, files
+from mlm.data.rows import pack
+from mlm.models import cpu_kernels
+from mlm.training.run import directory, loop, resolution, vmapped_runs
+
+ALL = ",".join(cpu_kernels.KERNELS)
+SMALL = {
+    "train__steps": 4,
+    "train__log_every": 1,
+    "train__batch_size": 8,
+    "eval__batch_size": 8,
+    "eval__max_examples": 8,
+    "optim__schedule": "constant",
+    "optim__warmup_fraction": 0.0,
+}
+
+
+def with_kernels(cfg: config.Config, kernels: str, **changes) -> config.Config:
+    return fields.override(cfg, {"model.kernels": kernels} | changes)
+
+
+def read_kernels(cfg: config.Config) -> str:
+    return directory.read_identity(cfg.workdir)["config"]["model.kernels"]
+
+
+def losses(cfg) -> list[float]:
+    return [record["loss"] for record in files.read_records(Path(cfg.workdir, "metrics.jsonl")) if "loss" in record]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        ("atuo", "expected one of auto, reference, matmul, .*; did you mean 'auto'?"),
+        ("gelu,recurence", "expected one of matmul, .*; did you mean 'recurrence'?"),
+        ("auto,gelu", "expected one of matmul"),
+        ("", "expected one of auto, reference"),
+        ("gelu,", "expected one of matmul"),
+    ],
+)
+def test_names_are_checked(kernels, message):
+    with pytest.raises(errors.ConfigError, match=f"^config.model.kernels = .*: {message}"):
+        resolution.check(with_kernels(resolution.resolve(config.Config()), kernels))
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference", "gelu", "gelu,attention", ALL])
+def test_names_are_accepted(kernels):
+    resolution.check(with_kernels(resolution.resolve(config.Config()), kernels))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_the_platform_decides_for_auto_alone(platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert cpu_kernels.resolve_kernels("auto") == (ALL if platform == "cpu" else "reference")
+    for names in itertools.permutations(cpu_kernels.KERNELS, 2):
+        ordered = ",".join(sorted(names, key=cpu_kernels.KERNELS.index))
+        assert cpu_kernels.resolve_kernels(",".join(names)) == ordered
+        model = config.Model(kernels=ordered)
+        assert [name for name in cpu_kernels.KERNELS if cpu_kernels.uses_kernel(model, name)] == ordered.split(",")
+    assert cpu_kernels.resolve_kernels("reference") == "reference"
+    assert not any(cpu_kernels.uses_kernel(config.Model(kernels="reference"), name) for name in cpu_kernels.KERNELS)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
+    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **SMALL)
+    whole = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
+    loop.train(whole)
+    assert read_kernels(whole) == ALL
+    monkeypatch.setattr(cpu_kernels, "FASTER_KERNELS", {})
+    loop.train(with_kernels(cfg, "gelu", **{"train.steps": 2}))
+    assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)[:2]
+    loop.train(loop.extend_run(cfg, pack.load_dataset(cfg)))
+    assert read_kernels(cfg) == "gelu"
+    assert losses(cfg) == pytest.approx(losses(whole), rel=1e-5)  # kernels change the rounding alone
+    with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):
+        loop.train(with_kernels(cfg, "reference"))
+    monkeypatch.undo()
+    loop.train(cfg)  # finished: auto asks for no other kernels
+    assert read_kernels(cfg) == "gelu"
+
+
+@pytest.mark.slow
+def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
+    points = [
+        drawn_config(tmp_path / "cache", workdir=str(tmp_path / str(seed)), seed=seed, **SMALL) for seed in (0, 1)
+    ]
+    packed = pack.load_dataset(points[1])  # the second has begun, and was stopped before its first checkpoint
+    directory.write_identity(with_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer)
+    results = vmapped_runs.train(points)
+    assert results.keys() == {cfg.workdir for cfg in points}
+    assert [read_kernels(cfg) for cfg in points] == [ALL, "reference"]
