@@ -12,7 +12,7 @@ from small import PLAIN, batch, drawn_config, small_config, small_program
 from mlm.base import config, fields, files
 from mlm.objectives import masking
 from mlm.training.run import loop
-from mlm.training.step import program, update
+from mlm.training.step import program, sharding, update
 
 STEPS, ROWS = 4, 8
 
@@ -33,7 +33,7 @@ def compiled(views):
 
     def train_step(state, batch, knobs):
         traces.append(knobs)
-        return made.train_step(lambda tree: tree, state, batch, knobs)  # one device holds all rows
+        return made.train_step(sharding.Replicated(1), state, batch, knobs)
 
     return cfg, made, jax.jit(train_step), made.init_state(program.make_train_hparams(cfg)), traces
 

@@ -1,5 +1,7 @@
 """One update: the same numbers however the batch is cut into parts, devices, and ways of running on them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from small import LABELLED, PLAIN, batch, make_dataset_info, params_of, small_config, state_of, with_text
 
 from mlm.objectives import OBJECTIVES
-from mlm.training.step import evaluation, parallel, program, update
+from mlm.training.step import evaluation, program, sharding, update
 
 pytestmark = pytest.mark.slow
 
@@ -69,21 +71,24 @@ def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     np.testing.assert_allclose(rows_many()["mlm_nats"], rows_alone["mlm_nats"], rtol=1e-4)
 
 
+class TwoAlike(sharding.Replicated):
+    def all_reduce(self, tree):
+        return jax.tree.map(lambda x: 2 * x, tree)
+
+
 def test_a_step_is_handed_its_sum_over_devices():
     """Told that it is one of two alike, a device makes the update of both: twice the sums, over twice the weight."""
     cfg = small_config(mask__rate=0.3, train__batch_size=8, pack__mode="segment_pair", **PLAIN, **LAYER)
     made, knobs = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]), program.make_train_hparams(cfg)
     state = state_of(made.init_state.eval_shape(knobs))
     seen = []
-    for total in (lambda tree: tree, lambda tree: jax.tree.map(lambda x: 2 * x, tree)):
-        after, metrics = jax.jit(lambda *arguments, total=total: made.train_step(total, *arguments))(
-            state, uneven(8), knobs
-        )
+    for strategy in (sharding.Replicated(1), TwoAlike(2)):
+        after, metrics = jax.jit(functools.partial(made.train_step, strategy))(state, uneven(8), knobs)
         seen.append((after.params, float(metrics["loss"]), evaluation.name_sums(metrics["sums"])["mlm_weight"]))
     (one, loss_one, weight_one), (two, loss_two, weight_two) = seen
     assert loss_one == pytest.approx(loss_two, rel=1e-6) and weight_two == 2 * weight_one
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, two)
-    assert parallel.make_all_reduce(1)(weight_one) is weight_one
+    assert sharding.Replicated(1).all_reduce(weight_one) is weight_one
 
 
 @pytest.mark.parametrize("objective", sorted({*OBJECTIVES} - {*LABELLED}))

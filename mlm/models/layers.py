@@ -1,10 +1,7 @@
 """The layers that all encoders share: dropout with a key per example, dense layers, norms, and a scan over layers."""
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -15,18 +12,6 @@ from mlm.base import config
 from mlm.models import cpu_kernels
 
 MIN_LAST_AXIS = 2**12  # dropout numbers entries as if the last axis had at least this size
-
-_param_map: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("param_map", default=None)
-
-
-@contextlib.contextmanager
-def map_layer_params(param_map: Callable):
-    """While this block is traced, each layer of a Stack uses param_map(params) in place of its params."""
-    token = _param_map.set(param_map)
-    try:
-        yield
-    finally:
-        _param_map.reset(token)
 
 
 def fold_in(key_B, number):
@@ -114,12 +99,26 @@ class MLP(nn.Module):
         return dense(self.model, self.model.width, "down")(hidden_BxLxH)
 
 
+class ScanStep(nn.Module):
+    """A layer as a step of the scan: it folds its number into the keys and sows its output."""
+
+    model: config.Model
+    layer: Any
+
+    @nn.compact
+    def __call__(self, x_BxLxD, index, shared, key_B):
+        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, shared, fold_in(key_B, index))
+        self.sow("intermediates", "after", x_BxLxD)
+        return x_BxLxD, None
+
+
 class Stack(nn.Module):
     """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
 
     layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer. The output of each
     layer is sown in the collection "intermediates". With model.remat the forward pass stores only the input of each
-    layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv 1604.06174).
+    layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv 1604.06174). A parameter with a method
+    `gather` is a device's shard: each layer gathers its own (mlm/training/step/fsdp.py).
     """
 
     model: config.Model
@@ -127,22 +126,12 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
-        class Step(nn.Module):
-            model: config.Model
-            layer: Any
-
-            @nn.compact
-            def __call__(self, x_BxLxD, index, shared, key_B):
-                x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, shared, fold_in(key_B, index))
-                self.sow("intermediates", "after", x_BxLxD)
-                return x_BxLxD, None
-
-        num_layers, step, layer = self.model.num_layers, Step, self.layer
+        num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
         unroll = self.model.scan_unroll or num_layers
-        if (param_map := _param_map.get()) is not None:
-            layer = nn.map_variables(layer, "params", functools.partial(_map_params, param_map))
+        if any(map(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard))):
+            layer = nn.map_variables(layer, "params", gather_shards)
         if self.model.remat:  # in a loop that is not unrolled, XLA cannot merge the two passes anyway
-            step = nn.remat(Step, prevent_cse=unroll == num_layers)
+            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers)
         scan = nn.scan(
             step,
             variable_axes={"params": 0, "intermediates": 0},
@@ -155,5 +144,11 @@ class Stack(nn.Module):
         return x_BxLxD
 
 
-def _map_params(param_map, variables):
-    return variables | {"params": param_map(variables["params"])}
+def is_shard(leaf) -> bool:
+    """Whether a parameter is a device's shard."""
+    return hasattr(leaf, "gather")
+
+
+def gather_shards(variables):
+    """A layer's variables with full arrays in place of shards."""
+    return jax.tree.map(lambda leaf: leaf.gather() if is_shard(leaf) else leaf, variables, is_leaf=is_shard)

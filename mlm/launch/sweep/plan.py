@@ -260,16 +260,17 @@ def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) ->
     params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)
     num_examples = cfg.train.batch_size // cfg.train.grad_accum_steps
 
-    def backward(gather, params, batch, key_B):
+    strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
+
+    def backward(params, batch, key_B):
         def loss(params):
-            losses = objective.loss(gather(params), model, batch, key_B, hparams, train=True)
+            losses = objective.loss(strategy.gather_params(params), model, batch, key_B, hparams, train=True)
             return sum(x_B.sum() for x_B in losses.loss_B.values())
 
         return jax.vjp(loss, params)[1]
 
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_examples))
-    bound = fsdp.bind_gather_params(backward, params, num_shards)
-    _, residuals = jax.make_jaxpr(bound, axis_env=[("data", num_shards)], return_shape=True)(
+    _, residuals = jax.make_jaxpr(backward, axis_env=[("data", num_shards)], return_shape=True)(
         fsdp.compute_shard_shapes(params, num_shards), types.abstract_batch(num_examples, about), key_B
     )
     return [count_bytes(leaf) for leaf in jax.tree.leaves(residuals)]

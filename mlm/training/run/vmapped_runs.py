@@ -98,13 +98,13 @@ class VmappedRuns:
 def vmap_step(train_step) -> parallel.ParallelStrategy:
     """The step for all members; its hparams are (hparams_M, is_active_M). An inactive member keeps its state."""
 
-    def step(all_reduce, state, batch, hparams_and_active):
+    def step(sharding, state, batch, hparams_and_active):
         hparams, is_active = hparams_and_active
-        new_state, metrics = train_step(all_reduce, state, batch, hparams)
+        new_state, metrics = train_step(sharding, state, batch, hparams)
         return jax.tree.map(lambda new, old: jnp.where(is_active, new, old), new_state, state), metrics
 
     return parallel.build_data_parallel(
-        lambda all_reduce, *values_M: jax.vmap(functools.partial(step, all_reduce))(*values_M), members=True
+        lambda sharding, *values_M: jax.vmap(functools.partial(step, sharding))(*values_M), members=True
     )
 
 

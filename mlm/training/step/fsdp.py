@@ -13,7 +13,6 @@ from collections.abc import Callable
 import jax
 
 from mlm.base import types
-from mlm.models import layers
 
 LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis
 REPLICATED = -1  # in place of an axis: every device has the full array
@@ -73,79 +72,58 @@ def gather_array(axis: int, shard):
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["axis"])
 @dataclasses.dataclass(frozen=True)
 class LayerShard:
-    """A device's shard of an array of all layers, or of one layer, with the axis along which one layer is split."""
+    """A device's shard of a stacked array, or of one layer's; the layer gathers it when it reads its parameters."""
 
     array: jax.Array
-    axis: int
+    axis: int  # of one layer's array
+
+    def gather(self) -> jax.Array:
+        """The full array of one layer."""
+        return gather_array(self.axis, self.array)
 
 
-def gather_layer(shards):
-    """The full arrays of a layer."""
-    return jax.tree.map(
-        lambda leaf: gather_array(leaf.axis, leaf.array) if isinstance(leaf, LayerShard) else leaf,
-        shards,
-        is_leaf=lambda leaf: isinstance(leaf, LayerShard),
-    )
+class FSDP:
+    """A ShardingStrategy in which each device holds a shard of every matrix, its gradient and its optimizer moments.
 
-
-def bind_gather_params(function: Callable, params: types.Params, num_devices: int) -> Callable:
-    """function(gather_params, ...) as one device runs it.
-
-    Its gather_params turns shards into full parameters, except those of the layers: they are gathered when the model
-    reads them. params: the full parameters, for their shapes.
+    Built inside the step that jax.jit compiles, from the full parameters.
     """
-    axes = choose_axes(params, num_devices)
 
-    def gather_params(shards):
+    def __init__(self, mesh, params: types.Params):
+        self.mesh, self.params = mesh, params
+
+    def find_axis(self, path) -> int:
+        """The axis along which the parameter at this path is split."""
+        full = functools.reduce(lambda tree, key: tree[key.key], path, self.params)
+        return choose_axis(path, full.shape, self.mesh.size)
+
+    def map_devices(self, function):
+        def call(params, trainable_params, step, batch, hparams):
+            specs, trainable_specs = (make_partition_specs(tree, self.mesh.size) for tree in (params, trainable_params))
+            in_specs = specs, trainable_specs, jax.P(), jax.P("data"), jax.P()
+            out_specs = trainable_specs, jax.P(), jax.P()
+            return shard_map(function, self.mesh, in_specs, out_specs)(params, trainable_params, step, batch, hparams)
+
+        return call
+
+    def gather_params(self, params):
+        """Gathers all but the parameters of stacked layers."""
+
+        def gather(path, shard):
+            axis = self.find_axis(path)
+            return LayerShard(shard, axis - 1) if is_stacked(path) and axis != REPLICATED else gather_array(axis, shard)
+
+        return jax.tree_util.tree_map_with_path(gather, params)
+
+    def reduce_gradients(self, grads):
+        """Sums what all devices hold; the gradients of shards are sums already, by the transpose of their gathering."""
         return jax.tree_util.tree_map_with_path(
-            lambda path, axis, shard: (
-                LayerShard(shard, axis - 1) if is_stacked(path) and axis != REPLICATED else gather_array(axis, shard)
-            ),
-            axes,
-            shards,
+            lambda path, grad: self.all_reduce(grad) if self.find_axis(path) == REPLICATED else grad, grads
         )
 
-    def call(*values):
-        with layers.map_layer_params(gather_layer):
-            return function(gather_params, *values)
-
-    return call
+    def all_reduce(self, tree):
+        return tree if self.mesh.size == 1 else jax.lax.psum(tree, "data")
 
 
-def map_over_devices(mesh, function: Callable, params: types.Params, in_specs, out_specs) -> Callable:
-    """`bind_gather_params` on each device of a mesh; in_specs, out_specs: as jax.shard_map takes them."""
-    return jax.shard_map(
-        bind_gather_params(function, params, mesh.size),
-        mesh=mesh,
-        in_specs=in_specs,
-        out_specs=out_specs,
-        check_vma=False,
-    )
-
-
-def reduce_gradients(
-    mesh,
-    all_reduce: Callable,
-    local_gradients: Callable,
-    params: types.Params,
-    trainable_params: types.Params,
-    step,
-    batch: types.Batch,
-    hparams: types.TracedHparams,
-):
-    """`update.reduce_gradients` with sharded parameters: each device gets only its own shard of the gradients."""
-    axes = choose_axes(trainable_params, mesh.size)
-
-    def reduce_on_device(gather_params, params, trainable_params, step, batch, hparams):
-        grads, sums, weight = local_gradients(all_reduce, gather_params, params, trainable_params, step, batch, hparams)
-        grads = jax.tree.map(lambda axis, grad: all_reduce(grad) if axis == REPLICATED else grad, axes, grads)
-        return grads, all_reduce(sums), weight
-
-    replicated = jax.P()
-    params_specs = make_partition_specs(params, mesh.size)
-    trainable_specs = make_partition_specs(trainable_params, mesh.size)
-    in_specs = params_specs, trainable_specs, replicated, jax.P("data"), replicated
-    out_specs = trainable_specs, replicated, replicated
-    return map_over_devices(mesh, reduce_on_device, params, in_specs, out_specs)(
-        params, trainable_params, step, batch, hparams
-    )
+def shard_map(function: Callable, mesh, in_specs, out_specs) -> Callable:
+    """jax.shard_map without its check of replication, which does not know our gathered layers."""
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm.base import config, errors
-from mlm.training.step import fsdp
+from mlm.training.step import fsdp, sharding
 
 
 class ParallelStrategy(NamedTuple):
@@ -119,31 +119,23 @@ def build_single_device(train_step: Callable) -> ParallelStrategy:
     return build_data_parallel(train_step, jax.devices()[:1])
 
 
-def make_all_reduce(num_devices: int) -> Callable:
-    """A function that sums a tree over devices. On one device it does nothing: XLA on CPU would copy the tree."""
-    return (lambda tree: tree) if num_devices == 1 else functools.partial(jax.lax.psum, axis_name="data")
-
-
 def build_data_parallel(train_step: Callable, devices=None, *, members: bool = False) -> ParallelStrategy:
     """jax.jit over a mesh of all devices of all processes, or of the given ones.
 
     Args:
-        train_step: (all_reduce, state, batch, hparams) -> (state, metrics).
+        train_step: (sharding, state, batch, hparams) -> (state, metrics).
         members: whether every value has a leading axis of members, before that of examples. All devices hold all
             members.
     """
     devices = devices or jax.devices()
     mesh = make_mesh(devices)
     replicated, examples = jax.P(), jax.P(None, "data") if members else jax.P("data")
-    step = functools.partial(train_step, make_all_reduce(len(devices)))
-
-    def map_shards(function, in_specs, out_specs):
-        return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    step = functools.partial(train_step, sharding.Replicated(len(devices)))
 
     @functools.cache
     def jit_per_example(function, *fixed, gather_params=False):
         compiled = jax.jit(
-            map_shards(functools.partial(function, *fixed), (replicated, examples, replicated), examples)
+            fsdp.shard_map(functools.partial(function, *fixed), mesh, (replicated, examples, replicated), examples)
         )
         return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
 
@@ -157,7 +149,7 @@ def build_data_parallel(train_step: Callable, devices=None, *, members: bool = F
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
         ),
         train_step=jax.jit(
-            map_shards(step, (replicated, examples, replicated), (replicated, replicated)), donate_argnums=0
+            fsdp.shard_map(step, mesh, (replicated, examples, replicated), (replicated, replicated)), donate_argnums=0
         ),
         jit_per_example=jit_per_example,
         get_metrics=jax.device_get,
@@ -167,7 +159,7 @@ def build_data_parallel(train_step: Callable, devices=None, *, members: bool = F
 def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
-    step = functools.partial(train_step, make_all_reduce(len(devices or jax.devices())))
+    step = functools.partial(train_step, sharding.Replicated(len(devices or jax.devices())))
 
     @functools.cache
     def jit_per_example(function, *fixed, gather_params=False):
@@ -195,20 +187,16 @@ def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
 
 
 def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
-    """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py).
-
-    train_step: (all_reduce, state, batch, hparams, reduce_fn), as update.train_step.
-    """
+    """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices)
-    examples, all_reduce = jax.NamedSharding(mesh, jax.P("data")), make_all_reduce(len(devices))
+    examples = jax.NamedSharding(mesh, jax.P("data"))
 
     def constrain(tree):
         return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
 
     def step(state, batch, hparams):
-        reduce_fn = functools.partial(fsdp.reduce_gradients, mesh)
-        state, metrics = train_step(all_reduce, state, batch, hparams, reduce_fn)
+        state, metrics = train_step(fsdp.FSDP(mesh, state.params), state, batch, hparams)
         return constrain(state), metrics
 
     @functools.cache
@@ -217,9 +205,10 @@ def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
             return build_data_parallel(train_step, devices).jit_per_example(function, *fixed)
 
         def call_on_shards(params, batch, hparams):
+            strategy = fsdp.FSDP(mesh, params)
             in_specs = fsdp.make_partition_specs(params, mesh.size), jax.P("data"), jax.P()
-            call = lambda gather, params, *values: function(*fixed, gather(params), *values)
-            return fsdp.map_over_devices(mesh, call, params, in_specs, jax.P("data"))(params, batch, hparams)
+            call = lambda shards, *values: function(*fixed, strategy.gather_params(shards), *values)
+            return fsdp.shard_map(call, mesh, in_specs, jax.P("data"))(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))

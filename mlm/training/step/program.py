@@ -50,7 +50,7 @@ class Program(NamedTuple):
     model: types.Model
     objective: types.Objective
     init_state: Callable  # (hparams) -> state at step 0, compiled
-    train_step: Callable  # (all_reduce, state, batch, hparams), not compiled
+    train_step: Callable  # (sharding, state, batch, hparams), not compiled
     strategy: parallel.ParallelStrategy
 
 

@@ -1,4 +1,4 @@
-"""The pure train step and evaluation step of one device, which receives the sum over all devices as a function."""
+"""The pure train step and evaluation step."""
 
 import functools
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import optax
 
 from mlm.base import config, types
 from mlm.training.step import optim, trainable
+from mlm.training.step.sharding import ShardingStrategy
 
 
 def make_example_keys(seed, step, index_B):
@@ -55,25 +56,18 @@ def train_step(
     cfg: config.Config,
     model: types.Model,
     objective: types.Objective,
-    all_reduce: Callable,
+    sharding: ShardingStrategy,
     state: types.TrainState,
     batch: types.Batch,
     hparams: types.TracedHparams,
-    reduce_fn: Callable | None = None,
 ) -> tuple[types.TrainState, dict]:
-    """Makes one update from this device's examples; the metrics are those of the global batch.
-
-    Args:
-        all_reduce: a tree of this device's sums -> the sums over all devices.
-        reduce_fn: replaces `reduce_gradients` where parameters are split over devices. The state and the batch are
-            then those of all devices.
-    """
+    """Makes one update; the metrics are those of the global batch. `sharding` says which part each device holds."""
     hparams = objective.schedule_hparams(hparams, state.step / cfg.train.steps)
     freeze_rule = make_freeze_rule(cfg, objective)
     trainable_params = trainable.select_trainable(state.params, freeze_rule)
-    local_gradients = functools.partial(compute_gradients, cfg, model, objective)
-    grads, sums, weight = (reduce_fn or reduce_gradients)(
-        all_reduce, local_gradients, state.params, trainable_params, state.step, batch, hparams
+    local_gradients = functools.partial(compute_gradients, cfg, model, objective, sharding)
+    grads, sums, weight = sharding.map_devices(local_gradients)(
+        state.params, trainable_params, state.step, batch, hparams
     )
 
     optimizer = build_optimizer(cfg, trainable_params, hparams)
@@ -89,20 +83,11 @@ def train_step(
     return types.TrainState(state.step + 1, params, opt_state), metrics
 
 
-def reduce_gradients(
-    all_reduce: Callable, local_gradients: Callable, *values
-) -> tuple[types.Params, types.LossSums, dict]:
-    """The result of local_gradients (`compute_gradients`), summed over devices."""
-    grads, sums, weight = local_gradients(all_reduce, lambda params: params, *values)
-    return *all_reduce((grads, sums)), weight
-
-
 def compute_gradients(
     cfg: config.Config,
     model: types.Model,
     objective: types.Objective,
-    all_reduce: Callable,
-    gather_params: Callable,
+    sharding: ShardingStrategy,
     params: types.Params,
     trainable_params: types.Params,
     step,
@@ -111,56 +96,38 @@ def compute_gradients(
 ) -> tuple[types.Params, types.LossSums, dict]:
     """Gradients with respect to the trainable parameters, the loss sums, and the weights of the loss terms.
 
-    Gradients and sums are those of this device's examples alone, divided by the weights of the global batch.
-
-    Args:
-        gather_params: parameters as this device has them -> as the objective reads them.
+    One device's part of the work: it holds these examples and parameters. The results are those of the global batch.
     """
+    freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
-    freeze_rule = make_freeze_rule(cfg, objective)
 
     def sum_losses(trainable_params, batch, key_B, mask_index):
-        full_params = gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
+        full_params = sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
         per_example = objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
         return jax.tree.map(jnp.sum, per_example)
 
-    def loss_fn(trainable_params, batch, key_B, mask_index):
-        sums = sum_losses(trainable_params, batch, key_B, mask_index)
-        return sums.loss_B, sums
-
-    def backpropagate(vjp_fn, loss, weight):  # weights depend on no parameter
-        (grads,) = vjp_fn(jax.grad(compute_weighted_loss, 2)(objective, hparams, loss, weight))
-        return grads
-
-    num_masks = objective.masks_per_example
-    if cfg.train.grad_accum_steps * num_masks == 1:
-        loss, vjp_fn, sums = jax.vjp(
-            lambda trainable_params: loss_fn(trainable_params, batch, key_B, 0), trainable_params, has_aux=True
-        )
-        weight = all_reduce(sums.weight_B)
-        return backpropagate(vjp_fn, loss, weight), sums, weight
-
-    # The compiler drops all of this call but the sampling of masks. With the weights known beforehand, gradients can
-    # be accumulated over microbatches and still be those of the mean over the whole batch.
+    # The weights are counts of predictions. The compiler drops all of these calls but the sampling of masks.
     weights = [sum_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
-    weight = all_reduce(jax.tree.map(lambda *terms: sum(terms), *weights))
-    microbatches = jax.tree.map(lambda x: x.reshape(cfg.train.grad_accum_steps, -1, *x.shape[1:]), (batch, key_B))
+    weight = sharding.all_reduce(jax.tree.map(lambda *terms: sum(terms), *weights))
+
+    @functools.partial(jax.grad, has_aux=True)
+    def gradient_fn(trainable_params, batch, key_B, mask_index):
+        sums = sum_losses(trainable_params, batch, key_B, mask_index)
+        return compute_weighted_loss(objective, hparams, sums.loss_B, weight), sums
 
     def add_microbatch(grads, number):  # each microbatch, under each of its masks
-        microbatch = jax.tree.map(lambda x: x[number // num_masks], microbatches)
-        loss, vjp_fn, sums = jax.vjp(
-            lambda trainable_params: loss_fn(trainable_params, microbatch[0], microbatch[1], number % num_masks),
-            trainable_params,
-            has_aux=True,
-        )
-        return jax.tree.map(jnp.add, grads, backpropagate(vjp_fn, loss, weight)), sums
+        microbatch, key_B = jax.tree.map(lambda x: x[number // num_masks], microbatches)
+        new_grads, sums = gradient_fn(trainable_params, microbatch, key_B, number % num_masks)
+        return jax.tree.map(jnp.add, grads, new_grads), sums
 
-    grads, sums = jax.lax.scan(
-        add_microbatch,
-        jax.tree.map(jnp.zeros_like, trainable_params),
-        jnp.arange(cfg.train.grad_accum_steps * num_masks),
-    )
-    return grads, jax.tree.map(lambda x: x.sum(0), sums), weight
+    if cfg.train.grad_accum_steps * num_masks == 1:
+        grads, sums = gradient_fn(trainable_params, batch, key_B, 0)
+    else:
+        microbatches = jax.tree.map(lambda x: x.reshape(cfg.train.grad_accum_steps, -1, *x.shape[1:]), (batch, key_B))
+        zeros = jax.tree.map(jnp.zeros_like, trainable_params)
+        grads, sums = jax.lax.scan(add_microbatch, zeros, jnp.arange(cfg.train.grad_accum_steps * num_masks))
+        sums = jax.tree.map(lambda x: x.sum(0), sums)
+    return sharding.reduce_gradients(grads), sharding.all_reduce(sums), weight
 
 
 def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: dict, weight: dict):

@@ -1,0 +1,51 @@
+"""How parameters and gradients lie on the devices of a train step."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import jax
+
+from mlm.base import types
+
+Tree = TypeVar("Tree")
+
+
+class ShardingStrategy(Protocol):
+    """Which part of the parameters and gradients each device holds. All devices lie along the axis "data"."""
+
+    def map_devices(self, function: Callable) -> Callable:
+        """update.compute_gradients of (params, trainable_params, step, batch, hparams), run by each device on its part."""
+        ...
+
+    def gather_params(self, params: types.Params) -> Any:
+        """The parameters that this device holds, as an objective reads them."""
+        ...
+
+    def reduce_gradients(self, grads: types.Params) -> types.Params:
+        """The gradients of this device's examples, summed over all devices; the part that this device holds."""
+        ...
+
+    def all_reduce(self, tree: Tree) -> Tree:
+        """A tree of this device's sums, summed over all devices."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """Each device holds all parameters. The step runs on each device, inside jax.shard_map or jax.pmap."""
+
+    num_devices: int
+
+    def map_devices(self, function):
+        return function
+
+    def gather_params(self, params):
+        return params
+
+    def reduce_gradients(self, grads):
+        return self.all_reduce(grads)
+
+    def all_reduce(self, tree):
+        # On one device nothing is left to sum, and XLA on CPU would copy the tree.
+        return tree if self.num_devices == 1 else jax.lax.psum(tree, "data")
