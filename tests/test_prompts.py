@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from small import build, small_config
 
-from mlm.base import errors, types
+from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds, words
 from mlm.evaluation import evaluation_tasks, few_shot, prompts
 from mlm.evaluation.prompts import PROMPTS, Prompt
 from mlm.inference import masked_queries
 from mlm.report import evaluation_columns, evaluation_tables
+from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
@@ -276,3 +277,21 @@ def test_the_doors_ask_for_what_they_name(folder):
     ):
         with pytest.raises(errors.ConfigError, match=message):
             list_cases(*flags)
+
+
+def unusual(value):
+    """Another value of the same type."""
+    return (not value) if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else 2 * value + 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in fields.DEFAULT if name.startswith(("optim.", "train.")) and name != "optim.label_smoothing"],
+)
+def test_how_a_run_was_trained_has_no_effect_on_what_is_trained_from_it(name):
+    """On the trials of few examples, and on fine-tunings; label smoothing is a part of objectives that these lack."""
+    cfg = config.Config(downstream=config.Downstream(tasks="topic"))
+    other = fields.override(cfg, {name: unusual(fields.DEFAULT[name])})
+    assert few_shot.make_config(other, 4, 50) == few_shot.make_config(cfg, 4, 50)
+    trial, *_ = finetuning_recipe.list_trials(cfg)
+    assert finetuning_recipe.plan_config(other, trial) == finetuning_recipe.plan_config(cfg, trial)

@@ -4,6 +4,7 @@ The head that predicts masked words scores the labels' verbalizers, so that no p
 2021, section 4.1).
 """
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, types
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.evaluation import prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
@@ -29,19 +30,17 @@ from mlm.training.step import parallel, program, trainable, update
 SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples per label; one sample of them per seed
 FORMAT = 1  # of the results: raise it when their meaning changes
 # AdamW as in transformers, without warm-up and weight decay: the defaults of the paper's code.
-RECIPE = {
-    "optim.schedule": "linear",
-    "optim.warmup_fraction": 0.0,
-    "optim.final_lr_fraction": 0.0,
-    "optim.b1": 0.9,
-    "optim.b2": 0.999,
-    "optim.eps": 1e-8,
-    "optim.weight_decay": 0.0,
-    "optim.clip_norm": 1.0,
-    "train.grad_accum_steps": 1,
-    "finetune.trainable_layers": -1,
-    "finetune.layerwise_lr_decay": 1.0,
-}
+OPTIM = config.Optim(
+    schedule="linear",
+    warmup_fraction=0.0,
+    final_lr_fraction=0.0,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-8,
+    weight_decay=0.0,
+    clip_norm=1.0,
+    average_checkpoints=0,
+)
 
 
 class FewShotGrid(NamedTuple):
@@ -138,7 +137,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     params = run.program.strategy.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
     for batch_size in grid.batch_sizes:
-        cfg = fields.override(run.cfg, RECIPE | {"train.batch_size": batch_size, "train.steps": grid.steps})
+        cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
         objective, strategy, score = compile_steps(cfg, model, verbalizer_C.tobytes())
         for rate in grid.learning_rates:
@@ -166,6 +165,13 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }
+
+
+def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Config:
+    """The config of a trial: the run's model, trained in a way that owes nothing to how the run was trained."""
+    train = config.Train(steps=steps, batch_size=batch_size, grad_accum_steps=1)
+    finetune = config.Finetune(trainable_layers=-1, layerwise_lr_decay=1.0)
+    return dataclasses.replace(cfg, optim=OPTIM, train=train, finetune=finetune)
 
 
 @functools.lru_cache(maxsize=8)  # all samples share the compiled functions

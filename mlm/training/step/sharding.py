@@ -15,7 +15,7 @@ class ShardingStrategy(Protocol):
     """Which part of the parameters and gradients each device holds. All devices lie along the axis "data"."""
 
     def map_devices(self, function: Callable) -> Callable:
-        """A function of (params, trainable_params, step, batch, hparams), which each device runs on its part of them."""
+        """A function of (params, trainable_params, step, batch, hparams), run by each device on its part of them."""
         ...
 
     def gather_params(self, params: types.Params) -> Any:
