@@ -5,12 +5,14 @@ import random
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
-from small import environment, small_config
+from small import drawn_config, environment, small_config
 
 from mlm.base import errors, fields, files
+from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
@@ -253,9 +255,9 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
     (tmp_path / "logs").mkdir()
     (tmp_path / "table.md").write_text("|")
     begun = json.dumps(files.add_digest({"config": {"train.steps": 9}, "format": fields.RUN_FORMAT}))
-    for name, config in (("begun", begun), ("torn", begun[:20])):
+    for name, text in (("begun", begun), ("torn", begun[:20])):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(config)
+        (tmp_path / name / "config.json").write_text(text)
     shutil.copytree(cfg.workdir, tmp_path / "half")
     saved = directory.read_identity(tmp_path / "half")
     saved["config"]["train.steps"] = 1000
@@ -289,3 +291,21 @@ def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(
     assert any(line.startswith(f"not evaluated: {tmp_path}/old: ") and "another version" in line for line in said)
     assert said[-1] == f"error: 1 of 2 runs could not be evaluated: {tmp_path}/old"
     assert done.stdout.count("written: ") == 1 and f"written: {cfg.workdir}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "tasks"),
+    [
+        ([], {"pseudo_likelihood"}),
+        (["--max_sentences=3"], {"pseudo_likelihood"}),
+        (["--blimp=FOLDER"], {"minimal_pairs"}),
+        (["--blimp=FOLDER", "--max_sentences=3"], {"minimal_pairs", "pseudo_likelihood"}),
+        (["--blimp=FOLDER", "--anisotropy"], {"minimal_pairs", "anisotropy"}),
+        (["--anisotropy"], {"anisotropy"}),
+    ],
+)
+def test_only_what_the_flags_name_is_evaluated(flags, tasks):
+    args = evaluate.make_parser().parse_words(["runs/a", *flags])
+    run = types.SimpleNamespace(cfg=drawn_config("cache"))
+    suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
+    assert {case.task for case in evaluate.list_run_cases(run, args, suite, [])} == tasks

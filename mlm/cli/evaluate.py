@@ -315,8 +315,7 @@ def list_run_cases(run, args, suite, common: list) -> list:
     from mlm.evaluation.evaluations import EvaluationCase
 
     cases = minimal_pairs.list_cases(suite) if suite else []
-    only_others = (common or args.anisotropy or args.beams) and not suite
-    if args.sentences or args.max_sentences or not only_others:
+    if args.sentences or args.max_sentences or not (cases or common or args.anisotropy or args.beams):
         sentences = read_sentences(run.cfg.data, args)
         cases = [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences) + cases
     cases += common + list_translation_cases(run.cfg, args)
