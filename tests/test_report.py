@@ -12,7 +12,8 @@ from small import VOCAB, small_config
 from experiments import architectures
 from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
-from mlm.report import table
+from mlm.report import charts, series, table
+from mlm.report.pages import sweep
 from mlm.training.run import directory, log
 from mlm.training.step import cost, references
 
@@ -252,3 +253,32 @@ def test_flops_of_a_loop_along_the_row_are_all_counted(length):
         cost.count_lowered_flops(*arguments, rnn_unroll=length), rel=0.01
     )
     assert cost.count_step_flops(*arguments) > 1.4 * cost.count_lowered_flops(*arguments, rnn_unroll=1)
+
+
+@pytest.mark.parametrize(("losses", "names"), [((7.0, 4.0), ["unigram"]), ((6.0, 4.0), ["unigram"]), ((5.0, 4.0), [])])
+def test_the_unigrams_line_is_drawn_where_a_model_is_no_better(losses, names):
+    history = [{"step": 10 * (i + 1), "tokens": 10.0, "eval_loss": loss} for i, loss in enumerate(losses)]
+    results = [run("lstm", 0, losses[-1]) | {"history": history, "steps": 20}]
+    (score,) = (score for score in series.collect_scores(results) if score.name == "loss")
+    chart = charts.build_learning_curve(results, score)
+    assert [line.name for line in chart.references] == names
+    assert all(estimate.mean == 6.0 for line in chart.references for estimate in line.y)
+
+
+def test_a_field_that_a_run_does_not_read_differs_from_nothing():
+    lstm, transformer, wide = (run(name, 0, 4.0) for name in ("lstm", "transformer", "gru"))
+    for result, heads, unread in ((lstm, 4, ["model.num_heads"]), (transformer, 2, []), (wide, 2, [])):
+        result["config"] |= {"model.num_heads": heads, "model.window": heads}
+        result["unread"] = [*unread, "model.window"]
+    same, different = sweep.split_settings([lstm, transformer, wide])
+    assert same["model.num_heads"] == "2" and "model.num_heads" not in different
+    assert "model.window" not in same and "model.window" not in different
+    wide["config"]["model.num_heads"] = 8
+    _, different = sweep.split_settings([lstm, transformer, wide])
+    assert different["model.num_heads"] == "2"
+    (block,) = sweep.build_score_blocks([lstm, transformer, wide], {"model.num_heads": "2"})
+    assert [(row[1].text, row[1].kind) for row in block.rows] == [
+        (sweep.UNREAD, "config"),
+        ("2", "config"),
+        ("8", "config odd"),
+    ]

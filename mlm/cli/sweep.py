@@ -386,8 +386,12 @@ def list_points(configs, args) -> None:
 
 
 def write_report(experiment, root: Path, configs) -> None:
+    from mlm.base import conditional_fields
     from mlm.report.pages import sweep as page
+    from mlm.training.run import resolution
 
     results = load_results(configs)
+    for result in results:
+        result["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"]))
     path = page.write_report(root, experiment, results, len(configs))
     print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

@@ -201,14 +201,25 @@ def add_flops(result: dict) -> dict:
 
 
 def build_learning_curve(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
-    """A held-out score during training, with the floor if it is known and equal for all runs."""
+    """A held-out score during training, with the floor, and with the unigram's score if a model is no better.
+
+    References are drawn if they are equal for all runs.
+    """
     chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, share=score.share)
-    floor = series.find_floor(results, score.name)
-    value = None if floor is None else series.find_shared_value(results, floor)
-    if floor is None or value is None or not chart.axes:
+    if not chart.axes:
         return chart
-    reference = Series(floor.reference, [], [Estimate(value, None, None)] * 2)
-    return chart._replace(references=[reference]).replace_axis(chart.axes[0])
+    worst = min(score.better * estimate.mean for line in chart.series for estimate in line.y)
+    values = {
+        reference.reference: series.find_shared_value(results, reference)
+        for reference in (series.find_floor(results, score.name), series.find_unigram(results, score.name))
+        if reference is not None
+    }
+    references = [
+        Series(name, [], [Estimate(value, None, None)] * 2)
+        for name, value in values.items()
+        if value is not None and (name != series.UNIGRAM or worst <= score.better * value)
+    ]
+    return chart._replace(references=references).replace_axis(chart.axes[0])
 
 
 def build_cost_panels(results: Sequence[dict], charts: Sequence[LineChart]) -> list[PanelChart]:

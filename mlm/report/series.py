@@ -24,6 +24,7 @@ from mlm.base.estimates import (
 )
 
 EXCESS = "excess_nats"  # the column of the excess loss, the loss minus its floor
+UNIGRAM = "unigram"  # the reference that predicts each token by its frequency
 
 
 class Series(NamedTuple):
@@ -101,6 +102,11 @@ def find_floor(results: Sequence[dict], name: str) -> Score | None:
         if math.isclose(values.get(score.name, math.nan), floor, abs_tol=1e-6)
     }
     return next((score for score in find_references(results, name) if score.reference in names), None)
+
+
+def find_unigram(results: Sequence[dict], name: str) -> Score | None:
+    """The reference of the score `name` that is the unigram's."""
+    return next((score for score in find_references(results, name) if score.reference == UNIGRAM), None)
 
 
 def find_leaks(result: dict) -> list[Score]:

@@ -30,6 +30,7 @@ COST_COLUMNS = (
     Column("flops", "training FLOPs", ".2e"),
 )
 MAX_POINTS = 200  # of a line on the page
+UNREAD = "—"  # in place of a field that a run does not read
 
 
 class Findings(NamedTuple):
@@ -134,22 +135,25 @@ def file_stems(all_charts: Sequence) -> dict[str, str]:
 def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
     """Config fields that can change a result: (value of those that are equal in all runs, common value of the others).
 
-    The common value is that of at least half of the runs, or None.
+    The common value is that of at least half of the runs that read the field, or None. A field that a run does not
+    read, such as an LSTM's number of heads, has no value there; one that no run reads is left out.
     """
     same, different = {}, {}
     for name in fields.flatten(config.Config(), results_only=True):
-        values = collections.Counter(format_value(result["config"].get(name)) for result in results)
+        texts = [format_setting(result, name) for result in results]
+        values = collections.Counter(text for text in texts if text != UNREAD)
         if len(values) == 1:
             same[name] = next(iter(values))
         elif values:
             value, count = values.most_common(1)[0]
-            different[name] = value if 2 * count >= len(results) else None
+            different[name] = value if 2 * count >= values.total() else None
     return same, different
 
 
-def format_value(value) -> str:
-    """The text of a config field."""
-    return "" if value is None else str(value)
+def format_setting(result: dict, name: str) -> str:
+    """The text of a config field of a run; UNREAD if the run does not read it ("unread" in its result)."""
+    value = result["config"].get(name)
+    return UNREAD if name in result.get("unread", ()) else "" if value is None else str(value)
 
 
 def build_score_blocks(results: Sequence[dict], different: dict) -> list[table_blocks.TableBlock]:
@@ -164,10 +168,10 @@ def build_score_blocks(results: Sequence[dict], different: dict) -> list[table_b
         [
             [
                 table_blocks.TableCell(
-                    text, text, "config" if name == "seed" or common in (None, text) else "config odd"
+                    text, text, "config" if name == "seed" or common in (None, text) or text == UNREAD else "config odd"
                 )
                 for name, common in different.items()
-                for text in [format_value(result["config"].get(name))]
+                for text in [format_setting(result, name)]
             ]
             for result in results
         ],
