@@ -127,8 +127,17 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     lines = plan.format_plan(points, plan.PlanOptions(accelerators.ACCELERATORS["H200"]))
     assert next(lines).split()[1] == "point" and set(next(lines)) == set("|-")
     said = list(lines)
-    assert [line.split()[1] for line in said] == ["a", "bad", "b", "3"]
+    assert [line.split()[1] for line in said[:4]] == ["a", "bad", "b", "3"]
     assert "cannot be planned: x = 1: expected 2" in said[1] and " yes " in said[2]
+
+
+@pytest.mark.parametrize(("speed", "is_small"), [(1e15, True), (1e6, False)])
+def test_a_plan_says_where_an_estimate_is_no_time(monkeypatch, speed, is_small):
+    monkeypatch.setitem(accelerators.ACCELERATORS, "any", accelerators.Accelerator(speed, 1e12, 1, ""))
+    points = {"a": member(), "b": member(seed=1)}
+    _, _, *rows, last = plan.format_plan(points, plan.PlanOptions(accelerators.ACCELERATORS["any"]))
+    assert all(("< 1 minute" in row) == is_small for row in rows)
+    assert last.startswith("\n2 of 2 points would make a step in less than 1 ms") == is_small
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["estimated", "compiled"])
@@ -263,3 +272,16 @@ def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monke
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     plan.set_device_count(16)
     assert plan.os.environ["XLA_FLAGS"].split()[-1] == "--xla_force_host_platform_device_count=16"
+
+
+@pytest.mark.parametrize(
+    ("size", "vocab", "above"), [("micro", 1000, 0.12), ("tiny", 1000, 0.05), ("mini", 30_522, 0.03)]
+)
+def test_the_count_is_above_the_usual_estimate_by_as_much_as_it_says(size, vocab, above):
+    changes = {"data.path": "t.txt", "tokenizer.vocab_size": vocab, "model.size": size, "train.batch_size": 8}
+    cfg = resolution.resolve(fields.override(config.Config(), changes | {"pack.seq_len": 128}))
+    width, layers, tokens = cfg.model.width, cfg.model.num_layers, 8 * 128
+    weights = layers * (4 * width**2 + 2 * width * cfg.model.mlp_dim)
+    predictions = 8 * masking.count_slots(cfg.mask.rate, 128)
+    estimate = 6 * weights * tokens + 12 * layers * 128 * width * tokens + 6 * (width + vocab) * width * predictions
+    assert 1 < cost.count_step_flops(cfg, vocab) / estimate < 1 + above

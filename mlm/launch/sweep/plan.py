@@ -47,6 +47,9 @@ STEP_VARIANTS = {  # by the column of their memory on each device
 }
 REMAT_WORK = 4 / 3  # a step's work at most, relative to one that does not compute the forward pass twice
 MAX_SIMULATED_DEVICES = 512
+MIN_STEP_SECONDS = (
+    1e-3  # an estimated step that is shorter does not keep a device busy: starting its kernels takes longer
+)
 
 
 class PlanOptions(NamedTuple):
@@ -126,8 +129,21 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
 
     yield format_line([column.title for column in columns])
     yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    num_small = 0
     for row in plan_points(points, options):
-        yield format_line([format_cell(row.get(column.name), column.format) for column in columns])
+        num_small += (row.get("step_seconds") or MIN_STEP_SECONDS) < MIN_STEP_SECONDS
+        cells = row | {"hours": format_hours(row.get("hours"))}
+        yield format_line([format_cell(cells.get(column.name), column.format) for column in columns])
+    if num_small and not options.measure_step:
+        yield (
+            f"\n{num_small} of {len(points)} points would make a step in less than {MIN_STEP_SECONDS * 1e3:g} ms: they "
+            "are too small to keep such a device busy, and take longer than the table says."
+        )
+
+
+def format_hours(hours: float | None) -> str | None:
+    """The text of a duration; an estimate below a minute says no more than that."""
+    return hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))
 
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
@@ -152,6 +168,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
         "tokens": steps and float(steps * batch_size * cfg.pack.seq_len),
         "flops": flops and steps and flops * steps,
         "hours": seconds and steps and seconds * steps / 3600,
+        "step_seconds": seconds,
         "step": description,
     }
     if batch_size % (num_devices * cfg.train.grad_accum_steps):
