@@ -376,10 +376,22 @@ def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
         ({"data.task_path": ""}, "config.data.task_path = '': expected the folder"),
         ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the folder of a tokenizer"),
         ({"objective": "tagging"}, "config.objective = 'tagging': expected classification, since config.data.task"),
-        ({"data.task": "squad"}, r"config.data.labelled.doc_stride = 128: expected 1 <= value <= 61"),
+        (
+            {"data.task": "squad", "data.labelled.doc_stride": 128},
+            r"config.data.labelled.doc_stride = 128: expected 1 <= value <= 61, so that .* config.pack.seq_len = 128",
+        ),
+        ({"data.task": "squad", "pack.seq_len": 67}, "config.pack.seq_len = 67: expected at least 68: 64 tokens"),
     ):
         cfg = pack.resolve(fields.override(config.Config(), base | change))
         assert re.match(words, refused(lambda cfg=cfg: pack.check(cfg)))
+
+
+@pytest.mark.parametrize(("seq_len", "stride"), [(68, 1), (128, 30), (384, 128)])
+def test_windows_of_a_passage_follow_from_the_row(seq_len, stride, tmp_path, tokenizer):
+    base = {"data.task": "squad", "data.task_path": str(tmp_path), "tokenizer.path": tokenizer}
+    cfg = pack.resolve(fields.override(config.Config(), base | {"pack.seq_len": seq_len}))
+    assert cfg.data.labelled.doc_stride == stride
+    pack.check(cfg)
 
 
 def test_a_file_too_large_to_be_read_at_once(tmp_path, tokenizer, monkeypatch):

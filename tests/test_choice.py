@@ -194,7 +194,7 @@ def test_fields_that_came_later_rename_no_rows_that_were_made_without_them(tmp_p
         {"data.task": "own", "data.task_path": str(tmp_path)}
         | {f"data.labelled.{name}": value for name, value in said.items()},
     ).data
-    assert splits.hash_content(data).startswith("f0f6a23a6ddee93a")
+    assert splits.hash_content(data).startswith("db1044289b5ec2bf")
 
 
 @pytest.fixture(scope="module", params=["transformer", "rnn"])

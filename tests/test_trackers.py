@@ -16,7 +16,7 @@ import pytest
 from small import environment, small_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import loop, resolution, trackers, vmapped_runs
+from mlm.training.run import directory, loop, resolution, trackers, vmapped_runs
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +138,7 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config(folder):
     loop.train(cfg)
     assert_tracked(cfg.workdir)
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
-    flat = fields.flatten(cfg)
+    flat = fields.flatten(directory.resolve_kernels(cfg))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 

@@ -72,7 +72,11 @@ class Labelled:
         "scores, separated by commas: accuracy | f1 | matthews | pearson | spearman | exact. The first selects "
         "hyperparameters; empty: the objective's own",
     )
-    doc_stride: int = field(128, "squad: tokens between the starts of two windows of a passage")
+    doc_stride: int = field(
+        0,
+        "squad: tokens between the starts of two windows of a passage; 0: 128, or half of a window if that is less "
+        "(a window has pack.seq_len tokens without the question and its separators)",
+    )
 
 
 @dataclasses.dataclass(unsafe_hash=True)

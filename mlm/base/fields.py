@@ -152,8 +152,8 @@ def describe_rng_change(saved: Mapping[str, Any]) -> str:
     )
 
 
-def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError, which names the differences, unless the saved identity would give the same result.
+def check_config(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError, which names the differences, unless the config of the saved identity gives the same result.
 
     A field that `saved` lacks, because it was added later, has its default. Kernels change the rounding alone: they are
     not part of the fingerprint, but a run never changes them.
@@ -167,6 +167,11 @@ def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any
     ]
     if differences:
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differences)}; choose another config.workdir")
+
+
+def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError as `check_config` does, and if the saved identity is of other random draws or other data."""
+    check_config(cfg, saved, where)
     rng_change = describe_rng_change(saved)
     if rng_change:
         raise ConfigError(

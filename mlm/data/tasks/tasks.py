@@ -308,7 +308,9 @@ def resolve(cfg: config.Config) -> config.Config:
     scores = "f1,accuracy" if objective == "tagging" and labelled.scheme else DEFAULT_SCORES.get(objective, "")
     if cfg.data.task in LANGUAGE_TASKS and objective == "extractive_qa":
         scores = "exact,f1"  # the optimum is that of the exact match
-    labelled = _fill_defaults(labelled, {"quoting": quoting, "scores": scores})
+    window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS  # tokens of a passage that fit beside the longest question
+    doc_stride = min(128, max(1, window // 2)) if labelled.format == "squad" else 0
+    labelled = _fill_defaults(labelled, {"quoting": quoting, "scores": scores, "doc_stride": doc_stride})
     return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=labelled))
 
 
@@ -405,7 +407,20 @@ def check(cfg: config.Config) -> None:
             "two or more different labels, separated by commas",
         )
     if labelled.format == "squad":
-        errors.require_number(f"{name}.doc_stride", labelled.doc_stride, 1, cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS)
+        window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS
+        errors.require(
+            window > 0,
+            "config.pack.seq_len",
+            cfg.pack.seq_len,
+            f"at least {4 + MAX_QUESTION_TOKENS}: {MAX_QUESTION_TOKENS} tokens of a question, 3 separators, a passage",
+        )
+        errors.require(
+            1 <= labelled.doc_stride <= window,
+            f"{name}.doc_stride",
+            labelled.doc_stride,
+            f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
+            f"{cfg.pack.seq_len} leaves a window {window} tokens beside a question of {MAX_QUESTION_TOKENS}",
+        )
 
 
 def takes_pairs(data: config.Data) -> bool:

@@ -168,6 +168,18 @@ def read_finished_run(workdir: Path | str) -> dict | None:
     }
 
 
+def check_workdir(cfg: config.Config) -> None:
+    """Raises ConfigError if the directory holds a run of another config, of which cfg's is no extension.
+
+    Reads no data: `recover_finished` checks the rest when the data are there, which may take minutes.
+    """
+    with recover_damaged():
+        saved = read_identity(cfg.workdir)
+        if saved is not None:
+            lengths = {name: saved["config"][name] for name in extension.EXTENDABLE_FIELDS}
+            fields.check_config(fields.override(cfg, lengths), saved, cfg.workdir)
+
+
 def resolve_kernels(cfg: config.Config) -> config.Config:
     """The config with the kernels by name: those that its run began with, else those of this platform."""
     saved = None

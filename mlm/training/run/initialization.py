@@ -19,7 +19,7 @@ from mlm.training.step import trainable
 # Fields of a model that may differ from its source's: they say how it is trained and computed.
 TRAINING_FIELDS = tuple(
     f"model.{name}"
-    for name in ("dropout", "attention_dropout", "init_std", "dtype", "scan_unroll", "rnn_unroll", "remat", "kernels")
+    for name in ("dropout", "attention_dropout", "init_std", "dtype", "scan_unroll", "rnn_unroll", "remat")
 )
 
 
@@ -123,8 +123,13 @@ def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = Fal
 
 
 def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
-    """The fields, by dotted name, that must be those of the run in a directory; flat: all fields of the run."""
-    inherited_fields = {name: value for name, value in flat_config.items() if name.startswith("model.")}
+    """The fields, by dotted name, that must be those of the run in a directory; flat: all fields of the run.
+
+    The kernels are not among them: they follow the platform of the new run.
+    """
+    inherited_fields = {
+        name: value for name, value in flat_config.items() if name.startswith("model.") and name != "model.kernels"
+    }
     if flat_config["data.corpus"] == "language":
         inherited_fields |= {name: value for name, value in flat_config.items() if name.startswith("data.language.")}
     return inherited_fields | {

@@ -25,12 +25,13 @@ from mlm.training.step import program as programs
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a config that cannot be run on these devices; compiles nothing."""
+    """Raises ConfigError for a config that cannot be run on these devices or in its workdir; compiles nothing."""
     resolution.check(cfg)
     finetuning_recipe.check(cfg)
     parallel.check(cfg)
     trackers.check_installed(cfg)
     files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
+    directory.check_workdir(cfg)
     cost.check_memory(cfg)
 
 
