@@ -170,7 +170,7 @@ def tuned(pretrained):
 def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     run, (cfg, packed, _) = trained_run.load(pretrained[0], {}), tuned
     assert cfg.init.run_sha256 == run.digest != "" and cfg.model == run.cfg.model.__class__(
-        **{**vars(run.cfg.model), "dropout": cfg.model.dropout}
+        **{**vars(run.cfg.model), "dropout": cfg.model.dropout, "kernels": "auto"}
     )
     begun = initialization.init_from_source(
         cfg,
