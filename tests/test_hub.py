@@ -88,6 +88,7 @@ def test_a_vocabulary_is_kept_and_read_again(models, name, tmp_path):
 def test_what_was_read_is_written_again_to_the_bit(made, models, name, tmp_path):
     models[name].save_pretrained(str(tmp_path / "out"))
     same_tensors(made[name], tmp_path / "out")
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1  # nobody is locked out
     again = mlm.load(tmp_path / "out")
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
 

@@ -16,7 +16,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
-from mlm.training.run import checkpoint, directory, log, loop, resolution
+from mlm.training.run import checkpoint, directory, log, loop, provenance, resolution
 
 pytestmark = pytest.mark.slow
 
@@ -250,11 +250,16 @@ def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
 
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
-    (provenance,) = directory.read_provenance(tmp_path / "c")
-    assert provenance["step"] == 0 and provenance["devices"] == jax.device_count()
-    assert provenance["versions"]["jax"] == jax.__version__ and provenance["time"] <= provenance["ended"]
-    assert directory.read_finished_run(tmp_path / "c")["provenance"] == [provenance]
+    (start,) = directory.read_provenance(tmp_path / "c")
+    assert start["step"] == 0 and start["devices"] == jax.device_count()
+    assert start["versions"]["jax"] == jax.__version__ and start["time"] <= start["ended"]
+    assert directory.read_finished_run(tmp_path / "c")["provenance"] == [start]
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())
     assert fields.override(config.Config(), result["config"]).mask.rate == 0.3
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.describe_source() == {"commit": None, "changed_files": None}

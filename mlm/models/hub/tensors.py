@@ -71,4 +71,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
     arrays = {name: np.asarray(array, np.float32, order="C") for name, array in tensors.items()}
     with files.atomic_write(folder / TENSOR_FILE) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # by the user's umask; safetensors lets nobody else read its files
         safetensors.numpy.save_file(arrays, temporary, metadata={"format": "pt"})
+        temporary.chmod(mode)

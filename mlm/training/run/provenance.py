@@ -14,12 +14,15 @@ SNAPSHOT_FILE = "code_snapshot.json"  # in a copy of the code: `describe_source`
 
 
 def describe_source() -> dict:
-    """The commit of this code, None if it is no git checkout, and its changed files."""
+    """The commit of this code, None if it is no git checkout or git is not installed, and its changed files."""
 
     def run_git(*arguments):
-        process = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
+        try:
+            process = subprocess.run(
+                ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+            )
+        except OSError:  # git is not installed
+            return None
         return process.stdout.strip() if process.returncode == 0 else None
 
     snapshot = Path(__file__).parents[3] / SNAPSHOT_FILE
