@@ -40,6 +40,7 @@ def make_path(*parts: PurePath | str) -> Path:
 
 
 def make_absolute(path: Path) -> Path:
+    """The path from the root; a bucket's path is one already."""
     return path if buckets.is_bucket_path(path) else path.absolute()
 
 
@@ -157,11 +158,13 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes a text file in one piece: readers see the old one or the new one."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value) -> None:
+    """Writes a JSON file as `write_text` does."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -190,6 +193,7 @@ def verify_digest(value, name: Path | str) -> dict:
 
 
 def write_json_with_digest(path: Path, value: dict) -> None:
+    """Writes a JSON object with its own digest, which `read_json_with_digest` checks."""
     write_json(path, add_digest(value))
 
 
@@ -220,6 +224,7 @@ def _crc32(record) -> str:
 
 
 def write_records(path: Path, records: Iterable[dict]) -> None:
+    """Writes a file of records, a line each with its own digest."""
     write_text(path, "".join(map(encode_record, records)))
 
 

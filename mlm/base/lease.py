@@ -189,10 +189,12 @@ class Lease:
 
 
 def lease_path(folder, number: int) -> str:
+    """The path of a folder's lease of this number."""
     return f"{folder}/.lease/{number:08d}"
 
 
 def list_numbers(folder) -> list[int]:
+    """The numbers of a folder's leases, in no order; the highest one holds the folder."""
     return [int(name) for name in buckets.list_names(f"{folder}/.lease") if name.isdigit()]
 
 

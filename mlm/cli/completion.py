@@ -11,6 +11,7 @@ CONFIG_COMMANDS = ("train", "finetune", "evaluate", "sweep", "floor")  # complet
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(
         prog="mlm completion", description="Print a script of tab completion.\n\n    source <(mlm completion bash)"
     )
@@ -19,6 +20,7 @@ def make_parser() -> command.CommandParser:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
     shtab = extras.import_extra("shtab", "completion", "mlm completion")
     from mlm.cli.entry import COMMANDS

@@ -8,6 +8,7 @@ from mlm.cli import command
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(
         prog="mlm config", description="List the config fields: name, default, type, meaning."
     )
@@ -30,6 +31,7 @@ def list_fields(part=None, prefix: str = "") -> Iterator[tuple[str, object, str]
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
     rows = [row for row in list_fields() if args.search.lower() in f"{row[0]} {row[2]}".lower()]
     errors.require(

@@ -48,6 +48,7 @@ def _to_numpy(path, name, tensor):
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(
         prog="mlm convert",
         description="Convert the pickled weights of a Hugging Face folder to model.safetensors, which mlm.load reads.",
@@ -58,6 +59,7 @@ def make_parser() -> command.CommandParser:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
     from mlm.base import errors, extras, files
     from mlm.data.tokenizers import hub

@@ -54,6 +54,7 @@ def main() -> None:
 
 
 def run_command(words: list[str]) -> None:
+    """Runs the subcommand that the words name; without words it prints all of them."""
     from mlm.base import errors
 
     if not words or words[0] in ("-h", "--help", "help"):
@@ -75,6 +76,7 @@ def run_command(words: list[str]) -> None:
 
 
 def format_overview() -> str:
+    """The commands with their purposes, as text."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {help_text}" for name, (_, help_text) in COMMANDS.items()]
     return "\n".join(

@@ -18,6 +18,7 @@ only what is missing. NAME=VALUE sets a field that cannot change a result, such 
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION)
     at_least_0 = command.Number(int, 0)
     parser.add_argument(
@@ -120,6 +121,7 @@ def make_parser() -> command.CommandParser:
 
 
 def read_sentences(data, args) -> list[str]:
+    """The sentences to evaluate: those of --sentences, else of the held-out documents."""
     from mlm.data.text import corpus, files
 
     if args.sentences:
@@ -133,6 +135,7 @@ def read_sentences(data, args) -> list[str]:
 
 
 def print_evaluations(evaluated: dict) -> None:
+    """Prints the tables of a run's evaluations."""
     from mlm.inference import pseudo_likelihood
     from mlm.report import evaluation_tables
     from mlm.report.table import Column, to_markdown
@@ -300,6 +303,7 @@ def list_translation_cases(cfg, args) -> list:
 
 
 def parse_numbers(name: str, args, kind: type) -> tuple:
+    """The numbers of a flag with several values. Raises ConfigError for a word that is none."""
     from mlm.base import errors
 
     words = getattr(args, name)
@@ -349,6 +353,7 @@ def evaluate_run(workdir: str, args, overrides) -> dict:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     from mlm.base import errors
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)

@@ -18,6 +18,7 @@ workdir.
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
@@ -31,6 +32,7 @@ def make_parser() -> command.CommandParser:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     from mlm.base.estimates import read_scores

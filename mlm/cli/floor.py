@@ -18,6 +18,7 @@ The fields data.language.* define the language.
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION)
     parser.add_argument("verb", metavar="VERB", help="bound, score or next")
     parser.add_argument(
@@ -113,6 +114,7 @@ VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words}
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     from mlm.base import errors

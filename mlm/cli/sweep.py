@@ -37,6 +37,7 @@ CLUSTERS = ("slurm", "tpu", "kubernetes")
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
     parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
     parser.add_argument(
@@ -313,6 +314,7 @@ def run_points(experiment, root: Path, configs, args) -> None:
 
 
 def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
+    """Submits the points that are not done, or with --dry_run prints what would be submitted."""
     from mlm.base import errors
 
     errors.require(args.cluster is not None, "--cluster", "", f"one of {', '.join(CLUSTERS)}")
@@ -335,6 +337,7 @@ def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFl
 
 
 def main(words: Sequence[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     from mlm.base import errors, extras
     from mlm.launch.sweep import status, subprocess_worker
 
@@ -386,6 +389,7 @@ def list_points(configs, args) -> None:
 
 
 def write_report(experiment, root: Path, configs) -> None:
+    """Writes the page, the tables and the figures of the points that are done."""
     from mlm.base import conditional_fields
     from mlm.report.pages import sweep as page
     from mlm.training.run import resolution

@@ -21,6 +21,7 @@ restarts both from the last checkpoint if one dies or hangs.
 
 
 def make_parser() -> command.CommandParser:
+    """The command's flags."""
     parser = command.CommandParser(prog="mlm train", description=DESCRIPTION)
     count = command.Number(int, 0, 2**20)
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
@@ -80,6 +81,7 @@ def make_parser() -> command.CommandParser:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     from mlm.base import errors
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)

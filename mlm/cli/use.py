@@ -31,6 +31,7 @@ EXAMPLES = {
 
 
 def make_parser(name: str) -> command.CommandParser:
+    """The command's flags."""
     from mlm.cli.entry import COMMANDS
 
     purpose = COMMANDS[name][1]
@@ -143,6 +144,7 @@ def read_numbered_lines(path: str) -> dict[int, str]:
 
 
 def read_lines(path: str) -> list[str]:
+    """The lines of a file that are not empty."""
     return list(read_numbered_lines(path).values())
 
 
@@ -158,6 +160,7 @@ def check_output(out: str, ending: str) -> Path:
 
 
 def fill(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of the most probable tokens of each [MASK]."""
     for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
         for number, fillings in enumerate(masks):
             for rank, filling in enumerate(fillings):
@@ -165,6 +168,7 @@ def fill(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def embed(model, texts: list[str], args) -> Iterator[dict]:
+    """Writes the texts' embeddings as an array S x D to --out."""
     import numpy as np
 
     from mlm.base import files
@@ -177,6 +181,7 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def similar(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of the texts, or words, that are most similar to each text."""
     from mlm.base import errors
     from mlm.inference import neighbors
 
@@ -197,11 +202,13 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def score(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of the texts' pseudo-log-likelihoods, in nats."""
     for text, nats in zip(texts, model.pseudo_log_likelihood(texts, args.metric).tolist(), strict=True):
         yield {"nats": nats, "text": text}
 
 
 def predict(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of the predicted labels, of each word if the task is tagging."""
     tags = model.config.objective == "tagging"
     given = [text.split() if tags else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
@@ -210,6 +217,7 @@ def predict(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def readability(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of passages, from the most to the least readable."""
     from mlm.base import extras
     from mlm.evaluation import readability as passages
     from mlm.evaluation import reading_ease
@@ -251,10 +259,12 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def export(model, texts: list[str], args) -> Iterator[dict]:
+    """Writes a Hugging Face folder."""
     yield model.save_pretrained(args.folder)
 
 
 def generate(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of generated texts."""
     yield from _number_texts(
         texts,
         model.generate(
@@ -274,6 +284,7 @@ def generate(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def translate(model, texts: list[str], args) -> Iterator[dict]:
+    """Records of translations."""
     yield from _number_texts(
         texts,
         model.translate(
@@ -340,6 +351,7 @@ def read_texts(name: str, args) -> list[str]:
 
 
 def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
     name = words[0]
     args = make_parser(name).parse_words(words[1:])
     if name == "serve":

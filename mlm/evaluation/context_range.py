@@ -28,6 +28,7 @@ SENTENCE_DISTANCES = ((0, 0), (1, 1), (2, 3), (4, 7), (8, None))  # by sentence 
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     if models.reads_source(cfg):
         return f"config.model.family is {cfg.model.family}, which reads a source"
     if cfg.model.context != "causal":
@@ -45,6 +46,7 @@ def list_cases(cfg: config.Config) -> list[EvaluationCase]:
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """Measures one of the three curves of a case: gradient, recall or time."""
     return {"gradient": measure_gradients, "recall": measure_recall, "time": measure_time}[case.name](run, progress)
 
 

@@ -33,6 +33,7 @@ FORMAT = 1  # of the results: raise it when their meaning changes
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     return f"config.model.family is {cfg.model.family}, which needs a source" if models.reads_source(cfg) else ""
 
 
@@ -115,6 +116,7 @@ def count_units(run: TrainedRun, case: EvaluationCase) -> int:
 
 
 def compute_correlations(x_P, y_P) -> dict:
+    """Spearman's and Pearson's correlation over P pairs, each with its standard error."""
     columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}
     result = {}
     for score in (scores.build_spearman_score("weight"), scores.build_pearson_score("weight")):
@@ -162,6 +164,7 @@ def _iterate_batches(run, sequences):
 
 
 def make_anisotropy_case() -> EvaluationCase:
+    """The case of anisotropy on held-out text."""
     return EvaluationCase(
         "anisotropy", "held-out", {"tokens": MAX_TOKENS, "contexts": MIN_CONTEXTS, "seed": SEED, "format": FORMAT}
     )

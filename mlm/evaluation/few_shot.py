@@ -53,6 +53,7 @@ class FewShotGrid(NamedTuple):
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     return sentence_scores.get_unsupported_reason(cfg) or (
         "it runs in several processes, not one" if parallel.is_multiprocess() else ""
     )

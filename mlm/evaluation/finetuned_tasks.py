@@ -34,6 +34,7 @@ UNHASHED_FIELDS = (
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     return ""
 
 

@@ -27,6 +27,7 @@ BINS = {
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
     if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
@@ -40,6 +41,7 @@ def list_probes(cfg: config.Config) -> list[str]:
 
 
 def make_inputs(cfg: config.Config) -> dict:
+    """All that the result depends on beside the run, as JSON."""
     return {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
 
 

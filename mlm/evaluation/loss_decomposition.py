@@ -22,6 +22,7 @@ from mlm.training.step.program import make_eval_hparams
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
     if floors.FLOORS.get(objectives.get_loss_visibilities(cfg)["loss"]):
@@ -30,6 +31,7 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 
 
 def make_inputs(cfg: config.Config) -> dict:
+    """All that the result depends on beside the run, as JSON."""
     return {
         "rate": cfg.eval.mask_rate,
         "seed": cfg.eval.mask_seed,

@@ -9,12 +9,14 @@ from mlm.training.step import evaluation, program, references
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
         return ""
     return f"config.objective is {cfg.objective}, which masks nothing"
 
 
 def make_inputs(cfg: config.Config, rate: float) -> dict:
+    """All that the result depends on beside the run, as JSON."""
     return {"rate": rate, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
 
 

@@ -28,6 +28,7 @@ def list_cases(suite: Suite) -> list[EvaluationCase]:
 
 
 def format_key(suite: Suite) -> str:
+    """The name of a suite in evaluations.json, with a digest of its sentences."""
     return f"{suite.name}-{suite.sha256[:6]}"
 
 

@@ -17,6 +17,7 @@ SPLITS = {"dev": "validation", "test": "test"}
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     return "" if cfg.data.corpus == "task" else f"config.data.corpus is {cfg.data.corpus}, not a task"
 
 

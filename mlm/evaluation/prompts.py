@@ -123,6 +123,7 @@ def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
 
 
 def format_key(task: PromptTask) -> str:
+    """The name of a prompted task in evaluations.json, with a digest of its prompt."""
     prompt = json.dumps([task.prompt.pattern, dict(task.prompt.verbalizers)])
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 

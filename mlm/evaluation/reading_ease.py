@@ -18,6 +18,7 @@ def compute_reading_ease(text: str) -> float:
 
 
 def count_syllables(word: str) -> int:
+    """The number of syllables of an English word, by its hyphenation."""
     return len(_load_hyphenation().positions(word.lower())) + 1
 
 

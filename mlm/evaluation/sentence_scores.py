@@ -9,6 +9,7 @@ from mlm.training.run.trained_run import TrainedRun
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
         return ""
     return f"config.objective is {cfg.objective}, which masks nothing"
@@ -21,6 +22,7 @@ def count_units(run: TrainedRun, case: EvaluationCase) -> int:
 
 
 def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> SentenceScores:
+    """The pseudo-log-likelihoods of a case's sentences; each token is masked and predicted."""
     model = objectives.shift_states(run.cfg, run.program.model)
     score_batch = masked_queries.make_scorer(model, run.program.strategy, run.state)
 
@@ -34,4 +36,5 @@ def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) 
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """The pseudo-perplexity of a case's sentences."""
     return pseudo_likelihood.compute_pseudo_perplexity(score_case(run, case, progress))

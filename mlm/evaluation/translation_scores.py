@@ -23,6 +23,7 @@ LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several t
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
     return "" if cfg.data.corpus == "parallel" else f"config.data.corpus is {cfg.data.corpus}, not parallel"
 
 
@@ -68,6 +69,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 
 
 def iterate_records(pairs: Sequence[parallel_text.Pair], texts: Sequence[str]) -> Iterator[dict]:
+    """A record for each pair: its texts, and the model's translation."""
     for pair, text in zip(pairs, texts, strict=True):
         yield {**pair._asdict(), "translation": text}
 

@@ -145,6 +145,7 @@ class ChildProcess:
 
 
 def write_stderr(line: bytes) -> None:
+    """Writes a child's line to this process's stderr at once."""
     sys.stderr.buffer.write(line)
     sys.stderr.flush()
 
@@ -188,4 +189,5 @@ def bind_cores(process_id: int, num_processes: int):
 
 
 def slice_share(items: Sequence, process_id: int, num_processes: int) -> Sequence:
+    """The part of the items that falls to a process: consecutive ones, as many as the others' to within one."""
     return items[process_id * len(items) // num_processes : (process_id + 1) * len(items) // num_processes]

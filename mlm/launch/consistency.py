@@ -33,12 +33,14 @@ class PeerEnded(Exception):
 
 
 def get_distributed_state() -> Any:
+    """JAX's connection to the other processes."""
     from jax._src import distributed  # JAX has no public access to its key-value store
 
     return distributed.global_state
 
 
 def has_joined() -> bool:
+    """Whether this process is connected to the others."""
     return "jax" in sys.modules and get_distributed_state().client is not None
 
 
@@ -104,6 +106,7 @@ def check_devices(expected_processes: int, expected_devices: int) -> None:
 
 
 def format_count(count: int, singular: str, plural: str = "") -> str:
+    """A number with its noun, in singular or plural."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 

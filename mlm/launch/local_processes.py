@@ -184,10 +184,12 @@ def newest_step(workdir: str) -> int:
 
 
 def find_free_port() -> int:
+    """A port of this machine that no process uses now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def print_line(line: str) -> None:
+    """Prints a line to stderr at once."""
     print(line, file=sys.stderr, flush=True)

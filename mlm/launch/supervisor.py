@@ -32,11 +32,13 @@ def supervise() -> None:
 
 
 def exit_with_parent(lifeline: int) -> None:
+    """Ends this process when its parent does; lifeline: the read end of a pipe that the parent holds open."""
     os.read(lifeline, 1)  # returns when the parent ends
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_child() -> int:
+    """Runs the same command in a child process; returns its exit code."""
     read_end, write_end = os.pipe()
     with start_python(sys.orig_argv[1:], read_end, stderr=subprocess.PIPE) as child:
         os.close(read_end)

@@ -89,6 +89,7 @@ class EncoderDecoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
+    """The pure functions of the model over a vocabulary of this size."""
     module, decoder_module = EncoderDecoder(model, vocab_size), DECODER_MODULES[model.cell]
 
     def init(key):

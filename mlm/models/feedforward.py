@@ -70,6 +70,7 @@ class FeedforwardEncoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
+    """The pure functions of the model over a vocabulary of this size."""
     return lm.build(model, vocab_size, FeedforwardEncoder, incremental.WINDOW_DECODER)
 
 

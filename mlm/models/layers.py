@@ -62,6 +62,7 @@ def initializer(model: config.Model):
 
 
 def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
+    """A dense layer whose product has the kernel `matmul` if the model uses that."""
     dot_general = (
         functools.partial(cpu_kernels.dot_general, jnp.dtype(model.dtype))
         if cpu_kernels.uses_kernel(model, "matmul")
@@ -78,6 +79,7 @@ def dense(model: config.Model, features: int, name: str, bias_init=nn.initialize
 
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
+    """A LayerNorm with the model's epsilon."""
     return nn.LayerNorm(epsilon=model.norm_eps, dtype=cpu_kernels.activation_dtype(model), name=name)
 
 

@@ -42,15 +42,18 @@ def apply_gates(x_BxG, kinds: str, bias: tuple[float, ...]):
 
 
 def elman_forward(input_BxG, recurrent_BxG, carry):
+    """A step of an Elman network: the new carry, and what its gradient needs."""
     h_BxH = jnp.tanh(input_BxG + recurrent_BxG)
     return (h_BxH,), h_BxH
 
 
 def elman_backward(h_BxH, previous_BxH, d_carry):
+    """The gradients of `elman_forward`: of the input, of the recurrent product where it differs, of the carry."""
     return d_carry[0] * (1 - h_BxH * h_BxH), (), (jnp.zeros_like(h_BxH),)
 
 
 def gru_forward(input_BxG, recurrent_BxG, carry):
+    """A step of a GRU whose reset gate multiplies the recurrent product (as in cuDNN and torch.nn)."""
     (h_BxH,) = carry
     H = h_BxH.shape[-1]
     rz_BxG = apply_gates(input_BxG[:, : 2 * H] + recurrent_BxG[:, : 2 * H], "ss", (0, 0))
@@ -60,6 +63,7 @@ def gru_forward(input_BxG, recurrent_BxG, carry):
 
 
 def gru_backward(residuals, previous_BxH, d_carry):
+    """The gradients of `gru_forward`, as `elman_backward` returns them."""
     (rz_BxG, n_BxH, recurrent_BxH), (d_BxH,) = residuals, d_carry
     r_BxH, z_BxH = jnp.split(rz_BxG, 2, -1)
     d_n_BxH = d_BxH * (1 - z_BxH) * (1 - n_BxH * n_BxH)
@@ -69,6 +73,7 @@ def gru_backward(residuals, previous_BxH, d_carry):
 
 
 def lstm_forward(input_BxG, recurrent_BxG, carry):
+    """A step of an LSTM whose forget gate has a bias of 1 (Jozefowicz et al. 2015)."""
     gates_BxG = apply_gates(input_BxG + recurrent_BxG, "ssts", (0, 1, 0, 0))
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     c_BxH = f * carry[1] + i * g
@@ -77,6 +82,7 @@ def lstm_forward(input_BxG, recurrent_BxG, carry):
 
 
 def lstm_backward(residuals, previous_BxH, d_carry):
+    """The gradients of `lstm_forward`, as `elman_backward` returns them."""
     (gates_BxG, tanh_BxH, c_BxH), (d_h, d_c) = residuals, d_carry
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     d_c += d_h * o * (1 - tanh_BxH * tanh_BxH)
@@ -115,10 +121,13 @@ def run_in_float32(scan: Callable, kernels, biases, inputs, same):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def scan_directions(cell, unroll, kernels, biases, inputs, same):
+    """The states LxBxH of a layer, for each of its directions, run in one loop."""
     return scan_directions_fwd(cell, unroll, kernels, biases, inputs, same)[0]
 
 
 def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
+    """`scan_directions`, and what its gradient needs (jax.custom_vjp)."""
+
     def step(carries, step_inputs):
         new_carries, outputs = [], []
         for carry, (input_BxG, same_B), kernel_HxG, bias_G in zip(carries, step_inputs, kernels, biases, strict=True):
@@ -139,6 +148,7 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
 
 
 def scan_directions_bwd(cell, unroll, saved, d_outputs):
+    """The gradients of `scan_directions`; those of the recurrent weights are one product over all steps."""
     kernels, same, outputs = saved
     transposed = [kernel_HxG.T for kernel_HxG in kernels]
     previous = [select_previous_states(h_LxBxH, same_LxB) for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]

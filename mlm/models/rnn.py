@@ -23,6 +23,7 @@ class RecurrentCell(NamedTuple):
 
 
 def elman_step(input_BxG, recurrent_BxG, carry):
+    """A step of an Elman network."""
     return (jnp.tanh(input_BxG + recurrent_BxG),)
 
 
@@ -140,6 +141,7 @@ class RecurrentEncoder(nn.Module):
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
+    """The pure functions of the model over a vocabulary of this size."""
     cell = CELLS[model.cell]
     return lm.build(model, vocab_size, RecurrentEncoder, incremental.build_recurrent_decoder(cell.step, cell.carries))
 

@@ -69,6 +69,7 @@ def check(cfg: config.Config) -> None:
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
+    """The pure functions of the model over a vocabulary of this size."""
     return lm.build(
         model, vocab_size, TransformerEncoder, incremental.ATTENTION_DECODER, model.positions, has_attention=True
     )

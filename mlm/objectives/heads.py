@@ -38,6 +38,7 @@ def init_dense(key, inputs: int, outputs: int) -> types.Params:
 
 
 def apply_dense(params: types.Params, x_BxD):
+    """A dense layer: BxD to BxC."""
     return x_BxD @ params["kernel"] + params["bias"]
 
 

@@ -29,10 +29,12 @@ def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ..
 
 
 def build_loss_score(term: str, unit: str) -> Score:
+    """The mean loss of a term, by its weight."""
     return Score("loss", "held-out loss", (f"{term}_nats", f"{term}_weight"), unit=unit, better=-1, chart=True)
 
 
 def build_accuracy_score(weight: str) -> Score:
+    """The share of correct predictions."""
     return Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True)
 
 
@@ -51,6 +53,7 @@ def build_f1_score(classes: Sequence[str], weight: str) -> Score:
 
 
 def build_matthews_score(classes: Sequence[str], weight: str) -> Score:
+    """Matthews' correlation of predicted and actual classes."""
     counts = (f"{kind}_{number}" for kind in ("predicted", "actual") for number in range(len(classes)))
     return Score(
         "matthews", "held-out Matthews correlation", ("correct", *counts, weight), "matthews", better=1, chart=True
@@ -58,12 +61,14 @@ def build_matthews_score(classes: Sequence[str], weight: str) -> Score:
 
 
 def build_pearson_score(weight: str) -> Score:
+    """Pearson's correlation, from sums of x, y and their products."""
     return Score(
         "pearson", "held-out Pearson correlation", ("x", "y", "xx", "yy", "xy", weight), "pearson", better=1, chart=True
     )
 
 
 def build_spearman_score(weight: str) -> Score:
+    """Spearman's rank correlation, from a column of each example's share in it."""
     return Score("spearman", "held-out Spearman correlation", ("spearman", weight), better=1, chart=True)
 
 

@@ -142,6 +142,7 @@ def select_curve_scores(results: Sequence[dict]) -> list[Score]:
 
 
 def axis_title(score: Score) -> str:
+    """The title of a score's axis, with its unit."""
     return f"{score.title} ({score.unit})" if score.unit else score.title
 
 
@@ -340,4 +341,5 @@ def row_label(row: dict, columns: Sequence[Column]) -> str:
 
 
 def to_estimate(value: float | Estimate) -> Estimate:
+    """A plain number as an estimate without an interval."""
     return value if isinstance(value, Estimate) else Estimate(value, None, None)

@@ -135,6 +135,7 @@ def split_variants(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
 
 
 def format_count(count: int, noun: str) -> str:
+    """A number with its noun, which gets an s unless the number is 1."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 

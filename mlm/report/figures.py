@@ -54,6 +54,7 @@ def create_axes(width: float = 7.5, height: float = 4.5, num_rows: int = 1, num_
 
 
 def draw_lines(chart: charts.LineChart):
+    """A figure of one line chart, and its numbers as CSV."""
     figure, ((axes,),) = create_axes()
     draw_panel(axes, chart)
     draw_legend(figure, axes)
@@ -61,6 +62,7 @@ def draw_lines(chart: charts.LineChart):
 
 
 def draw_panels(chart: charts.PanelChart):
+    """A figure of several line charts with one legend, and their numbers as CSV."""
     num_columns = 2 if len(chart.charts) % 2 == 0 else len(chart.charts)
     num_rows = -(-len(chart.charts) // num_columns)
     figure, axes = create_axes(1.5 + 3.6 * num_columns, 3.2 * num_rows, num_rows, num_columns)
@@ -74,6 +76,7 @@ def draw_panels(chart: charts.PanelChart):
 
 
 def draw_panel(axes, chart: charts.LineChart) -> None:
+    """Draws a line chart into axes, with its references."""
     axes.set(xlabel=chart.x, ylabel="\n".join(textwrap.wrap(chart.y, LABEL_WIDTH)))
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     classes = next((line.x for line in chart.series if isinstance(line.x[0], str)), None)
@@ -130,6 +133,7 @@ def format_csv(line_charts: list[charts.LineChart]) -> str:
 
 
 def plot_series(axes, line: Series, index: int, has_band: bool, is_shaded: bool) -> None:
+    """Draws a line with the colour, marker and dashes of its number, and its interval as a band or as bars."""
     style = select_style(index)
     options = {
         "label": line.name,
@@ -157,6 +161,7 @@ def plot_series(axes, line: Series, index: int, has_band: bool, is_shaded: bool)
 
 
 def mean_values(line: Series) -> list[float]:
+    """The means of a line."""
     return [value.mean for value in line.y]
 
 
@@ -171,6 +176,7 @@ def draw_legend(figure, axes) -> None:
 
 
 def draw_heat_map(chart: charts.HeatMap):
+    """A figure of a heat map with its numbers in the cells, and these as CSV."""
     matrix = chart.matrix
     figure, ((axes,),) = create_axes(height=1.6 + 0.38 * len(matrix.groups))
     axes.set(xlabel=chart.x, ylabel=chart.y)
@@ -204,6 +210,7 @@ def draw_heat_map(chart: charts.HeatMap):
 
 
 def draw_intervals(chart: charts.IntervalChart):
+    """A figure of estimates with their intervals, and the papers' values beside them; the same as CSV."""
     names = [textwrap.wrap(name, LABEL_WIDTH) or [""] for name, _, _ in chart.rows]
     max_chars = max((len(line) for name in names for line in name), default=0)
     max_lines = max(map(len, names), default=1)

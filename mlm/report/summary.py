@@ -124,10 +124,12 @@ def find_baseline(results: Sequence[dict]) -> Score | None:
 
 
 def improvement_column(score: Score, reference: Score) -> str:
+    """The name of the column of improvements on a reference."""
     return f"{'below' if score.better < 0 else 'above'} {reference.reference}".replace(" ", "_")
 
 
 def rate_column(rate: float) -> str:
+    """The name of the column of a masking rate of the evaluation."""
     return f"at_{100 * rate:g}"
 
 

@@ -255,10 +255,12 @@ class RequestHandler(http.server.BaseHTTPRequestHandler):
 
 
 def print_error(error: BaseException) -> None:
+    """Prints an error of the server in one line."""
     print(f"error: {type(error).__name__}: {errors.first_line(error)}", file=sys.stderr)
 
 
 def error_response(error: str) -> Response:
+    """The answer that holds an error."""
     return json_response({"error": error})
 
 

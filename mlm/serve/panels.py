@@ -78,11 +78,13 @@ def answer_request(panel: ModelPanel, request: PanelRequest):
 
 
 def fill_mask(panel: ModelPanel, request: PanelRequest) -> list:
+    """The most probable tokens of each [MASK] of the request's text."""
     fillings = panel.model.fill_mask(request.text, min(TOP_K, panel.model.tokenizer.vocab_size))
     return [[dataclasses.asdict(prediction) for prediction in best] for best in fillings]
 
 
 def predict(panel: ModelPanel, request: PanelRequest) -> list:
+    """The labels that a fine-tuned model predicts for the request's text."""
     model, text = panel.model, request.text
     if model.config.objective == "tagging":
         words = text.split()
@@ -199,6 +201,7 @@ def prepare_panel(name: str, folder: str, lines: Mapping[int, str]) -> ModelPane
 
 
 def describe_model(model: "LanguageModel") -> str:
+    """A model in one line: architecture, size, objective, vocabulary."""
     cfg = model.config
     name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
     return (

@@ -65,6 +65,7 @@ def score_predictions(
 
 
 def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
+    """The floor of several examples, N each, from sums over the masked tokens of each example."""
     return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)
 
 

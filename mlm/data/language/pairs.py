@@ -32,6 +32,7 @@ LABELS = ("different", "same")
 
 
 def list_labels(language: Language) -> tuple[str, ...]:
+    """The labels of the task, in the order of their numbers."""
     return LABELS
 
 

@@ -45,6 +45,7 @@ def map_batches(function: Callable, size: int, *arrays: np.ndarray):
 
 
 def put_on_device(hmm: HMM) -> HMM:
+    """The same HMM with arrays on JAX's default device."""
     return jax.tree.map(jnp.asarray, hmm)
 
 

@@ -37,6 +37,7 @@ def list_classes(language: Grammar) -> tuple[str, ...]:
 
 
 def list_labels(language: Language) -> tuple[str, ...]:
+    """The labels of the task, in the order of their numbers."""
     return list_classes(build_grammar(language))
 
 

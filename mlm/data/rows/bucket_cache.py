@@ -74,5 +74,6 @@ def _make_object_path(bucket_folder, name, digest):
 
 
 def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

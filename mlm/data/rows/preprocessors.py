@@ -68,11 +68,13 @@ def _join_texts(texts, seq_len, num_separators):
 
 
 def encode_classification(examples, tokenizer, cfg, classes):
+    """[CLS] text [SEP], or a pair of texts, with the number of the class."""
     class_index = {name: index for index, name in enumerate(classes)}
     return encode_texts(examples, tokenizer, cfg, lambda example: {"label": class_index[example.label]})
 
 
 def encode_regression(examples, tokenizer, cfg, classes):
+    """[CLS] text [SEP], or a pair of texts, with the number to predict."""
     return encode_texts(examples, tokenizer, cfg, lambda example: {"value": example.label})
 
 

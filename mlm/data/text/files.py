@@ -112,6 +112,7 @@ def _suggest_path(pattern):
 
 
 def file_digest(path: str) -> bytes:
+    """The SHA-256 of a file, as bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 

@@ -139,6 +139,7 @@ def prepare_dataset(name: str, path: str, folder: str, *, validation_path: str =
 
 
 def main(_):
+    """Writes the texts that the flags name as a TFDS data set, and prints how to train on it."""
     try:
         prepare_dataset(NAME.value, PATH.value, DIR.value, validation_path=VALIDATION.value, boundary=BOUNDARY.value)
     except errors.ConfigError as error:

@@ -28,4 +28,5 @@ def log_once(message: str) -> None:
 
 @functools.cache  # a corpus is read several times in a run: each warning is printed once
 def warn_once(message: str) -> None:
+    """Logs a warning, once per process."""
     logging.warning("%s", message)

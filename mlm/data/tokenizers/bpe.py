@@ -81,6 +81,7 @@ def parse_model(model: bytes):
 
 
 def build_tokenizer(model):
+    """The tokenizer of a serialized model: its entries and merges."""
     entries, merges, tool = parse_model(model)
     pieces = [*SPECIAL_TOKENS, *(format_entry(entry) for entry in entries[NUM_SPECIAL:])]
     bytes_V = [*(name.encode() for name in SPECIAL_TOKENS), *(map(entry_to_bytes, entries[NUM_SPECIAL:]))]

@@ -23,6 +23,7 @@ def train_model(vocab_size, texts):
 
 
 def build_tokenizer(model):
+    """The tokenizer of a serialized model: its alphabet, as JSON."""
     try:
         alphabet = json.loads(model)
         errors.require(

@@ -132,6 +132,7 @@ class VocabularyTooLarge(errors.ConfigError):
 
 
 def make_too_small_error(vocab_size, needed):
+    """The error for a vocabulary that cannot hold every character."""
     return errors.ConfigError(
         f"config.tokenizer.vocab_size = {vocab_size}: expected at least {needed}, "
         "to hold the special tokens and the characters"

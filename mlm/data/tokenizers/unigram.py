@@ -33,6 +33,7 @@ def train_model(vocab_size, sentences):
 
 
 def normalize(character):
+    """A character as SentencePiece normalizes it (NFKC): it may become several."""
     return unicodedata.normalize("NFKC", character)
 
 
@@ -76,6 +77,7 @@ def _learn(vocab_size, rare, sentences):
 
 
 def build_tokenizer(model):
+    """The tokenizer of a serialized SentencePiece model."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -16,6 +16,7 @@ from mlm.data.tokenizers.tokenizer import (
 
 
 def build_backend(entries=()):
+    """The tokenizer of the library `tokenizers` with these entries, which keeps case and accents."""
     import tokenizers
 
     # Without added tokens: those are looked for in the text, and "[MASK]" would be found there.
@@ -73,6 +74,7 @@ def _learn(vocab_size, first, alphabet, sentences):
 
 
 def build_tokenizer(model):
+    """The tokenizer of a serialized model: its entries, one a line."""
     pieces = model.decode().split("\n")
     tool = build_backend(pieces)
 

@@ -26,6 +26,7 @@ def train_model(vocab_size, sentences):
 
 
 def build_tokenizer(model):
+    """The tokenizer of a serialized model: its words, one a line."""
     pieces = model.decode().split("\n")
     number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL}
 

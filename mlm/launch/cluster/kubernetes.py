@@ -64,6 +64,7 @@ OPTIONS = {
 
 
 def check_tools() -> None:
+    """Raises ConfigError if a command that submits jobs is not on PATH."""
     if shutil.which("kubectl") is None:
         raise errors.ConfigError("kubectl, which submits JobSets, is not on PATH; --dry_run shows the job's file here")
 
@@ -131,6 +132,7 @@ def assign_commands(job: Job) -> list[range]:
 
 
 def parse_labels(labels: str) -> dict[str, str]:
+    """The node labels of NAME=VALUE,NAME=VALUE."""
     parts = [word.partition("=") for word in labels.split(",") if word]
     errors.require(
         all(name and equals for name, equals, _ in parts), "--option=selector", labels, "NAME=VALUE,NAME=VALUE"
@@ -221,6 +223,7 @@ def make_jobset(job: Job, lane: int, indices: Sequence[int]) -> dict:
 
 
 def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
+    """The specification of a job's pods, for some of its commands."""
     accelerator, options = ACCELERATORS.get(job.accelerator), job.options
     tpu = accelerator and accelerator.tpu
     nodes = (
@@ -334,6 +337,7 @@ def job_selector(path: Path) -> list[str]:
 
 
 def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    """The states of the commands that are queued or running, by file of the job and number of the command."""
     states: dict[Path, dict[int, str]] = {path: {} for path in paths}
     for path in paths:
         if path.exists():

@@ -84,6 +84,7 @@ SRUN = "srun --label --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task
 
 
 def check_job(job: Job) -> None:
+    """Raises ConfigError for a job that SLURM could not run."""
     jobs.check_job(job)
     if job.accelerator:
         errors.require_one_of(
@@ -153,6 +154,7 @@ def quote_directive(word: str) -> str:
 
 
 def check_tools(command: str = "sbatch") -> None:
+    """Raises ConfigError if a command of SLURM is not on PATH."""
     if shutil.which(command) is None:
         raise errors.ConfigError(
             f"{command} is not on PATH: run this on a machine of the SLURM cluster"
@@ -171,6 +173,7 @@ def call_slurm(*words: str) -> str:
 
 
 def submit_job(job: Job, path: Path) -> str:
+    """Submits the job after those that it waits for; returns its name in words."""
     after = find_job_ids(job.after)
     output = call_slurm(
         "sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else []), str(path)
@@ -198,6 +201,7 @@ def read_queue(paths: Sequence[Path]) -> list[list[str]]:
 
 
 def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    """The states of the commands that are queued or running, by file of the job and number of the command."""
     states: dict[str, dict[int, str]] = {path.parent.name: {} for path in paths}
     for name, _, index, state in read_queue(paths):
         states[name][int(index)] = "queued" if state in QUEUED else "running"

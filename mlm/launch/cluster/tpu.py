@@ -47,6 +47,7 @@ OPTIONS = {
 
 
 def check_tools() -> None:
+    """Raises ConfigError if a command that submits jobs is not on PATH."""
     for tool in ("gcloud", "flock"):
         if shutil.which(tool) is None:
             raise errors.ConfigError(
@@ -97,6 +98,7 @@ def split_flags(name: str, flags: str) -> list[str]:
 
 
 def split_names(names: str) -> list[str]:
+    """The names, separated by commas."""
     return [name for name in names.split(",") if name]
 
 
@@ -165,6 +167,7 @@ def submit_job(job: Job, path: Path) -> str:
 
 
 def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+    """The states of the commands that are queued or running, by file of the job and number of the command."""
     return {
         path: {int(index): state for index, state in map(str.split, call_script(path, "states").splitlines())}
         for path in paths
@@ -172,6 +175,7 @@ def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
 
 
 def cancel_jobs(paths: Sequence[Path]) -> None:
+    """Stops the jobs and deletes their TPUs."""
     for path in paths:
         call_script(path, "cancel")
 

@@ -61,10 +61,12 @@ def count_tokens(cfg: config.Config) -> float:
 
 
 def compute_flops(points, folder, measure) -> list[float]:
+    """The FLOPs of a step of each point, counted in a process of its own, on the CPU."""
     return list(subprocess_worker.map_in_subprocess(compute_step_flops, points, platform="cpu"))
 
 
 def compute_step_flops(cfg: config.Config) -> float:
+    """The FLOPs of a point's step."""
     flops = cost.count_step_flops(cfg, plan.find_vocab_size(cfg))
     assert flops is not None, "XLA counts them on the CPU"
     return flops
@@ -92,6 +94,7 @@ def measure_seconds(points, folder, measure) -> list[float | None]:
 
 
 def read_step_times(path: Path) -> dict[str, float]:
+    """The measured seconds per step of each point. Raises DamagedFile with the way out."""
     try:
         return files.read_json_with_digest(path) or {}
     except files.DamagedFile as damaged:

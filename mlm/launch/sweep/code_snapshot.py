@@ -43,6 +43,7 @@ def path_in_snapshot(path: str) -> str:
 
 
 def hash_files(paths: dict[str, Path]) -> str:
+    """Twelve hexadecimal digits that identify the files' names and contents."""
     text = "".join(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in sorted(paths.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

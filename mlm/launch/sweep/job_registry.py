@@ -28,6 +28,7 @@ class QueuePlace(NamedTuple):
 
 
 def registry_path(root: Path) -> Path:
+    """The file of a sweep's submitted jobs."""
     return files.local_folder(root) / "submitted.json"
 
 
@@ -49,6 +50,7 @@ def read_jobs(root: Path) -> list[SubmittedJob]:
 
 
 def write_jobs(root: Path, jobs: Sequence[SubmittedJob]) -> None:
+    """Writes the sweep's submitted jobs."""
     files.write_json_with_digest(registry_path(root), {"jobs": [job._asdict() for job in jobs]})
 
 

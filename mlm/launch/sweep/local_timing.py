@@ -132,6 +132,7 @@ def measure_peak_flops(dtype: str) -> float:
 
 
 def time_call(function: Callable) -> float:
+    """The seconds that a call takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start

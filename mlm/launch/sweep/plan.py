@@ -104,6 +104,7 @@ def set_device_count(num_devices: int) -> None:
 
 
 def compile_step(arguments: tuple[config.Config, int]) -> cost.StepCost:
+    """`cost.compile_step` of one argument, for a subprocess."""
     return cost.compile_step(*arguments)
 
 
@@ -294,6 +295,7 @@ def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) ->
 
 
 def count_bytes(array) -> int:
+    """The bytes of an array, abstract or not."""
     return array.size * array.dtype.itemsize
 
 

@@ -57,6 +57,7 @@ def find_active_points(states: dict, places: dict) -> set[str]:
 def describe_point(
     cfg: config.Config, point: sweep_state.PointState, place: job_registry.QueuePlace | None, is_active: bool
 ) -> PointStatus:
+    """The line of a point: its state, and its score, progress or error."""
     job_label = f"{place.file.parent.name} {place.index}" if place else ""
     ended, state, note = point.name in (*FINAL_STATES, "in use"), point.name, point.error
     if state == "done":
@@ -84,6 +85,7 @@ def estimate_time_left(cfg: config.Config, point: sweep_state.PointState) -> str
 
 
 def read_last_line(path: Path) -> str:
+    """The last line that is not empty, at most 200 characters of it."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -92,6 +94,7 @@ def read_last_line(path: Path) -> str:
 
 
 def show_status(root: Path, configs: Sequence[config.Config]) -> None:
+    """Prints a line for each point, and the sweep's jobs."""
     from tabulate import tabulate
 
     rows = read_status(root, configs)

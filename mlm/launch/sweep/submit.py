@@ -78,6 +78,7 @@ def group_points(points: Sequence, max_running: int, points_per_command: int) ->
 
 
 def format_config_flag(name: str, value) -> str:
+    """The flag that sets a field."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"--config.{name}={text}"
 

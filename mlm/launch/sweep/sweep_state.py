@@ -71,6 +71,7 @@ def read_failure(cfg: config.Config) -> tuple[str, str]:
 
 
 def read_state(cfg: config.Config) -> PointState:
+    """The state of a point, from its directory alone."""
     if not cfg.train.steps:
         return PointState("not measured", 0, 0, None, None, "")
     records, _ = files.read_complete_lines(directory.metrics_file(cfg.workdir))
@@ -116,6 +117,7 @@ def format_score(cfg: config.Config) -> str:
 
 
 def format_duration(seconds: int) -> str:
+    """Seconds as hours:minutes:seconds."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 

@@ -103,6 +103,7 @@ def log_exception(note: str = "") -> None:
 
 
 def describe_error(error: Exception) -> str:
+    """An error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     return (f"{type(error).__name__}: {error}".splitlines() or [""])[0]

@@ -77,9 +77,11 @@ def describe_changes(status: str | None) -> str:
 
 
 def describe_device(start: dict) -> str:
+    """The devices of a start, in words."""
     count = f"{start['devices']} x " if start["devices"] > 1 else ""
     return f"{count}{start['device']}" + (f" in {start['processes']} processes" if start["processes"] > 1 else "")
 
 
 def format_minute(time: str | None) -> str:
+    """A time without its seconds; empty if it is unknown."""
     return time[:16].replace("T", " ") if time else ""

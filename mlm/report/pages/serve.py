@@ -40,8 +40,10 @@ def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has
 
 
 def render_css() -> str:
+    """The style of the page."""
     return template.render("sweep.css") + template.render("serve.css")
 
 
 def read_js() -> str:
+    """The script of the page."""
     return Path(__file__).with_suffix(".js").read_text()

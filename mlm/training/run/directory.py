@@ -284,10 +284,12 @@ def write_result(workdir: Path, result: dict, columns: Columns) -> None:
 
 
 def write_evaluations(workdir: Path | str, evaluations: dict) -> None:
+    """Writes the evaluations of the trained model."""
     files.write_json_with_digest(files.make_path(workdir, "evaluations.json"), evaluations)
 
 
 def write_trackers(workdir: Path | str, trackers: dict) -> None:
+    """Writes the run's ids in its trackers."""
     files.write_json_with_digest(files.make_path(workdir, "trackers.json"), trackers)
 
 
