@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
 from fixtures import hub as theirs
 from hub_folders import changed, folders_of, kept, same_tensors, with_tensors
-from safetensors.numpy import load
+from safetensors.numpy import load, save_file
 from small import environment, small_config
 
 import mlm
@@ -23,6 +24,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, kinds
 from mlm.inference import batching, pretrained_io
+from mlm.models.hub import hub
 from mlm.training.run import directory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
@@ -122,15 +124,30 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
     )
 
 
-def test_halves_are_widened(made, tmp_path):
-    folder = changed(made, tmp_path, dtype=None, torch_dtype="float16")
-    with_tensors(folder, lambda name, x: [(name, x.astype(np.float16))])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_are_widened(made, tmp_path, dtype):
+    folder = changed(made, tmp_path, dtype=None, torch_dtype=dtype)
+    with_tensors(folder, lambda name, x: [(name, x.astype(jnp.dtype(dtype)))])
     mlm.load(folder).save_pretrained(str(tmp_path / "out"))
-    had, has = (load((one / "model.safetensors").read_bytes()) for one in (folder, tmp_path / "out"))
-    assert "float16" not in (tmp_path / "out/config.json").read_text()
+    had, has = (load((one / "model.safetensors").read_bytes()) for one in (made["bert"], tmp_path / "out"))
+    assert dtype not in (tmp_path / "out/config.json").read_text()
     for name, value in had.items():
         assert has[name].dtype == np.float32
-        np.testing.assert_array_equal(has[name], value)
+        np.testing.assert_array_equal(has[name], value.astype(jnp.dtype(dtype)).astype(np.float32))
+
+
+def test_shards_are_one_model(made, models, tmp_path):
+    folder = changed(made, tmp_path)
+    whole = load((folder / "model.safetensors").read_bytes())
+    digest = hub.compute_digest(folder)
+    parts = {f"model-0000{i + 1}-of-00002.safetensors": sorted(whole)[i::2] for i in range(2)}
+    for part, names in parts.items():
+        save_file({name: whole[name] for name in names}, folder / part)
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {name: part for part, names in parts.items() for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert mlm.load(folder).logits(theirs.LINES[0]).tolist() == models["bert"].logits(theirs.LINES[0]).tolist()
+    assert hub.compute_digest(folder) != digest
 
 
 def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):

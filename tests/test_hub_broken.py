@@ -1,6 +1,7 @@
 """Folders of Hugging Face's that cannot be opened end in one line that names the file and what was expected."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -63,6 +64,15 @@ def pickled(folder):
 def sharded(folder):
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     return write("model.safetensors.index.json", "{}")(folder)
+
+
+def pipe(name):
+    def change(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        return folder
+
+    return change
 
 
 def untied(folder):
@@ -131,7 +141,7 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "a missing tensor": (put("bert.encoder.layer.1.output.dense.bias", None), "layer.1.output.dense.bias among them"),
     "half a head": (put("cls.predictions.bias", None), "expected cls.predictions.bias among them"),
     "a wrong shape": (put(WORDS, lambda x: x.T), rf"{WORDS}, its shape = \(16, 116\): expected \(116, 16\)"),
-    "a wrong dtype": (put(WORDS, lambda x: x.astype(np.int64)), f"{WORDS} = 'I64': expected F32 or F16"),
+    "a wrong dtype": (put(WORDS, lambda x: x.astype(np.int64)), f"{WORDS} = 'I64': expected F32 or F16 or BF16"),
     "an untied table": (untied, "decoder.weight = .*: expected the embeddings of the vocabulary"),
     "a header of 1 TB": (header(struct.pack("<Q", 10**12) + b"{}"), "model.safetensors: cannot be read"),
     "a tensor of 1 TB": (huge([10**6, 250_000], 10**12), "model.safetensors: cannot be read"),
@@ -139,7 +149,25 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "cut off": (cut, "model.safetensors: cannot be read"),
     "empty": (write("model.safetensors", b""), "model.safetensors: cannot be read"),
     "a pickle": (pickled, "pytorch_model.bin: expected model.safetensors, since .*mlm convert"),
-    "shards": (sharded, "expected a folder with model.safetensors; it has shards"),
+    "an index of no shards": (sharded, "index.json: weight_map = None: expected the name of a file"),
+    "a shard that is elsewhere": (
+        lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(
+            without("model.safetensors")(folder)
+        ),
+        "weight_map = .*: expected the name of a file of this folder",
+    ),
+    "a shard that is not there": (
+        lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "x.safetensors"}}')(
+            without("model.safetensors")(folder)
+        ),
+        "x.safetensors: cannot be read",
+    ),
+    "a list for a name": ({"model_type": ["bert"]}, "model_type = .*: expected one of"),
+    "a pipe for a config": (pipe("config.json"), "config.json: expected a file .*not a regular file"),
+    "a pipe for a tokenizer": (pipe("tokenizer.json"), "tokenizer.json: expected JSON .*not a regular file"),
+    "a pipe for weights": (pipe("model.safetensors"), "model.safetensors: cannot be read"),
+    "not a number": (put(WORDS, lambda x: np.where(x == x.max(), np.nan, x)), f"{WORDS} = 'NaN or infinite values'"),
+    "infinity": (put(WORDS, lambda x: np.where(x == x.max(), np.inf, x)), f"{WORDS} = 'NaN or infinite values'"),
     "no tensors": (without("model.safetensors"), "expected a folder with model.safetensors"),
     "no tokenizer": (without("tokenizer.json"), "expected a folder with tokenizer.json, or vocab.txt"),
     "an empty tokenizer": (write("tokenizer.json", "{}"), "tokenizer.json: expected a file of the tokenizers"),

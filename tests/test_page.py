@@ -43,7 +43,11 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     assert (line.name, line.x) == ("lstm-tiny", [2, 4])
     assert line.y[1] == pytest.approx((np.mean(ends), *ends)) and line.y[0].mean == pytest.approx(np.mean(ends) + 2)
     floor, unigram = chart.references
-    assert unigram.name == "unigram" and floor.name == "Bayes optimum" and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
+    assert (
+        unigram.name == "unigram"
+        and floor.name == "Bayes optimum"
+        and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
+    )
     assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
 
 

@@ -8,10 +8,12 @@ bucket that cannot be reached raises buckets.BucketError; its files do not count
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 import zlib
@@ -20,6 +22,7 @@ from pathlib import Path, PurePath
 
 from mlm.base import buckets, errors, lease
 
+MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
 DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
 CHECKSUM_KEY = "crc32"  # the same in a line of a JSON lines file
 UPLOAD_SECONDS = 10.0  # least time between two uploads of a growing file to a bucket,
@@ -155,6 +158,16 @@ def remove_folder(path: Path) -> None:
 def read_bytes(path: Path | str) -> bytes:
     """Raises OSError; on a bucket also BucketError."""
     return buckets.read(path) if buckets.is_bucket_path(path) else Path(path).read_bytes()
+
+
+def read_regular_file(path: Path, max_bytes: int = MAX_REGULAR_BYTES) -> bytes:
+    """The content of a file that somebody else made. Raises OSError for a pipe, a device or too large a file."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path))
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -105,7 +105,7 @@ def _read_paradigm(path, terms):
         where = f"{path}, line {number}"
         try:
             pair = json.loads(line)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             pair = None
         require(isinstance(pair, dict), where, line[:60], "a JSON object")
         assert pair is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import errors
+from mlm.base import errors, files
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import bpe, hub_classes
 from mlm.data.tokenizers.tokenizer import Tokenizer, encode_with_offsets, make_mask_encoder
@@ -168,7 +168,7 @@ def _order_entries(special, number) -> np.ndarray:
 
 def _read_json(path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.read_regular_file(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

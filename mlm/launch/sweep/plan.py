@@ -144,7 +144,9 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
 
 def format_hours(hours: float | None) -> str | None:
     """The text of a duration; an estimate below a minute says no more than that."""
-    return hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))
+    if not hours:
+        return None
+    return "< 1 minute" if hours < 1 / 60 else format(hours, ".3g")
 
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:

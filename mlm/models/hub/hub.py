@@ -77,9 +77,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         for mapping in mappings:
             shape = _tensor_shape(mapping, shapes, first_position)
             tensors.check_tensor(tensors_path, file, names[mapping.name], shape)
-        mapped = {mapping.name: tensors.read_tensor(file, names[mapping.name]) for mapping in mappings}
+        mapped = {mapping.name: tensors.read_tensor(tensors_path, file, names[mapping.name]) for mapping in mappings}
         unused = {
-            name: tensors.read_tensor(file, name_in_file)
+            name: tensors.read_tensor(tensors_path, file, name_in_file)
             for name, name_in_file in names.items()
             if name not in mapped and file.get_slice(name_in_file).get_dtype() in tensors.FLOAT_TYPES
         }
@@ -164,7 +164,7 @@ def _get_mapping(config_json):
 
 
 def _read_model(where, config_json):
-    module = gpt2 if config_json.get("model_type") in gpt2.ARCHITECTURES else settings
+    module = gpt2 if str(config_json.get("model_type")) in gpt2.ARCHITECTURES else settings
     return module.read_model(where, config_json)
 
 
@@ -174,9 +174,9 @@ def compute_digest(folder: Path | str) -> str:
         pass
     settings.read_json(Path(folder, settings.CONFIG_FILE))
     digests = {}
-    for name in (settings.CONFIG_FILE, tensors.TENSOR_FILE):
-        with Path(folder, name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    for path in (Path(folder, settings.CONFIG_FILE), *tensors.list_tensor_files(Path(folder))):
+        with path.open("rb") as file:
+            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return files.json_sha256(digests)
 
 
@@ -209,7 +209,7 @@ def read_own_params(folder: Path | str, abstract: types.Params) -> types.Params:
             name = _dotted_name(path)
             errors.require(name in names, f"{tensors_path}: tensors", len(names), f"{name} among them")
             tensors.check_tensor(tensors_path, file, name, leaf.shape)
-            return tensors.read_tensor(file, name)
+            return tensors.read_tensor(tensors_path, file, name)
 
         return jax.tree_util.tree_map_with_path(read_leaf, abstract)
 

@@ -27,7 +27,7 @@ REQUIRED_SETTINGS = {
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ConfigError if the file is missing or holds anything else."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(files.read_regular_file(path))
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file ({files.describe_error(error)})") from None
     except (ValueError, RecursionError) as error:

@@ -1,29 +1,71 @@
 """Tensors by name in a safetensors file. Pickles are refused, since reading one can run code."""
 
 import contextlib
+import errno
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mlm.base import errors, files
+from mlm.models.hub import settings
 
 TENSOR_FILE = "model.safetensors"
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "tf_model.h5", "flax_model.msgpack")
 SHARD_INDEX_FILE = f"{TENSOR_FILE}.index.json"
-FLOAT_TYPES = ("F32", "F16")  # the types that are read, as float32
+SHARD_GLOB = "model-*-of-*.safetensors"
+FLOAT_TYPES = ("F32", "F16", "BF16")  # the types that are read, as float32
+
+
+class ShardedTensors:
+    """Several open tensor files as one; file_by_name: the file of each tensor."""
+
+    def __init__(self, file_by_name: Mapping[str, Any]):
+        self._files = file_by_name
+
+    def keys(self):
+        """The names of all tensors."""
+        return self._files.keys()
+
+    def get_slice(self, name: str):
+        """A tensor's type and shape, without its values."""
+        return self._files[name].get_slice(name)
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """A tensor's values, of its own type."""
+        return self._files[name].get_tensor(name)
 
 
 @contextlib.contextmanager
 def open_tensors(folder: Path) -> Iterator:
-    """The open tensor file of a folder, with keys(), get_slice(name).get_shape() and get_tensor(name).
+    """The open tensor file of a folder, or its shards, with keys(), get_slice(name).get_shape() and get_tensor(name).
 
-    Raises ConfigError if the file is missing, a pickle or damaged.
+    Raises ConfigError if a file is missing, a pickle or damaged.
     """
     import safetensors
 
-    path = folder / TENSOR_FILE
-    if not path.exists():
+    path = folder
+    try:
+        with contextlib.ExitStack() as stack:
+            opened = {}
+            for path in list_tensor_files(folder):
+                if not path.is_file():
+                    raise OSError(errno.ENOENT, "no such regular file")
+                opened[path] = stack.enter_context(safetensors.safe_open(path, framework="numpy"))
+            yield ShardedTensors({name: file for file in opened.values() for name in file.keys()})  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise errors.ConfigError(
+            f"{path}: cannot be read ({files.describe_error(error)}); expected a complete safetensors file"
+        ) from None
+
+
+def list_tensor_files(folder: Path) -> list[Path]:
+    """The tensor file of a folder, or its shards in order of name. Raises ConfigError if it has neither."""
+    index = folder / SHARD_INDEX_FILE
+    if (folder / TENSOR_FILE).exists():
+        return [folder / TENSOR_FILE]
+    if not index.exists():
         pickle = next((name for name in PICKLE_FILES if (folder / name).exists()), None)
         if pickle:
             remedy = (
@@ -34,17 +76,12 @@ def open_tensors(folder: Path) -> Iterator:
             raise errors.ConfigError(
                 f"{folder / pickle}: expected {TENSOR_FILE}, since reading a pickle can run code; {remedy}"
             )
-        sharded = (
-            "; it has shards, save it as one file (max_shard_size)" if (folder / SHARD_INDEX_FILE).exists() else ""
-        )
-        raise errors.ConfigError(f"{folder}: expected a folder with {TENSOR_FILE}{sharded}")
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            yield file
-    except (safetensors.SafetensorError, OSError) as error:
-        raise errors.ConfigError(
-            f"{path}: cannot be read ({files.describe_error(error)}); expected a complete safetensors file"
-        ) from None
+        raise errors.ConfigError(f"{folder}: expected a folder with {TENSOR_FILE}")
+    weight_map = settings.read_json(index).get("weight_map")
+    names = {*weight_map.values()} if isinstance(weight_map, dict) else set()
+    is_valid = bool(names) and all(isinstance(name, str) and name == Path(name).name for name in names)
+    errors.require(is_valid, f"{index}: weight_map", weight_map, "the name of a file of this folder for each tensor")
+    return [folder / name for name in sorted(names)]
 
 
 def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:
@@ -60,9 +97,11 @@ def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = No
     errors.require(shape is None or actual == shape, f"{where}: {name}, its shape", actual, f"{shape}")
 
 
-def read_tensor(file, name: str) -> np.ndarray:
-    """A tensor as float32."""
-    return np.asarray(file.get_tensor(name), np.float32)
+def read_tensor(where: str, file, name: str) -> np.ndarray:
+    """A tensor as float32. Raises ConfigError if a value is infinite or not a number."""
+    tensor = np.asarray(file.get_tensor(name), np.float32)
+    errors.require(bool(np.isfinite(tensor).all()), f"{where}: {name}", "NaN or infinite values", "finite numbers")
+    return tensor
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:

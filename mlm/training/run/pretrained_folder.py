@@ -21,6 +21,8 @@ HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other pat
 DOWNLOADED_FILES = (
     settings.CONFIG_FILE,
     tensors.TENSOR_FILE,
+    tensors.SHARD_INDEX_FILE,
+    tensors.SHARD_GLOB,
     vocabulary.TOKENIZER_FILE,
     vocabulary.TOKENIZER_CONFIG_FILE,
     vocabulary.SPECIAL_TOKENS_FILE,
