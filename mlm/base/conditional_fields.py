@@ -16,6 +16,7 @@ class FieldCondition(NamedTuple):
     excluded_values: tuple[Any, ...] = ()
 
     def is_met(self, flat: Mapping[str, Any]) -> bool:
+        """Returns whether a run with the resolved config `flat`, by dotted name, reads the fields."""
         value = flat[self.depends_on]
         return value in self.values if self.values else value not in self.excluded_values
 

@@ -305,12 +305,14 @@ class RecordWriter:
         return True
 
     def upload(self) -> None:
+        """Replaces the file on the bucket by all lines so far, in one request, and measures its seconds."""
         start, self.pending = time.monotonic(), False  # `close` does not retry an upload that failed
         write_text(self.path, "".join(self.lines))
         self.last_upload = time.monotonic()
         self.upload_seconds = self.last_upload - start
 
     def close(self) -> None:
+        """Closes the file on a disk, or uploads to the bucket the lines that still wait."""
         if self.file is not None:
             self.file.close()
         if self.pending:
@@ -325,11 +327,13 @@ class MirroredFolder:
         self.local = Path(tempfile.mkdtemp()) if self.remote else path
 
     def upload(self) -> None:
+        """Copies each file of `local` to the bucket, if there is one. Raises FolderInUse if the lease is lost."""
         if self.remote:
             lease.check_held(self.path)
             for file in sorted(self.local.iterdir()):
                 buckets.upload(file, self.path / file.name)
 
     def close(self) -> None:
+        """Removes `local` without an upload if it mirrors a bucket; does nothing on a disk."""
         if self.remote:
             shutil.rmtree(self.local, ignore_errors=True)

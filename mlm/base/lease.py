@@ -155,6 +155,7 @@ class Lease:
                 self.renew()
 
     def renew(self) -> None:
+        """Rewrites the lease, or marks it as lost if it no longer counts. Raises BucketError if the bucket fails."""
         with self.lock:
             start = time.clock_gettime(CLOCK)
             if self.lost or not self._is_newest(self.number):

@@ -40,6 +40,7 @@ class Attention(nn.Module):
     model: config.Model
 
     def setup(self):
+        """Declares one dense layer for q, k and v together, and the output layer."""
         self.qkv = layers.dense(self.model, 3 * self.model.width, "qkv")
         self.out = layers.dense(self.model, self.model.width, "out")
 
@@ -51,9 +52,11 @@ class Attention(nn.Module):
         return (rotate(q, position_BxL), rotate(k, position_BxL), v) if model.positions == "rotary" else (q, k, v)
 
     def attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+        """Returns out_BxLxD after the output layer; S keys and values may come from a cache, so that S and L differ."""
         return self.out(attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B))
 
     def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
+        """Returns out_BxLxD; key_B: random keys of the dropout of attention weights, None in evaluation."""
         return self.attend(*self.project_heads(x_BxLxD), visible_Bx1xLxL, key_B)
 
 
@@ -66,6 +69,7 @@ class CrossAttention(nn.Module):
     model: config.Model
 
     def setup(self):
+        """Declares the layers of the queries, of the source's keys and values together, and of the output."""
         self.query = layers.dense(self.model, self.model.width, "query")
         self.source = layers.dense(self.model, 2 * self.model.width, "source")
         self.out = layers.dense(self.model, self.model.width, "out")
@@ -77,10 +81,12 @@ class CrossAttention(nn.Module):
         return kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1]
 
     def attend(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
+        """Returns out_BxLxD; a token that sees none of the source has the output layer's bias."""
         B, L, D = x_BxLxD.shape
         q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.num_heads, D // self.model.num_heads)
         out_BxLxD = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
         return self.out(jnp.where(visible_Bx1xLxS.any(-1).swapaxes(1, 2), out_BxLxD, 0))
 
     def __call__(self, x_BxLxD, source_BxSxD, visible_Bx1xLxS, key_B):
+        """Returns out_BxLxD; S is the length of the source, whose k and v are computed here."""
         return self.attend(x_BxLxD, *self.project_source(source_BxSxD), visible_Bx1xLxS, key_B)

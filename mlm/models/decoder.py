@@ -41,6 +41,7 @@ class DecoderLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
+        """Returns x_BxLxD; shared: (visible_Bx1xLxL of the target, source_BxSxD, visible_Bx1xLxS of the source)."""
         visible_Bx1xLxL, source_BxSxD, visible_Bx1xLxS = shared
         attention, cross = Attention(self.model, name="attention"), CrossAttention(self.model, name="cross")
         sublayers = {
@@ -58,6 +59,7 @@ class TransformerDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, key_B):
+        """Returns h_BxLxD; a token sees its own segment up to itself. Post-norm layers get no final norm."""
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
         shared = visible_BxLxL[:, None], source_BxSxD, visible_BxLxS[:, None]

@@ -32,6 +32,7 @@ class EncoderDecoder(nn.Module):
     vocab_size: int
 
     def setup(self):
+        """Declares the parts; the GRU has no positions, and the encoder is bidirectional whatever model.context is."""
         model = self.model
         embed = lambda num_entries: nn.Embed(
             num_entries,
@@ -64,6 +65,7 @@ class EncoderDecoder(nn.Module):
         return self.encoder(x_BxSxD, source.segments_BxL, None, layers.fold_in(key_B, 1))
 
     def encode(self, text: types.Tokens, source: types.Tokens, key_B, shift_BxLxD=None):
+        """Returns the target's h_BxLxD; shift_BxLxD is added to its embeddings, and key_B None means no dropout."""
         x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold_in(key_B, 2))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
@@ -81,10 +83,12 @@ class EncoderDecoder(nn.Module):
         return h, self.token.embedding.astype(h.dtype), self.bias
 
     def logits(self, h):
+        """Returns logits_...xV in float32 for states h_...xD."""
         h, table_VxD, bias_V = self.lm_head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
     def __call__(self, text: types.Tokens, source: types.Tokens):
+        """Returns logits_BxLxV without dropout; flax creates all parameters by this call."""
         return self.logits(self.encode(text, source, None))
 
 

@@ -45,6 +45,7 @@ class FeedforwardLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
+        """Returns x_BxLxD plus its update; `shared` is unused, and the layer mixes no positions."""
         y_BxLxD = layers.MLP(self.model, name="mlp")(layers.norm(self.model, "norm")(x_BxLxD))
         return x_BxLxD + layers.dropout(y_BxLxD, key_B, self.model.dropout)
 
@@ -56,6 +57,7 @@ class FeedforwardEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
+        """Returns h_BxLxD; left_B: the examples of a "mixed" model whose right side is zero."""
         model = self.model
         embeddings, same = zip(
             *gather_neighbors(x_BxLxD, segments_BxL, model.window, model.context, left_B), strict=True

@@ -97,6 +97,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD):
+        """Returns an array of the shape of x_BxLxD; H, the width between the layers, is model.mlp_dim."""
         hidden_BxLxH = activate(self.model, dense(self.model, self.model.mlp_dim, "up")(x_BxLxD))
         return dense(self.model, self.model.width, "down")(hidden_BxLxH)
 
@@ -128,6 +129,7 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
+        """Returns the last layer's x_BxLxD, without a final norm; each layer folds its index into key_B."""
         num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
         unroll = self.model.scan_unroll or num_layers
         if any(map(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard))):

@@ -41,6 +41,7 @@ class EncoderLM(nn.Module):
     positions: str  # none | learned | sinusoidal
 
     def setup(self):
+        """Declares embeddings, encoders (two if model.context is two_stack) and the output layer."""
         model = self.model
         embed = lambda num_entries: nn.Embed(
             num_entries, model.width, embedding_init=initializer(model), dtype=cpu_kernels.activation_dtype(model)
@@ -99,10 +100,12 @@ class EncoderLM(nn.Module):
         return h, self.token.embedding.astype(h.dtype), bias_V
 
     def logits(self, h):
+        """Returns logits_...xV in float32 for states h_...xD; the output layer is the embedding table."""
         h, table_VxD, bias_V = self.lm_head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
     def __call__(self, text: types.Tokens):
+        """Returns logits_BxLxV of the first direction, without dropout; flax creates all parameters by this call."""
         return self.logits(self.encode(text, None)[0])
 
 

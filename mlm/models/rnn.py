@@ -86,6 +86,7 @@ class RecurrentLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
+        """Returns x_BxLxD; shared: (segments_BxL, left_B: the examples whose backward states are zero, or None)."""
         model, cell = self.model, CELLS[self.model.cell]
         segments_BxL, left_B = shared
         rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
@@ -136,6 +137,7 @@ class RecurrentEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
+        """Returns h_BxLxD after a final norm; left_B: the examples without a backward state, None for none."""
         h_BxLxD = layers.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
         return layers.norm(self.model, "norm")(h_BxLxD)
 

@@ -23,6 +23,7 @@ class RecurrentDecoder(nn.Module):
     model: config.Model
 
     def setup(self):
+        """Declares the parameters of the alignment, the start state, the GRU and the readout."""
         model = self.model
         H, G = model.rnn_dim, 3 * model.rnn_dim
         initial, orthogonal = layers.initializer(model), nn.initializers.orthogonal()
@@ -71,6 +72,7 @@ class RecurrentDecoder(nn.Module):
         return jnp.tanh(self.readout(jnp.concatenate(inputs, -1)))
 
     def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, key_B):
+        """Returns h_BxLxD, the readouts of all tokens; the state starts anew at the first token of each segment."""
         keys_BxSxH, start_BxLxH = self.project_source(source_BxSxD, visible_BxLxS)
         is_first_BxL = jnp.pad(segments_BxL[:, 1:] != segments_BxL[:, :-1], ((0, 0), (1, 0)), constant_values=True)
 

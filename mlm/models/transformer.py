@@ -15,6 +15,7 @@ class TransformerLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
+        """Returns x_BxLxD; key_B None: no dropout. model.norm_placement: whether norms precede the sub-layers."""
         model = self.model
         attention, mlp = Attention(model, name="attention"), layers.MLP(model, name="mlp")
         attention_norm, mlp_norm = layers.norm(model, "attention_norm"), layers.norm(model, "mlp_norm")
@@ -33,6 +34,7 @@ class TransformerEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
+        """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         if self.model.context == "causal":

@@ -42,6 +42,7 @@ class PackedDataset(NamedTuple):
     folder: Path = Path()  # the folder of the files
 
     def get_split(self, name: str) -> dict[str, np.ndarray]:
+        """Returns the columns of "train", "validation" or one of `other_splits`. Raises KeyError for any other name."""
         return {"train": self.train, "validation": self.validation, **self.other_splits}[name]
 
 

@@ -12,10 +12,12 @@ class WarningCounter:
         self.description, self.count, self.first_place = what, 0, ""
 
     def add(self, place: str) -> None:
+        """Counts a fault at a place; `report` names only the first place."""
         self.count += 1
         self.first_place = self.first_place or place
 
     def report(self) -> None:
+        """Logs the count in one line, once in a process; logs nothing if there was no fault."""
         if self.count:
             warn_once(f"{self.count} {self.description}, the first in {self.first_place}")
 

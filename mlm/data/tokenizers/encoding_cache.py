@@ -29,6 +29,7 @@ class CachedEncoder:
         self._words = _WordCache(self._of_parts) if self._part else self._parts
 
     def __call__(self, texts: Sequence[str]) -> FlatIds:
+        """Encodes stripped texts; reuses the ids of words in texts where `context_pattern` is not found."""
         if self._alone:
             return self._texts(texts)
         if self._never or not self._tied.search(" ".join(texts)):

@@ -42,6 +42,7 @@ class Tokenizer(NamedTuple):
 
     @property
     def vocab_size(self) -> int:
+        """Returns the number of pieces, the special ones among them."""
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:

@@ -161,6 +161,7 @@ class Log:
         }
 
     def close(self) -> None:
+        """Closes the progress line and the writer; does nothing in a process that is not the primary one."""
         if self.progress is not None and self.writer is not None:
             self.progress.close()
             self.writer.close()
@@ -191,6 +192,7 @@ class MetricsWriter:
             self.mirror.upload()
 
     def close(self) -> None:
+        """Writes lines that still wait and closes the trackers; TensorBoard's events go to a bucket in `write` only."""
         self.lines.close()
         for tracker in self.trackers:
             tracker.close()

@@ -61,12 +61,14 @@ class TensorboardTracker:
         self.add_event(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def add_event(self, step: int, **content) -> None:
+        """Queues an event with the present time; content: fields of TensorBoard's Event. The file must be open."""
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
         assert self.file is not None
         self.file.write_event(Event(wall_time=time.time(), step=step, **content))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes each metric as a scalar and flushes the file; does nothing without tensorboardX."""
         if self.file is None:
             return
         from tensorboardX.summary import scalar
@@ -76,6 +78,7 @@ class TensorboardTracker:
         self.file.flush()
 
     def close(self) -> None:
+        """Closes the events file, if there is one."""
         if self.file is not None:
             self.file.close()
 
@@ -106,10 +109,12 @@ class WandbTracker:
         self.run_id = self.run.id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the metrics at the step, or at W&B's own step where that is later: W&B accepts no earlier one."""
         # A run continued online starts at its next step, where an evaluation of its last one has to go.
         self.run.log(dict(metrics), step=max(step, self.run.step))
 
     def close(self) -> None:
+        """Marks the run as finished, after W&B has written what still waits."""
         self.run.finish()
 
 
@@ -165,6 +170,7 @@ class MlflowTracker:
         return run_id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Sends the metrics of a step in one request; a failure is a warning and stops all later requests."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -183,6 +189,7 @@ class MlflowTracker:
             logging.warning("MLflow: %s; the run continues without it", errors.first_line(error))
 
     def close(self) -> None:
+        """Marks the run as finished, whether training succeeded or not; does nothing after a failed request."""
         self._try(lambda: self.client.set_terminated(self.run_id))
 
 
@@ -275,9 +282,11 @@ class NewStepsTracker:
         self.tracker, self.last_steps = tracker, last_steps
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Passes on those metrics whose step is after their last one; does nothing if there are none."""
         new_metrics = {name: value for name, value in metrics.items() if step > self.last_steps.get(name, -1)}
         if new_metrics:
             self.tracker.log(step, new_metrics)
 
     def close(self) -> None:
+        """Closes the tracker that it wraps."""
         self.tracker.close()
