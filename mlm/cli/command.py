@@ -34,6 +34,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str):
+        """Raises ConfigError where argparse would end the process; for a wrong choice with the nearest right one."""
         if match := re.match(r"argument (?:\S+/)?(\S+): (.*)", message):
             if choice := re.fullmatch(r"invalid choice: '(.*)' \(choose from (.*)\)", match[2]):
                 errors.require_one_of(match[1], choice[1], re.findall(r"[\w-]+", choice[2]))
@@ -73,6 +74,7 @@ class Number:
         self.kind, self.low, self.high = kind, low, high
 
     def __call__(self, text: str):
+        """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
         try:
             value = self.kind(text)
         except ValueError:

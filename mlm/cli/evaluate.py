@@ -175,7 +175,7 @@ def estimate_perplexity(result: dict, metric: str, unit: str):
 
 
 def build_suite_table(suite: str, means: dict, results: dict, titles: dict[str, str]) -> tuple[list[dict], list]:
-    """The table of a suite: rows and columns. names: the title of each metric."""
+    """The table of a suite: rows and columns. titles: the title of each metric."""
     from mlm.base.estimates import ItemInterval, wilson_interval
     from mlm.data.tasks import blimp
     from mlm.report.table import Column

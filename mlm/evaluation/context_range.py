@@ -157,7 +157,7 @@ def find_repeated_names(language: Grammar, words_NxL: np.ndarray) -> tuple[np.nd
 def predict_candidates(model: types.Model, candidates: bytes, params, batch: types.Batch, hparams: types.TracedHparams):
     """(predicted_BxL,): the likeliest next token of each state, among some entries of the vocabulary.
 
-    entries: int32 ids, as bytes, so that they can be hashed.
+    candidates: int32 ids, as bytes, so that they can be hashed.
     """
     entry_M = jnp.asarray(np.frombuffer(candidates, np.int32))
     (h_BxLxD,) = model.encode(params["model"], batch.text)

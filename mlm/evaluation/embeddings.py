@@ -47,7 +47,7 @@ def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
     """A case for each split of STS_TASK in a folder.
 
     field: the setting that names the folder, for errors. Raises ConfigError where there is no such folder, and as
-    splits.source does.
+    splits.open_task does.
     """
     errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {STS_TASK}'s files")
     cfg = tasks.resolve(

@@ -28,6 +28,7 @@ class EvaluationCase(NamedTuple):
 
     @property
     def sha256(self) -> str:
+        """Returns the digest of the inputs as JSON, in hexadecimal; a stored result is valid for this digest only."""
         return hashlib.sha256(json.dumps(self.inputs).encode()).hexdigest()
 
 

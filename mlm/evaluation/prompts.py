@@ -68,7 +68,7 @@ def read_task(name: str, folder: str, pattern: str = "", words: Sequence[str] = 
         words: replace the paper's verbalizers, in the order of the labels.
 
     Raises:
-        ConfigError: for an unknown task, for a pattern that lacks a place, and as splits.source does.
+        ConfigError: for an unknown task, for a pattern that lacks a place, and as splits.open_task does.
     """
     errors.require_one_of("--prompt", name, list(PROMPTS))
     errors.require(

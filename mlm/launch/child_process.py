@@ -74,6 +74,7 @@ class ChildProcess:
         return self.popen.poll()
 
     def read_heartbeats(self, pipe: Iterable[str]) -> None:
+        """Notes the state and step of each heartbeat line, and when it arrived, until the pipe is closed."""
         for line in pipe:
             self.last_heartbeat = time.monotonic()
             self.state, step = line.split()
@@ -82,13 +83,19 @@ class ChildProcess:
             self.is_final |= self.state == heartbeat.FATAL
 
     def read_stderr(self, stderr: Iterable[bytes]) -> None:
+        """Handles the lines of its stderr until the end; what native code printed as it aborted becomes `fatal`."""
         self.fatal = supervisor.forward_stderr(stderr, self.handle_line)
 
     def read_stdout(self, stdout: Iterable[bytes]) -> None:
+        """Handles the lines of its stdout until the end."""
         for line in stdout:
             self.handle_line(line)
 
     def handle_line(self, line: bytes) -> None:
+        """Shows a line of the first process and stores one of any other.
+
+        An error line is not shown but noted as `error`; the last one counts.
+        """
         if line.startswith(b"error: "):
             self.error = line  # not shown yet: it may only be a consequence of how another process ended
         if self.process_id:
@@ -115,6 +122,7 @@ class ChildProcess:
             thread.join(OUTPUT_TIMEOUT)  # with a limit: a process that it started could still hold its pipes
 
     def describe_hang(self, seconds: float) -> str:
+        """Returns a line about a hang at its last step; seconds: `--hang_after`."""
         return (
             f"process {self.process_id} hangs at step {self.step:,}: no heartbeat for {seconds} s or more "
             "(--hang_after)"

@@ -163,6 +163,7 @@ class StopSignal:
         return self
 
     def note(self, number, frame):
+        """Handles the first signal: stores its number in `signal` and restores the previous handlers."""
         self.signal = number
         self.__exit__()
 

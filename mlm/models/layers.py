@@ -110,6 +110,7 @@ class ScanStep(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, index, shared, key_B):
+        """Returns the layer's output, and nothing for the scan to stack."""
         x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, shared, fold_in(key_B, index))
         self.sow("intermediates", "after", x_BxLxD)
         return x_BxLxD, None

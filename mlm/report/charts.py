@@ -39,6 +39,7 @@ class LineChart(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Returns the name of the chart's files, Y-by-X."""
         return f"{self.y_name}-by-{self.x_name}"
 
     def replace_axis(self, axis: Axis) -> "LineChart":
@@ -75,10 +76,12 @@ class HeatMap(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Returns the name of the chart's files."""
         return f"{self.value}-matrix"
 
     @property
     def best_word(self) -> str:
+        """Returns "highest" or "lowest", by which of them is better."""
         return "highest" if self.better > 0 else "lowest"
 
     @property
@@ -107,6 +110,7 @@ class IntervalChart(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Returns the name of the chart's files."""
         return f"{self.value}-intervals"
 
 

@@ -51,12 +51,15 @@ class GroupPair(NamedTuple):
 
     @property
     def seeds(self) -> tuple[int, int]:
+        """Returns the numbers of seeds of A and of B."""
         return len(self.a_SxNxC), len(self.b_SxNxC)
 
     def compute_values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns value_S of A and of B: each seed's score over all examples."""
         return compute_score(self.score, self.a_SxNxC.sum(1)), compute_score(self.score, self.b_SxNxC.sum(1))
 
     def mean_difference(self) -> float:
+        """Returns A's mean over seeds minus B's, in the score's unit."""
         value_a_S, value_b_S = self.compute_values()
         return float(value_a_S.mean() - value_b_S.mean())
 

@@ -46,6 +46,7 @@ class ModelServer:
         self.lock, self.waiting = threading.Lock(), threading.BoundedSemaphore(MAX_WAITING)
 
     def routes(self) -> dict[tuple[str, str], Callable[[http_server.Request], http_server.Response]]:
+        """Returns the functions that respond, by method and path, as HttpServer uses them."""
         return {
             ("GET", "/"): self.send_page,
             ("GET", "/serve.css"): self.send_style,
@@ -55,6 +56,7 @@ class ModelServer:
         }
 
     def send_page(self, request: http_server.Request) -> http_server.Response:
+        """Returns the HTML page, with a column for each model."""
         from mlm.report.pages import serve
 
         columns = [
@@ -65,19 +67,23 @@ class ModelServer:
         return http_server.Response("text/html; charset=utf-8", html.encode(), PAGE_POLICY)
 
     def send_style(self, request: http_server.Request) -> http_server.Response:
+        """Returns the page's style sheet."""
         from mlm.report.pages import serve
 
         return http_server.Response("text/css; charset=utf-8", serve.render_css().encode())
 
     def send_script(self, request: http_server.Request) -> http_server.Response:
+        """Returns the page's script."""
         from mlm.report.pages import serve
 
         return http_server.Response("text/javascript; charset=utf-8", serve.read_js().encode())
 
     def answer_request(self, request: http_server.Request) -> http_server.Response:
+        """Returns {"answer": ...} to the JSON value of a POST, as `compute_answer` computes it."""
         return http_server.json_response({"answer": self.compute_answer(request.body)})
 
     def send_attention(self, request: http_server.Request) -> http_server.Response:
+        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text."""
         run = request.query.get("run", "")
         value = request.query | {"run": int(run) if run.isdecimal() and len(run) < 9 else run, "what": "attend"}
         return http_server.Response("text/html; charset=utf-8", self.compute_answer(value).encode(), FRAME_POLICY)

@@ -79,6 +79,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
             raise
 
     def server_bind(self):
+        """Binds the socket as the library does, but looks up no host name."""
         socketserver.TCPServer.server_bind(self)  # http.server's would ask the network for a name
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -89,6 +90,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def process_request(self, request: Any, client_address):
+        """Starts a thread for a connection, or refuses it with status 503 if MAX_CONNECTIONS are open."""
         if not self.free_connections.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -101,6 +103,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request, client_address):
+        """Serves a connection in its thread, then frees its place among MAX_CONNECTIONS."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -115,6 +118,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RD)
 
     def handle_error(self, request, client_address):
+        """Prints an error of the server in one line; ignores those of a connection, which the client causes."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):  # which the client causes
             print_error(error)
@@ -131,6 +135,7 @@ class RequestHandler(http.server.BaseHTTPRequestHandler):
     timeout = TIMEOUT_SECONDS
 
     def handle_one_request(self):
+        """Serves one request of the connection, which must arrive within TIMEOUT_SECONDS."""
         self.server.deadlines[self.connection] = time.monotonic() + TIMEOUT_SECONDS
         super().handle_one_request()
 
@@ -145,11 +150,13 @@ class RequestHandler(http.server.BaseHTTPRequestHandler):
                 pass
 
     def do_GET(self):
+        """Responds to GET, and to HEAD without the body."""
         self._respond(lambda: self._read_head()._replace(body=None))
 
     do_HEAD = do_GET
 
     def do_POST(self):
+        """Responds to POST, whose body must be JSON."""
         self._respond(lambda: self._read_head()._replace(body=self._read_body()))
 
     def _respond(self, read):
@@ -248,6 +255,7 @@ class RequestHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(response.body)
 
     def version_string(self):
+        """Returns the Server header, which names neither Python nor a version."""
         return "mlm"
 
     def log_message(self, *args):

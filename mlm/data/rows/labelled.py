@@ -34,7 +34,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     and for each split what SplitWriter.compute_statistics returns, the number of examples and of truncated ones.
 
     Raises:
-        ConfigError: as splits.source does.
+        ConfigError: as splits.open_task does.
     """
     tokenizer = kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
     if cfg.data.task in tasks.LANGUAGE_TASKS:

@@ -51,6 +51,7 @@ class LocalMachine:
         self.seconds_spent = 0.0
 
     def accelerator(self) -> Accelerator:
+        """Returns this machine as one accelerator of all its devices, with the peak of its fastest dtype."""
         return Accelerator(
             max(self.machine.flops.values()), self.machine.memory, self.machine.num_devices, "measured just now"
         )
@@ -86,6 +87,7 @@ class LocalMachine:
         )
 
     def close(self) -> None:
+        """Ends the subprocess that measures, which frees the devices."""
         self.worker.close()
 
     def _choose_num_examples(self, cfg, vocab_size, expected) -> int:

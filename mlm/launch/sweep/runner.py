@@ -103,12 +103,14 @@ class SweepRunner:
             display.update((), last=True)
 
     def stop(self, number, frame) -> None:
+        """Handles a signal: stores its number and sends SIGTERM to all workers, which then save."""
         self.signal = number
         for member in self.workers:
             if member.process.pid is not None and member.process.is_alive():
                 os.kill(member.process.pid, signal.SIGTERM)
 
     def training_workdirs(self) -> set[str]:
+        """Returns the directories of all points that a worker of this runner trains now."""
         return {cfg.workdir for member in self.workers for cfg in member.assigned}
 
     def start_workers(self) -> None:
@@ -125,6 +127,10 @@ class SweepRunner:
             self.num_started += 1
 
     def assign_points(self, display: SweepDisplay) -> None:
+        """Gives each ready and idle worker points of one program, several where they are vmapped together.
+
+        Leaves out points whose directory a process holds, and removes the recorded errors of those that it assigns.
+        """
         for member in self.workers:
             if member.platform is None or member.assigned:
                 continue
@@ -204,6 +210,7 @@ class SweepRunner:
                 self.record_failure(cfg.workdir, f"the worker {how} (log: {member.log})")
 
     def record_failure(self, workdir: str, error: str) -> None:
+        """Stores the error of a point in `failures`, and in the point's directory if that can be written."""
         self.failures[workdir] = error
         with contextlib.suppress(OSError):  # what keeps the point from training may keep this from being written
             directory.write_error(workdir, error)

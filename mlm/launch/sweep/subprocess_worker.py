@@ -59,6 +59,7 @@ class SubprocessWorker:
         return result
 
     def close(self) -> None:
+        """Kills the process, whatever it computes, and waits for its end."""
         self.pipe.close()
         self.process.kill()
         self.process.join()

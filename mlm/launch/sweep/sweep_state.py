@@ -169,6 +169,7 @@ class SweepDisplay:
             self.live.__exit__(*failure)
 
     def print_line(self, text: str) -> None:
+        """Prints a line above the live table, or without a terminal to stdout."""
         if self.live:
             self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -194,6 +195,7 @@ class SweepDisplay:
             self.print_changes(training, now)
 
     def state_name(self, workdir: str, training: Collection[str]) -> str:
+        """Returns "training" for a point of this runner's workers, else the name of its last read state."""
         return "training" if workdir in training else self.states[workdir].name
 
     def time_left(self, workdir: str, now: float) -> str:

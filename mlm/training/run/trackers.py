@@ -25,9 +25,13 @@ MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
 class Tracker(Protocol):
     """A place that shows the metrics of a run."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records metrics, by name, at a step."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the record of this process; a later one continues it."""
+        ...
 
 
 class TrackedRun(NamedTuple):

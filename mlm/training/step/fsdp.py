@@ -97,6 +97,8 @@ class FSDP:
         return choose_axis(path, full.shape, self.mesh.size)
 
     def map_devices(self, function):
+        """Runs the function inside jax.shard_map on each device's shards and examples."""
+
         def call(params, trainable_params, step, batch, hparams):
             specs, trainable_specs = (make_partition_specs(tree, self.mesh.size) for tree in (params, trainable_params))
             in_specs = specs, trainable_specs, jax.P(), jax.P("data"), jax.P()
@@ -121,6 +123,7 @@ class FSDP:
         )
 
     def all_reduce(self, tree):
+        """The sums of all devices."""
         return tree if self.mesh.size == 1 else jax.lax.psum(tree, "data")
 
 

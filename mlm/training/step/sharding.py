@@ -38,14 +38,17 @@ class Replicated:
     num_devices: int
 
     def map_devices(self, function):
+        """The function itself."""
         return function
 
     def gather_params(self, params):
+        """The parameters as they are."""
         return params
 
     def reduce_gradients(self, grads):
+        """The sums of all devices."""
         return self.all_reduce(grads)
 
     def all_reduce(self, tree):
-        # On one device nothing is left to sum, and XLA on CPU would copy the tree.
+        """The sums of all devices; on one device the tree itself, which XLA on CPU would copy."""
         return tree if self.num_devices == 1 else jax.lax.psum(tree, "data")
