@@ -88,7 +88,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """Fine-tunes the run and returns the "evaluation" and "scores" on dev, as in a run's result.
 
     "run" names the directory of the fine-tuned run, which also holds its predictions; its checkpoints are removed.
-    "diverged" says how training diverged, instead of scores. Raises RunStopped as training does; the next call resumes it.
+    "diverged" says how training diverged, instead of scores. Raises RunStopped as training does; the next call resumes
+    it.
     """
     trial = finetuning_recipe.Trial(*(case.inputs[name] for name in finetuning_recipe.Trial._fields))
     overrides = finetuning_recipe.make_overrides(run.cfg, trial)

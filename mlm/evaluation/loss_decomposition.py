@@ -96,7 +96,8 @@ def compute_part_sums(
 ) -> dict:
     """Sums the nats of each part over each example; "weight" has the number of predictions.
 
-    visibility: what a prediction sees of its example, a key of floors.FLOORS. kinds, classes: `word_classes.compute_vocab_groups`.
+    visibility: what a prediction sees of its example, a key of floors.FLOORS. kinds, classes:
+    `word_classes.compute_vocab_groups`.
     """
     tokens = batch.text
     ids_BxL = tokens.ids_BxL
