@@ -7,7 +7,7 @@ import quickly
 
 from mlm.cli import process_environment
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda: for tests/test_cudnn_attention.py
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
 os.environ |= process_environment.compilation_cache_settings() | dict(os.environ)
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from

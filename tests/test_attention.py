@@ -37,7 +37,9 @@ def gradients(made, given, visible, key_B):
 
 def plain(rate, dtype):
     module = standard.SimpleNamespace(
-        model=config.Model(attention_dropout=rate, dtype=dtype, kernels="reference"), sow=lambda *_: None
+        model=config.Model(attention_dropout=rate, dtype=dtype, kernels="reference"),
+        sow=lambda *_: None,
+        is_mutable_collection=lambda _: False,
     )
     return lambda *given: attention.attend(module, *given)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small import batch, small_config
 
-from mlm.models import FAMILY_CELLS, MODELS, cpu_kernels
+from mlm.models import FAMILY_CELLS, MODELS, platform_kernels
 from mlm.objectives import token_prediction
 from mlm.objectives.cross_entropy import cross_entropy
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 VOCAB = 50
 
 
-ALL = ",".join(cpu_kernels.KERNELS)
+ALL = ",".join(platform_kernels.FASTER_KERNELS["cpu"])
 
 
 def by_either_path(cfg, *dtypes):
@@ -127,7 +127,7 @@ def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype):
     """Where one path alone is left out, and where one alone is taken."""
-    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), cpu_kernels.KERNELS
+    cfg, every = small_config(family, cell, model__num_layers=1, model__dtype=dtype), platform_kernels.KERNELS
     for kernels in (*every, *(",".join(path for path in every if path != plain) for plain in every)):
         model = MODELS[family].build(dataclasses.replace(cfg.model, kernels=kernels), VOCAB)
         params = jax.eval_shape(model.init, jax.random.key(0))

@@ -10,10 +10,10 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.models import cpu_kernels
+from mlm.models import platform_kernels
 from mlm.training.run import directory, loop, resolution, vmapped_runs
 
-ALL = ",".join(cpu_kernels.KERNELS)
+ALL = ",".join(platform_kernels.FASTER_KERNELS["cpu"])
 SMALL = {
     "train__steps": 4,
     "train__log_every": 1,
@@ -57,17 +57,23 @@ def test_names_are_accepted(kernels):
     resolution.check(with_kernels(resolution.resolve(config.Config()), kernels))
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_the_platform_decides_for_auto_alone(platform, monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "expected"), [("cpu", ALL), ("gpu", "cross_entropy,gelu,cudnn_attention"), ("tpu", "reference")]
+)
+def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
-    assert cpu_kernels.resolve_kernels("auto") == (ALL if platform == "cpu" else "reference")
-    for names in itertools.permutations(cpu_kernels.KERNELS, 2):
-        ordered = ",".join(sorted(names, key=cpu_kernels.KERNELS.index))
-        assert cpu_kernels.resolve_kernels(",".join(names)) == ordered
+    assert platform_kernels.resolve_kernels("auto") == expected
+    for names in itertools.permutations(platform_kernels.KERNELS, 2):
+        ordered = ",".join(sorted(names, key=platform_kernels.KERNELS.index))
+        assert platform_kernels.resolve_kernels(",".join(names)) == ordered
         model = config.Model(kernels=ordered)
-        assert [name for name in cpu_kernels.KERNELS if cpu_kernels.uses_kernel(model, name)] == ordered.split(",")
-    assert cpu_kernels.resolve_kernels("reference") == "reference"
-    assert not any(cpu_kernels.uses_kernel(config.Model(kernels="reference"), name) for name in cpu_kernels.KERNELS)
+        assert [
+            name for name in platform_kernels.KERNELS if platform_kernels.uses_kernel(model, name)
+        ] == ordered.split(",")
+    assert platform_kernels.resolve_kernels("reference") == "reference"
+    assert not any(
+        platform_kernels.uses_kernel(config.Model(kernels="reference"), name) for name in platform_kernels.KERNELS
+    )
 
 
 @pytest.mark.slow
@@ -76,7 +82,7 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     whole = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
     loop.train(whole)
     assert read_kernels(whole) == ALL
-    monkeypatch.setattr(cpu_kernels, "FASTER_KERNELS", {})
+    monkeypatch.setattr(platform_kernels, "FASTER_KERNELS", {})
     loop.train(with_kernels(cfg, "gelu", **{"train.steps": 2}))
     assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)[:2]
     loop.train(loop.extend_run(cfg, pack.load_dataset(cfg)))

@@ -11,7 +11,7 @@ from small import FAMILY_CELLS, VOCAB, batch, build, make_dataset_info, small_co
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
-from mlm.models import MODELS, layers, lm, rnn
+from mlm.models import MODELS, layers, lm, rnn, transformer
 from mlm.models.sizes import SIZES
 from mlm.training.run import resolution
 from mlm.training.step import program, update
@@ -123,6 +123,22 @@ def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell
     assert low.dtype == np.float32
     real = rows.text.segments_BxL > 0
     assert 1e-6 < np.abs(full - low)[real].mean() < 0.05
+
+
+def test_gradients_of_embeddings_add_up_in_float32():
+    """[MASK] and a type are in thousands of places of a batch; a bfloat16 sum stops growing at 256 equal terms."""
+    cfg = small_config("transformer", model__dtype="bfloat16", model__kernels="reference", model__embed_norm=False)
+    length = cfg.model.max_positions
+    module = lm.EncoderLM(cfg.model, VOCAB, transformer.TransformerEncoder, "learned")
+    zeros_BxL, place_BxL = jnp.zeros((64, length), jnp.int32), jnp.tile(jnp.arange(length), (64, 1))
+    text = types.Tokens(zeros_BxL, zeros_BxL + 1, place_BxL, zeros_BxL)
+    params = module.init(jax.random.key(0), text, method="embed")["params"]
+    add_up = lambda params: module.apply({"params": params}, text, method="embed").astype(jnp.float32).sum()
+    assert module.apply({"params": params}, text, method="embed").dtype == jnp.bfloat16
+    gradient = jax.grad(add_up)(params)
+    np.testing.assert_array_equal(gradient["token"]["embedding"][0], 64 * length)
+    np.testing.assert_array_equal(gradient["type"]["embedding"][0], 64 * length)
+    np.testing.assert_array_equal(gradient["position"]["embedding"], 64)
 
 
 def test_bag_knows_no_order_and_window_does():

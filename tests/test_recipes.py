@@ -14,7 +14,7 @@ from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.rows import pack
 from mlm.data.rows import segment_pairs as next_segments
 from mlm.experiment import recipes
-from mlm.models import MODELS, cpu_kernels, layers
+from mlm.models import MODELS, layers, platform_kernels
 from mlm.objectives import masking
 from mlm.training.run import resolution
 from mlm.training.step import program

@@ -2,8 +2,8 @@
 
 Both sides have the same shapes, maths, data and optimizer, each at its best settings. Each side that is compared with a
 peer has a process of its own. The sides take turns, and a ratio is the median over rounds of the ratio within a round.
-Every part's module says what it measures. After each part, the table and a description of the machine are written to
---workdir. All parts take half an hour on two cores.
+Every part's module says what it measures. After each row, the table is written to --workdir, beside a
+description of the machine. All parts take half an hour on two cores.
 """
 
 import importlib
@@ -86,11 +86,11 @@ def main() -> None:
             for row in importlib.import_module(f"experiments.benchmark.{name}").measure():
                 rows.append({"part": name} | row)
                 print(table.to_grid(rows[-1:], timing.COLUMNS, "plain").splitlines()[1], flush=True)
+                table.write_table(folder, rows, timing.COLUMNS)
         except Exception as error:
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
         print(f"{name}: {time.monotonic() - start:,.0f} s", flush=True)
-        table.write_table(folder, rows, timing.COLUMNS)
     print(f"\n{table.to_markdown(rows, timing.COLUMNS)}\n\nwritten: {folder}/table.md, .csv, .tex, machine.json")
     if failures:
         print("\n".join(["parts that failed:", *failures]), file=sys.stderr)

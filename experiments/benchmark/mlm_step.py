@@ -12,7 +12,7 @@ from experiments.benchmark import side_processes
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, NUM_SPECIAL, SEP
 from mlm.data.rows import pack
-from mlm.models import cpu_kernels, lm
+from mlm.models import lm, platform_kernels
 from mlm.objectives import masking
 from mlm.training.run import resolution
 from mlm.training.step import cost, parallel, program, update
@@ -51,9 +51,9 @@ def build_sides(
 ) -> dict[str, Callable[[], None]]:
     """Our step; with_plain: also without hand-written kernels, on devices that have some."""
     sides = {"ours": processes.build_side("ours", build_step, cfg)}
-    if with_plain and cpu_kernels.resolve_kernels(cfg.model.kernels) != cpu_kernels.REFERENCE:
+    if with_plain and platform_kernels.resolve_kernels(cfg.model.kernels) != platform_kernels.REFERENCE:
         name = "our plain formulas"
-        plain = fields.override(cfg, {"model.kernels": cpu_kernels.REFERENCE})
+        plain = fields.override(cfg, {"model.kernels": platform_kernels.REFERENCE})
         sides[name] = processes.build_side(name, build_step, plain)
     return sides
 

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 
@@ -71,8 +72,9 @@ class SideProcesses(contextlib.ExitStack):
         """
         if jax.default_backend() == "tpu":
             return build(*arguments)
-        number = next(self._numbers)
+        number, start = next(self._numbers), time.monotonic()
         self.run(name, _build, number, build, arguments)
+        print(f"  built {name}: {time.monotonic() - start:,.0f} s", flush=True)
         return lambda: self.run(name, _run_side, number)
 
     def clear_sides(self) -> None:
@@ -109,3 +111,5 @@ def _clear_sides():
         sys.modules["torch"].compiler.reset()
     jax.clear_caches()
     gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()  # other sides need the device's memory

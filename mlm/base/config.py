@@ -290,8 +290,8 @@ class Model:
     )
     kernels: str = setting(
         "auto",
-        "hand-written kernels of mlm/models/cpu_kernels.py, separated by commas; reference: none; auto: those that "
-        "are faster on this platform (the run records them, and keeps them when it continues)",
+        "kernels of mlm/models/platform_kernels.py, separated by commas; reference: none; auto: those that are faster "
+        "on this platform (the run records them, and keeps them when it continues)",
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
-from mlm.models import cpu_kernels, encoder_decoder, feedforward, rnn, transformer
+from mlm.models import encoder_decoder, feedforward, platform_kernels, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {
@@ -94,7 +94,7 @@ def check(cfg: config.Config) -> None:
     errors.require_number(f"{name}.type_vocab_size", model.type_vocab_size, 0, 2)
     errors.require_number(f"{name}.init_std", model.init_std, 0, 100)
     errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
-    cpu_kernels.check(model.kernels)
+    platform_kernels.check(model.kernels)
     if cfg.pack.mode == "segment_pair":
         errors.require(
             model.type_vocab_size != 1, f"{name}.type_vocab_size", 1, "2 (or 0), since config.pack.mode is segment_pair"

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import cpu_kernels, dot_product, layers
+from mlm.models import cudnn_attention, dot_product, layers, platform_kernels
 
 
 def rotate(x_BxLxHxd, position_BxL=None):
@@ -25,12 +25,16 @@ def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, 
     """
     model, (B, L, H, d) = module.model, q_BxLxHxd.shape
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
-    if cpu_kernels.uses_kernel(model, "attention") and not module.is_mutable_collection("intermediates"):
-        return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, model.attention_dropout).reshape(B, L, H * d)
+    rate = 0.0 if key_B is None else model.attention_dropout
+    needs_weights = module.is_mutable_collection("intermediates")
+    if cudnn_attention.can_attend(model, q, k, visible_Bx1xLxS, rate) and not needs_weights:
+        return cudnn_attention.attend(q, k, v, visible_Bx1xLxS).reshape(B, L, H * d)
+    if platform_kernels.uses_kernel(model, "attention") and not needs_weights:
+        return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, rate).reshape(B, L, H * d)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)
     module.sow("intermediates", "weights", weights_BxHxLxS)
-    weights_BxHxLxS = layers.dropout(weights_BxHxLxS.swapaxes(1, 2), key_B, model.attention_dropout).swapaxes(1, 2)
+    weights_BxHxLxS = layers.dropout(weights_BxHxLxS.swapaxes(1, 2), key_B, rate).swapaxes(1, 2)
     return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxS, v).reshape(B, L, H * d)
 
 

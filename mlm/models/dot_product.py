@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from mlm.models import cpu_kernels, layers
+from mlm.models import layers, platform_kernels
 
 MAX_QUERIES_UNBLOCKED = 256  # up to here the forward pass stores all weights for the backward pass
 QUERIES_PER_BLOCK = 128  # in longer examples
@@ -90,9 +90,9 @@ def multiply_heads(formula: str, left_BxHxMxK, right):
 
 def contract_queries(x_BxHxLxS, y_BxHxLxd):
     """x.T @ y of each head, computed as (y.T @ x).T, since y and the result are small."""
-    out_BxHxdxS = multiply_heads("ndq,nqk->ndk", cpu_kernels.transpose(y_BxHxLxd), x_BxHxLxS)
+    out_BxHxdxS = multiply_heads("ndq,nqk->ndk", platform_kernels.transpose(y_BxHxLxd), x_BxHxLxS)
     # Without the barrier XLA fuses the transpose into a slower product.
-    return cpu_kernels.transpose(jax.lax.optimization_barrier(out_BxHxdxS))
+    return platform_kernels.transpose(jax.lax.optimization_barrier(out_BxHxdxS))
 
 
 def drop_weights(x_BxHxLxS, rate: float, key_B, offset):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import cpu_kernels, decoder, layers, rnn, rnn_decoder, transformer
+from mlm.models import decoder, layers, platform_kernels, rnn, rnn_decoder, transformer
 from mlm.models.lm import sinusoids
 
 ENCODERS = {"transformer": transformer.TransformerEncoder, "gru": rnn.RecurrentEncoder}
@@ -34,10 +34,9 @@ class EncoderDecoder(nn.Module):
     def setup(self):
         """Declares the parts; the GRU has no positions, and the encoder is bidirectional whatever model.context is."""
         model = self.model
-        embed = lambda num_entries: nn.Embed(
+        embed = lambda num_entries: nn.Embed(  # in float32, as lm.EncoderLM's
             num_entries,
             model.width,
-            dtype=cpu_kernels.activation_dtype(model),
             embedding_init=nn.initializers.truncated_normal(model.init_std or model.width**-0.5),
         )
         self.positions = "none" if model.cell == "gru" else model.positions
@@ -57,6 +56,7 @@ class EncoderDecoder(nn.Module):
             x *= self.model.width**0.5
         if self.positions == "sinusoidal":
             x += sinusoids(self.model.max_positions, self.model.width).astype(x.dtype)[positions]
+        x = x.astype(platform_kernels.activation_dtype(self.model))
         return layers.dropout(x, key_B, self.model.dropout)
 
     def encode_source(self, source: types.Tokens, key_B):
@@ -142,7 +142,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         init=init,
         encode=encode,
         logits=method("logits"),
-        lm_head=method("lm_head") if cpu_kernels.uses_kernel(model, "cross_entropy") else None,
+        lm_head=method("lm_head") if platform_kernels.uses_kernel(model, "cross_entropy") else None,
         init_cache=init_cache,
         decode_step=decode_step,
     )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import cpu_kernels
+from mlm.models import platform_kernels
 
 MIN_LAST_AXIS = 2**12  # dropout numbers entries as if the last axis had at least this size
 
@@ -64,13 +64,13 @@ def initializer(model: config.Model):
 def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
     """A dense layer whose product has the kernel `matmul` if the model uses that."""
     dot_general = (
-        functools.partial(cpu_kernels.dot_general, jnp.dtype(model.dtype))
-        if cpu_kernels.uses_kernel(model, "matmul")
+        functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
+        if platform_kernels.uses_kernel(model, "matmul")
         else None
     )
     return nn.Dense(
         features,
-        dtype=cpu_kernels.activation_dtype(model),
+        dtype=platform_kernels.activation_dtype(model),
         kernel_init=initializer(model),
         bias_init=bias_init,
         name=name,
@@ -80,13 +80,13 @@ def dense(model: config.Model, features: int, name: str, bias_init=nn.initialize
 
 def norm(model: config.Model, name: str) -> nn.LayerNorm:
     """A LayerNorm with the model's epsilon."""
-    return nn.LayerNorm(epsilon=model.norm_eps, dtype=cpu_kernels.activation_dtype(model), name=name)
+    return nn.LayerNorm(epsilon=model.norm_eps, dtype=platform_kernels.activation_dtype(model), name=name)
 
 
 def activate(model: config.Model, x):
     """Applies model.activation."""
-    if model.activation == "gelu" and cpu_kernels.uses_kernel(model, "gelu"):
-        return cpu_kernels.gelu(x)
+    if model.activation == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
+        return platform_kernels.gelu(x)
     return nn.relu(x) if model.activation == "relu" else nn.gelu(x, approximate=model.activation == "gelu_tanh")
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
-from mlm.models import cpu_kernels, incremental
+from mlm.models import incremental, platform_kernels
 from mlm.models.layers import dense, dropout, fold_in, initializer, norm
 
 DIRECTIONS = {
@@ -43,9 +43,8 @@ class EncoderLM(nn.Module):
     def setup(self):
         """Declares embeddings, encoders (two if model.context is two_stack) and the output layer."""
         model = self.model
-        embed = lambda num_entries: nn.Embed(
-            num_entries, model.width, embedding_init=initializer(model), dtype=cpu_kernels.activation_dtype(model)
-        )
+        # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
+        embed = lambda num_entries: nn.Embed(num_entries, model.width, embedding_init=initializer(model))
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
@@ -76,6 +75,7 @@ class EncoderLM(nn.Module):
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
+        x_BxLxD = x_BxLxD.astype(platform_kernels.activation_dtype(self.model))
         return dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
 
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
@@ -199,7 +199,7 @@ def build(
         init=init,
         encode=encode,
         logits=logits,
-        lm_head=method("lm_head") if cpu_kernels.uses_kernel(model, "cross_entropy") else None,
+        lm_head=method("lm_head") if platform_kernels.uses_kernel(model, "cross_entropy") else None,
         encode_layers=encode_layers,
         attention=attention if has_attention else None,
         init_cache=init_cache if can_decode else None,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.models import cpu_kernels
+from mlm.models import platform_kernels
 
 
 class CellKernel(NamedTuple):
@@ -186,7 +186,7 @@ def compute_weight_gradients(kernels, previous, d_recurrent):
     for kernel_HxG, previous_LxBxH, d_LxBxG in zip(kernels, previous, d_recurrent, strict=True):
         previous_NxH, d_NxG = (x.reshape(-1, x.shape[-1]) for x in (previous_LxBxH, d_LxBxG))
         dtype = kernel_HxG.dtype
-        d_kernels.append(cpu_kernels.contract_rows(previous_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
+        d_kernels.append(platform_kernels.contract_rows(previous_NxH.astype(dtype), d_NxG.astype(dtype)).astype(dtype))
         d_biases.append(jnp.ones(len(d_NxG), d_NxG.dtype) @ d_NxG)
     return tuple(d_kernels), tuple(d_biases)
 
@@ -198,7 +198,7 @@ def assemble_gate_gradient(d_input, d_last):
 
 
 def matmul_float32(x_BxM, kernel):
-    """x @ kernel with operands of the kernel's type and a float32 result (see cpu_kernels.matmul)."""
+    """x @ kernel with operands of the kernel's type and a float32 result (see platform_kernels.matmul)."""
     return jnp.matmul(x_BxM.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import cpu_kernels, incremental, layers, lm, recurrence
+from mlm.models import incremental, layers, lm, platform_kernels, recurrence
 
 
 class RecurrentCell(NamedTuple):
@@ -114,7 +114,7 @@ class RecurrentLayer(nn.Module):
             )
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
-        if cpu_kernels.uses_kernel(model, "recurrence"):
+        if platform_kernels.uses_kernel(model, "recurrence"):
             states = recurrence.scan_cell(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
             states = [

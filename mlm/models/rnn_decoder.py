@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import cpu_kernels, layers, rnn
+from mlm.models import layers, platform_kernels, rnn
 from mlm.models.recurrence import matmul_float32
 
 
@@ -83,7 +83,7 @@ class RecurrentDecoder(nn.Module):
             return state_and_context[0], state_and_context
 
         inputs = (self.input(x_BxLxD).astype(jnp.float32), start_BxLxH, is_first_BxL, visible_BxLxS)
-        if self.model.remat or cpu_kernels.uses_kernel(self.model, "recurrence"):
+        if self.model.remat or platform_kernels.uses_kernel(self.model, "recurrence"):
             # It is faster to recompute the B * S * H tanhs of a step than to read them from memory.
             step = jax.checkpoint(step, prevent_cse=False)
         _, states = jax.lax.scan(

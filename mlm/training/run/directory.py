@@ -26,7 +26,7 @@ from absl import logging
 from mlm.base import config, fields, files, lease
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.models import cpu_kernels
+from mlm.models import platform_kernels
 from mlm.training.run import extension, provenance
 from mlm.training.step import parallel
 from mlm.training.step.evaluation import Columns
@@ -188,7 +188,7 @@ def resolve_kernels(cfg: config.Config) -> config.Config:
     kernels = cfg.model.kernels
     if kernels == "auto" and saved is not None:
         kernels = saved["config"]["model.kernels"]
-    return fields.override(cfg, {"model.kernels": cpu_kernels.resolve_kernels(kernels)})
+    return fields.override(cfg, {"model.kernels": platform_kernels.resolve_kernels(kernels)})
 
 
 def recover_finished(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:

@@ -11,11 +11,14 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention")
+KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "cudnn_attention")
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
 # `kernels` of experiments/benchmark: RESULTS.md, section 5. On other platforms: none.
-FASTER_KERNELS = {"cpu": KERNELS}
+FASTER_KERNELS = {
+    "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
+    "gpu": ("gelu", "cross_entropy", "cudnn_attention"),
+}
 
 
 def resolve_kernels(kernels: str) -> str:
@@ -87,11 +90,12 @@ def dot_general(dtype, x, w_DxF, dimension_numbers, precision=None):
 
 @jax.custom_vjp
 def gelu(x):
-    """x times the normal CDF of x (Hendrycks & Gimpel 2016), forward and backward in one pass each.
+    """x times the normal CDF of x (Hendrycks & Gimpel 2016), forward and backward in one pass each, in float32.
 
     The backward pass recomputes the CDF: jax.nn.gelu stores an exponential and two branches of erfc, which is slower.
     """
-    return x * normal_cdf(x)
+    wide = x.astype(jnp.float32)
+    return (wide * normal_cdf(wide)).astype(x.dtype)
 
 
 def normal_cdf(x):
@@ -100,7 +104,9 @@ def normal_cdf(x):
 
 
 def _gelu_backward(x, g):
-    return (g * (normal_cdf(x) + x * jnp.exp(-0.5 * x * x) * (2 * jnp.pi) ** -0.5),)
+    wide = x.astype(jnp.float32)
+    slope = normal_cdf(wide) + wide * jnp.exp(-0.5 * wide * wide) * (2 * jnp.pi) ** -0.5
+    return ((g * slope).astype(x.dtype),)
 
 
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
