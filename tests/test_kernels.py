@@ -78,7 +78,8 @@ def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
-    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **SMALL)
+    # In bfloat16, whose rounding no two choices of kernels share.
+    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), model__dtype="bfloat16", **SMALL)
     whole = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
     loop.train(whole)
     assert read_kernels(whole) == ALL
@@ -87,7 +88,7 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)[:2]
     loop.train(loop.extend_run(cfg, pack.load_dataset(cfg)))
     assert read_kernels(cfg) == "gelu"
-    assert losses(cfg) == pytest.approx(losses(whole), rel=1e-5)  # kernels change the rounding alone
+    assert losses(cfg) == pytest.approx(losses(whole), rel=1e-2)  # kernels change the rounding alone
     with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):
         loop.train(with_kernels(cfg, "reference"))
     monkeypatch.undo()
