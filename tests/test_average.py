@@ -78,7 +78,7 @@ def test_a_checkpoint_between_them_holds_the_mean_so_far(tmp_path):
     state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(9), params, opt_state))
     cfg = small_config(workdir=str(tmp_path))
     with contextlib.closing(checkpoint.open_manager(tmp_path)) as checkpoints:
-        checkpoint.save(checkpoints, cfg, {}, checkpoint.Checkpoint(state, {}))
+        checkpoint.save(checkpoints, cfg, {}, checkpoint.Snapshot(state, {}))
         checkpoints.wait_until_finished()
         found = checkpoint.restore(checkpoints, 9, cfg, {}, state).state
     assert state.opt_state.mean["kernel"].any() and int(state.opt_state.count) == 9

@@ -13,7 +13,7 @@ from small import drawn_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
-from mlm.training.run import directory, initialization, loop, shutdown, trained_run
+from mlm.training.run import directory, initialization, loop, preemption, trained_run
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 
 STEPS = 6
@@ -39,8 +39,8 @@ def runs(tmp_path_factory):
     loop.train(done)
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == 4)
-        with pytest.raises(shutdown.RunStopped):
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 4)
+        with pytest.raises(preemption.RunStopped):
             loop.train(half)
     return folder, cfg
 

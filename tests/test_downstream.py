@@ -13,8 +13,8 @@ from small import small_config
 from mlm.base import config, errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.training.run import directory, finetuning_recipe, log, loop, resolution
-from mlm.training.run.shutdown import RunStopped
+from mlm.training.run import directory, finetuning_recipe, log, loop, resolution, spikes
+from mlm.training.run.preemption import RunStopped
 from mlm.training.step import program
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
@@ -104,16 +104,16 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
 def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, monkeypatch):
     _, copy = pretrained
     whole, stopped = (copy(learning_rates=(1e-2,), seeds=2) for _ in range(2))
-    add, held = log.Log.add, []
+    on_metrics, held = log.Log.on_metrics, []
 
     def stop_at_the_first(self, number, *rest, **more):
         held.append(directory.is_held(stopped))
         if number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return add(self, number, *rest, **more)
+        return on_metrics(self, number, *rest, **more)
 
     with monkeypatch.context() as patch, pytest.raises(RunStopped) as stop:
-        patch.setattr(log.Log, "add", stop_at_the_first)
+        patch.setattr(log.Log, "on_metrics", stop_at_the_first)
         evaluation_tasks.finish_evaluations(stopped)
     assert stop.value.signal == signal.SIGTERM and "the same command continues" in str(stop.value)
     assert all(held) and not directory.is_held(stopped) and len(starts(stopped)) == 1
@@ -134,7 +134,7 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     cfg = copy()
 
     def diverges(tuned, packed):
-        raise log.DivergenceError("step 1: loss nan")
+        raise spikes.DivergenceError("step 1: loss nan")
 
     monkeypatch.setattr(loop, "train", diverges)
     (one,) = evaluation_tasks.finish_evaluations(cfg)["summary"]["finetuned_tasks"].values()

@@ -37,14 +37,14 @@ TIMES = ("tokens_per_second", "timed_tokens", "timed_seconds")
 RUN = """
 import os, sys
 from small import drawn_config
-from mlm.training.run import loop
+from mlm.training.run import loop, training_run
 cache, workdir, die, knobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
-queue_metrics = loop.TrainingRun.queue_metrics
-def dies(run, step, get_metrics):
+run_hooks = training_run.TrainingRun.run_hooks
+def dies(run, step, *rest):
     if step == die:
         os.kill(os.getpid(), 9)  # while the checkpoint of the step before is on its way
-    queue_metrics(run, step, get_metrics)
-loop.TrainingRun.queue_metrics = dies
+    run_hooks(run, step, *rest)
+training_run.TrainingRun.run_hooks = dies
 loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 """
 

@@ -13,7 +13,7 @@ from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 from mlm.base import config, errors, fields
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import checkpoint, directory, finetuning_recipe, initialization, loop, shutdown, trained_run
+from mlm.training.run import checkpoint, directory, finetuning_recipe, initialization, loop, preemption, trained_run
 from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow
@@ -208,15 +208,15 @@ def test_its_result_has_the_optimum_of_the_very_rows(tuned):
 
 def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
     cfg, packed = made(pretrained, "killed")
-    now = shutdown.ShutdownRequest.is_requested
+    now = preemption.Preemption.is_requested
 
     def at_three(self, checkpoints, number):
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return now(self, checkpoints, number)
 
-    with monkeypatch.context() as patch, pytest.raises(shutdown.RunStopped):
-        patch.setattr(shutdown.ShutdownRequest, "is_requested", at_three)
+    with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
+        patch.setattr(preemption.Preemption, "is_requested", at_three)
         loop.train(cfg, packed)
     assert directory.read_result(cfg.workdir) is None
     again = loop.train(cfg, packed)

@@ -21,7 +21,7 @@ from small import environment
 
 from mlm.base import config, fields
 from mlm.launch import child_process, local_processes
-from mlm.training.run import checkpoint, loop, resolution, shutdown
+from mlm.training.run import checkpoint, loop, preemption, resolution
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
@@ -257,11 +257,11 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
     monkeypatch.setattr(
         loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:2])
     )
-    monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", lambda asked, checkpoints, number: number == step + 5)
+    monkeypatch.setattr(preemption.Preemption, "is_requested", lambda asked, checkpoints, number: number == step + 5)
     digests = []
     for name in ("run", "undisturbed"):
         cfg = resolution.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
-        with pytest.raises(shutdown.RunStopped):
+        with pytest.raises(preemption.RunStopped):
             loop.train(cfg)
         with checkpoint.open_manager(cfg.workdir) as checkpoints:
             digests.append(checkpoint.read_newest_digest(cfg.workdir))

@@ -13,7 +13,7 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.training.run import directory, extension, loop, shutdown, trained_run
+from mlm.training.run import directory, extension, loop, preemption, trained_run
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
@@ -73,8 +73,8 @@ def assert_from_scratch(further):
 
 def stopped_at(cfg, step):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == step)
-        with pytest.raises(shutdown.RunStopped):
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
+        with pytest.raises(preemption.RunStopped):
             loop.train(cfg)
 
 

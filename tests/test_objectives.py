@@ -38,7 +38,7 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.training.run import directory, loop, resolution, shutdown
+from mlm.training.run import directory, loop, preemption, resolution
 from mlm.training.step import evaluation, program, update
 
 ROWS = 8
@@ -251,15 +251,18 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     expected = loop.train(whole)
 
     def at(step, end):
-        now = shutdown.ShutdownRequest.is_requested
+        now = preemption.Preemption.is_requested
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
     def kill():
         raise Killed
 
-    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), shutdown.RunStopped, 4)):
+    for end, seen, step in (
+        (kill, Killed, 3),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), preemption.RunStopped, 4),
+    ):
         with monkeypatch.context() as patch, pytest.raises(seen):
-            patch.setattr(shutdown.ShutdownRequest, "is_requested", at(step, end))
+            patch.setattr(preemption.Preemption, "is_requested", at(step, end))
             loop.train(parted)
     found = loop.train(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):

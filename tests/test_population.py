@@ -11,7 +11,7 @@ from small import small_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import directory, log, loop, shutdown, vmapped_runs
+from mlm.training.run import directory, loop, preemption, spikes, vmapped_runs
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_each_member_is_its_single_run(folder, alone):
 
 def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
-    asked = shutdown.ShutdownRequest.is_requested
+    asked = preemption.Preemption.is_requested
 
     def at(step):
         def now(self, checkpoints, number):
@@ -91,12 +91,12 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
                 os.kill(os.getpid(), signal.SIGTERM)
             return asked(self, checkpoints, number)
 
-        monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", now)
+        monkeypatch.setattr(preemption.Preemption, "is_requested", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in ((17, lambda: vmapped_runs.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
         at(step)
-        with pytest.raises(shutdown.RunStopped):
+        with pytest.raises(preemption.RunStopped):
             way()
     saved = {
         name: max(int(path.name) for path in (folder / "stopped" / name / "checkpoints").iterdir()) for name in MEMBERS
@@ -110,11 +110,11 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
-    monkeypatch.setattr(shutdown.ShutdownRequest, "is_requested", lambda self, checkpoints, number: number == 20)
-    with pytest.raises(shutdown.RunStopped):
+    monkeypatch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)
+    with pytest.raises(preemption.RunStopped):
         loop.train(ahead)
     monkeypatch.undo()
-    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], log.DivergenceError)
+    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], spikes.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
@@ -123,7 +123,7 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
     elsewhere = member(folder, "mixed", "c")
     with directory.acquire_run(elsewhere):
         outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
-    assert isinstance(outcomes.pop(bad.workdir), log.DivergenceError)
+    assert isinstance(outcomes.pop(bad.workdir), spikes.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
     assert_same(folder / "mixed" / "a", alone / "a")
     assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()

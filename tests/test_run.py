@@ -16,7 +16,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
-from mlm.training.run import checkpoint, directory, log, loop, provenance, resolution
+from mlm.training.run import checkpoint, directory, log, loop, provenance, resolution, spikes
 
 pytestmark = pytest.mark.slow
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
     cfg = config.Config()
     checkpoints = checkpoint.open_manager(tmp_path)
     state = loop.types.TrainState(np.array(3, np.int32), {"w": np.ones(3, np.float16)}, {"m": np.zeros(3, np.float32)})
-    checkpoint.save(checkpoints, cfg, {}, checkpoint.Checkpoint(state, {"tokens": 7.0}))
+    checkpoint.save(checkpoints, cfg, {}, checkpoint.Snapshot(state, {"tokens": 7.0}))
     checkpoints.wait_until_finished()
     found = checkpoint.restore(checkpoints, 3, cfg, {}, state)
     assert found.state.params["w"].dtype == np.float16 and found.totals == {"tokens": 7.0}
@@ -209,17 +209,17 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
     cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
-    with pytest.raises(log.DivergenceError, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
+    with pytest.raises(spikes.DivergenceError, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
 def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch):
     cfg = resolved(base, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
-    fail = log.math.isfinite
+    fail = spikes.math.isfinite
     seen = []
-    monkeypatch.setattr(log.math, "isfinite", lambda value: seen.append(value) or (len(seen) < 3 * 10 and fail(value)))
-    with pytest.raises(log.DivergenceError, match=r"last good checkpoint: .*/d/checkpoints/8$"):
+    monkeypatch.setattr(spikes.math, "isfinite", lambda x: seen.append(x) or (len(seen) < 3 * 10 and fail(x)))
+    with pytest.raises(spikes.DivergenceError, match=r"last good checkpoint: .*/d/checkpoints/8$"):
         loop.train(cfg)
     monkeypatch.undo()
     assert loop.train(cfg)["steps"] == 40

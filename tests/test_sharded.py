@@ -85,7 +85,7 @@ def four(whole):
 def kept(folder, cfg, state):
     """A checkpoint of a state, closed again."""
     checkpoints = checkpoint.open_manager(folder)
-    checkpoint.save(checkpoints, cfg, DATA, checkpoint.Checkpoint(state, {}))
+    checkpoint.save(checkpoints, cfg, DATA, checkpoint.Snapshot(state, {}))
     checkpoints.close()
 
 

@@ -12,8 +12,8 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, fields, files
-from mlm.data.rows import pack
-from mlm.training.run import checkpoint, directory, extension, log, loop, resolution, spikes, vmapped_runs
+from mlm.data.rows import loader, pack
+from mlm.training.run import checkpoint, directory, extension, log, loop, resolution, spikes, training_run, vmapped_runs
 
 STEPS, BACK = 26, 8
 JUMPS = {20}  # batches whose loss is ten times what it is
@@ -55,7 +55,7 @@ def made(folder, name, **changes):
 @pytest.fixture
 def taken(monkeypatch):
     """The number of the batch of each step that is taken, which jumps where it is one of JUMPS."""
-    numbers, feed, take = [], loop.loader.iterate_train_batches, loop.SingleRun.make_step
+    numbers, feed, take = [], loader.iterate_train_batches, loop.SingleRun.make_step
 
     def batches(*rows, start_step, **how):
         for number, batch in enumerate(feed(*rows, start_step=start_step, **how), start_step):
@@ -66,7 +66,7 @@ def taken(monkeypatch):
         read, number = take(self, batch), numbers[-1]
         return lambda m: (lambda values: values | {"loss": values["loss"] * 10} if number in JUMPS else values)(read(m))
 
-    monkeypatch.setattr(loop.loader, "iterate_train_batches", batches)
+    monkeypatch.setattr(loader, "iterate_train_batches", batches)
     monkeypatch.setattr(loop.SingleRun, "make_step", taking)
     return numbers
 
@@ -139,9 +139,9 @@ def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_sa
 
 def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, taken, monkeypatch, undisturbed):
     cfg = made(folder, "gone")
-    settle = loop.migrate_extended
+    settle = training_run.migrate_extended
     monkeypatch.setattr(
-        loop,
+        training_run,
         "migrate_extended",
         lambda cfg, checkpoints: (
             shutil.rmtree(directory.checkpoint_folder(cfg.workdir) / "16", ignore_errors=True),
@@ -184,11 +184,11 @@ def seen(losses, knobs=(), totals=()):
     cfg = fields.override(
         config.Config(), {"train.spike_threshold": 2.0, "train.spike_rewind_steps": 10, **dict(knobs)}
     )
-    found = spikes.SpikeGuard(cfg, dict(totals))
+    found = spikes.SpikeGuard(cfg, dict(totals), None, None)
     for number, loss in enumerate(losses, 1):
         try:
             found.check_metrics(number, {"loss": np.float32(loss), "gradient_norm": 1.0, "parameter_norm": 1.0})
-        except log.DivergenceError as diverged:
+        except spikes.DivergenceError as diverged:
             assert number == len(losses)
             return found, diverged
     return found, None
@@ -216,9 +216,8 @@ def test_what_a_spike_is():
 
 def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
     cfg = fields.override(config.Config(), {"train.spike_threshold": 2.0})
-    found = spikes.SpikeGuard(
-        cfg, {"spikes": [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10}, {"step": 26, "back_to": 20}]}
-    )
+    saved = [{"step": 13, "back_to": 10}, {"step": 12, "back_to": 10}, {"step": 26, "back_to": 20}]
+    found = spikes.SpikeGuard(cfg, {"spikes": saved}, None, None)
     every = [*range(10), *range(15, 25), *range(31, 40)]
     for step in range(25):
         assert list(itertools.islice(found.iterate_batches(itertools.count, step), 29 - step)) == every[step:]
@@ -260,7 +259,9 @@ def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monke
     a, b = (made(folder, name) for name in "ab")
     spike = spikes.LossSpike("step 21: ...", [{"back_to": 16}])
     monkeypatch.setattr(vmapped_runs, "VmappedRuns", lambda *runs: None)
-    monkeypatch.setattr(loop, "open_run", lambda cfg, packed, **how: vmapped_runs.contextlib.nullcontext((cfg, None)))
+    monkeypatch.setattr(
+        training_run, "open_run", lambda cfg, packed, **how: vmapped_runs.contextlib.nullcontext((cfg, None))
+    )
     monkeypatch.setattr(loop, "train_runs", lambda runs, steps: {a.workdir: {"steps": STEPS}, b.workdir: spike})
     monkeypatch.setattr(loop, "train", lambda cfg, packed: {"alone": directory.is_held(cfg) or cfg.workdir})
     monkeypatch.setattr(

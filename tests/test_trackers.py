@@ -16,7 +16,7 @@ import pytest
 from small import environment, small_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import directory, loop, resolution, trackers, vmapped_runs
+from mlm.training.run import directory, evaluations, log, loop, resolution, trackers, vmapped_runs
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]
@@ -152,16 +152,16 @@ def test_without_trackers_there_is_only_metrics_jsonl(folder):
 
 def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
     """It is interrupted twice: after the checkpoint of step 5 at step 9, then at step 7, before it is as far again."""
-    cfg, log_metrics = make_config(folder, "continued"), loop.TrainingRun.log_metrics
+    cfg, on_metrics = make_config(folder, "continued"), log.Log.on_metrics
     for last in (9, 7):
 
-        def interrupt(self, step, flush=False, last=last):
-            log_metrics(self, step, flush)
+        def interrupt(self, step, metrics, pause, last=last):
+            on_metrics(self, step, metrics, pause)
             if step == last:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loop.TrainingRun, "log_metrics", interrupt)
+            patch.setattr(log.Log, "on_metrics", interrupt)
             loop.train(cfg)
         assert max(step for step, _ in read_metrics(cfg.workdir)) == last
     loop.train(cfg)
@@ -178,11 +178,11 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
 def test_an_evaluation_that_was_interrupted_is_logged_when_its_step_was(folder, monkeypatch):
     cfg = make_config(folder, "evaluation")
 
-    def interrupt(self, state):
+    def interrupt(self, step, state):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.TrainingRun, "evaluate", interrupt)
+        patch.setattr(evaluations.Evaluate, "evaluate", interrupt)
         loop.train(cfg)
     assert (6, "loss") in read_wandb(cfg.workdir)[0]
     assert (6, "eval_loss") not in read_wandb(cfg.workdir)[0]
@@ -193,15 +193,15 @@ def test_an_evaluation_that_was_interrupted_is_logged_when_its_step_was(folder, 
 
 
 def test_a_tracker_that_is_added_later_has_the_steps_since(folder, monkeypatch):
-    log_metrics = loop.TrainingRun.log_metrics
+    on_metrics = log.Log.on_metrics
 
-    def interrupt(self, step, flush=False):
-        log_metrics(self, step, flush)
+    def interrupt(self, step, metrics, pause):
+        on_metrics(self, step, metrics, pause)
         if step == 9:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.TrainingRun, "log_metrics", interrupt)
+        patch.setattr(log.Log, "on_metrics", interrupt)
         loop.train(make_config(folder, "later", train__trackers=""))
     cfg = make_config(folder, "later")
     loop.train(cfg)

@@ -37,8 +37,8 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     from mlm.base.estimates import read_scores
     from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import finetuning_recipe, log, loop
-    from mlm.training.run.shutdown import RunStopped
+    from mlm.training.run import finetuning_recipe, log, loop, spikes
+    from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
     cfg, packed = finetuning_recipe.resolve(
@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except log.DivergenceError as error:
+    except spikes.DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")

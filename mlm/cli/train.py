@@ -108,8 +108,8 @@ def train(base, overrides, args) -> None:
     """Trains in this process."""
     from mlm.base import errors, fields
     from mlm.base.estimates import read_scores
-    from mlm.training.run import heartbeat, initialization, log, resolution
-    from mlm.training.run.shutdown import RunStopped
+    from mlm.training.run import heartbeat, initialization, log, resolution, spikes
+    from mlm.training.run.preemption import RunStopped
     from mlm.training.step import parallel
 
     command.raise_on_interrupt()
@@ -143,7 +143,7 @@ def train(base, overrides, args) -> None:
         except RunStopped as stop:
             print(stop)
             sys.exit(128 + stop.signal)
-        except log.DivergenceError as error:
+        except spikes.DivergenceError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             heartbeat.send_heartbeat(heartbeat.FATAL, 0)
             sys.exit(1)
@@ -168,7 +168,7 @@ def run_training(cfg, *, extend: bool = False) -> dict:
     from mlm.data.rows import pack
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import directory, loop
-    from mlm.training.run.shutdown import RunStopped
+    from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim, parallel
 
     loop.check(cfg)

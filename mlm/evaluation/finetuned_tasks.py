@@ -14,7 +14,7 @@ from mlm.base.estimates import Score, read_scores
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
-from mlm.training.run import directory, finetuning_recipe, log, loop
+from mlm.training.run import directory, finetuning_recipe, loop, spikes
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
@@ -106,7 +106,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     )
     try:
         result = loop.train(cfg, packed)
-    except log.DivergenceError as error:
+    except spikes.DivergenceError as error:
         progress()
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)

@@ -23,7 +23,7 @@ from absl import logging as absl_logging
 
 from mlm.base import config, fields, files
 from mlm.report import series
-from mlm.training.run import directory, loop, resolution, shutdown, trained_run
+from mlm.training.run import directory, loop, preemption, resolution, trained_run
 
 SMALL = {
     "model.num_layers": 1,
@@ -51,13 +51,13 @@ def make_config(folder: Path, name: str) -> config.Config:
 def train_runs(folder: Path) -> None:
     """Trains the run "done" to its end, and "half" to STOP_STEP."""
     loop.train(make_config(folder, "done"))
-    original = shutdown.ShutdownRequest.is_requested
-    shutdown.ShutdownRequest.is_requested = lambda self, checkpoints, step: step == STOP_STEP
+    original = preemption.Preemption.is_requested
+    preemption.Preemption.is_requested = lambda self, checkpoints, step: step == STOP_STEP
     try:
-        with contextlib.suppress(shutdown.RunStopped):
+        with contextlib.suppress(preemption.RunStopped):
             loop.train(make_config(folder, "half"))
     finally:
-        shutdown.ShutdownRequest.is_requested = original
+        preemption.Preemption.is_requested = original
 
 
 def flip_bit(path: Path, position: int, bit: int) -> None:

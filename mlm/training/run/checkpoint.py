@@ -7,9 +7,9 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,15 +17,16 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
-from mlm.training.run import directory, extension
+from mlm.training.run import directory, extension, spikes
+from mlm.training.run.hook import Hook
 from mlm.training.step import parallel
 from mlm.training.step.program import Program
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
 
-class Checkpoint(NamedTuple):
-    """The state of a run between two steps."""
+class Snapshot(NamedTuple):
+    """The state of a run between two steps, as a checkpoint holds it."""
 
     state: types.TrainState  # numpy arrays; sharded arrays stay on their devices
     totals: Mapping[str, float]  # the run's running totals
@@ -54,7 +55,7 @@ def open_manager(
 
 def restore_or_init(
     checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
-) -> Checkpoint:
+) -> Snapshot:
     """The newest intact checkpoint, or the initial state if there are no checkpoints. Deletes damaged checkpoints.
 
     Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
@@ -74,7 +75,7 @@ def restore_or_init(
         raise files.DamagedFile(
             f"{'; '.join(map(str, faults.values()))}; none is intact: remove {checkpoints.directory} to start again"
         )
-    return Checkpoint(
+    return Snapshot(
         jax.tree.map(
             lambda leaf, x: np.asarray(x) if isinstance(leaf, np.ndarray) else x, target, program.init_state(hparams)
         ),
@@ -84,7 +85,7 @@ def restore_or_init(
 
 def restore_newest(
     checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
-) -> Checkpoint | None:
+) -> Snapshot | None:
     """The newest checkpoint, or None if there is none. Raises as `restore` does, and says what to do about damage."""
     step = checkpoints.latest_step()
     try:
@@ -151,28 +152,64 @@ def check_clock() -> None:
         raise OSError(errno.ETIME, "the clock of this machine stands still; once it runs, the same command continues")
 
 
-def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, checkpoint: Checkpoint) -> None:
+def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, snapshot: Snapshot) -> None:
     """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk.
 
     data: the identity of the data.
     """
     check_clock()
     origin = fields.build_identity(cfg, data) | {
-        "totals": dict(checkpoint.totals),
-        "state": compute_digest(checkpoint.state),
+        "totals": dict(snapshot.totals),
+        "state": compute_digest(snapshot.state),
     }
     checkpoints.save(
-        int(checkpoint.state.step),
+        int(snapshot.state.step),
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(checkpoint.state._asdict()), origin=ocp.args.JsonSave(files.add_digest(origin))
+            state=ocp.args.StandardSave(snapshot.state._asdict()), origin=ocp.args.JsonSave(files.add_digest(origin))
         ),
         force=True,
     )
 
 
+class Checkpoint(Hook):
+    """The hook that saves checkpoints, and one where the run stops.
+
+    Args:
+        data: the identity of the data.
+        get_totals: gets what a checkpoint saves beside the state.
+    """
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        data: dict,
+        program: Program,
+        checkpoints: ocp.CheckpointManager,
+        get_totals: Callable[[], Mapping[str, Any]],
+    ):
+        self.cfg, self.data, self.program, self.checkpoints = cfg, data, program, checkpoints
+        self.get_totals = get_totals
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint follows a step."""
+        train = self.cfg.train
+        intervals = (train.checkpoint_every, spikes.get_rewind_interval(self.cfg) or train.checkpoint_every)
+        return step in (train.steps, extension.count_stable_steps(self.cfg)) or any(
+            step % interval == 0 for interval in intervals
+        )
+
+    def on_pause(self, step: int, state, stop: bool) -> None:
+        """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
+        if stop or self.is_due(step):
+            snapshot = Snapshot(self.program.strategy.snapshot_state(state), self.get_totals())
+            save(self.checkpoints, self.cfg, self.data, snapshot)
+        if stop and step != self.cfg.train.steps:
+            self.checkpoints.wait_until_finished()
+
+
 def restore(
     checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
-) -> Checkpoint:
+) -> Snapshot:
     """Restores the checkpoint of a step.
 
     Args:
@@ -207,7 +244,7 @@ def restore(
         raise _make_error(name, error) from None
     if compute_digest(state) != origin["state"]:
         raise files.DamagedFile(f"{name} is damaged: its arrays are not what was saved")
-    return Checkpoint(state, origin["totals"])
+    return Snapshot(state, origin["totals"])
 
 
 def _make_error(name: str, error: Exception) -> Exception:

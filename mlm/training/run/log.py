@@ -1,6 +1,5 @@
 """The metrics of a run, from the devices to metrics.jsonl, the trackers and the terminal."""
 
-import math
 import statistics
 import time
 from collections import Counter
@@ -12,20 +11,12 @@ from absl import logging
 from mlm.base import config, files, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.run import directory, trackers
+from mlm.training.run.hook import Hook
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
 from mlm.training.step.evaluation import name_sums
 
-FINITE_METRICS = (
-    "loss",
-    "gradient_norm",
-    "parameter_norm",
-)  # a run whose metrics of these names are not finite has diverged
 TIMING_TOTALS = ("timed_tokens", "timed_seconds")
-
-
-class DivergenceError(Exception):
-    """A loss or gradient was not finite."""
 
 
 def compute_throughput(totals: dict) -> float | None:
@@ -57,7 +48,7 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
     return ", ".join(parts)
 
 
-class Log:
+class Log(Hook):
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
     Records have running totals: tokens, predictions (the weight of the objective's first score) and the other totals
@@ -80,33 +71,26 @@ class Log:
                 f"results in {self.workdir}" + (f", continuing from step {start_step:,}" if start_step else "")
             )
 
-    def add(self, number: int, values: dict, checkpoints, flush: bool = False) -> None:
-        """Adds the metrics of a step. Raises DivergenceError, with the last good checkpoint, if they are not finite."""
-        checked = {name: float(values[name]) for name in FINITE_METRICS}
-        if not all(map(math.isfinite, checked.values())):
-            checkpoints.wait_until_finished()
-            last_good_step = checkpoints.latest_step()
-            metrics = ", ".join(f"{name} {value:.4g}" for name, value in checked.items())
-            checkpoint = (
-                "there is no checkpoint yet"
-                if last_good_step is None
-                else f"last good checkpoint: {directory.checkpoint_folder(self.workdir)}/{last_good_step}"
-            )
-            raise DivergenceError(f"step {number:,}: {metrics}; {checkpoint}")
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Adds the metrics of a step; writes a record every log_every steps and before a pause."""
         if self.progress is None:
             return
-        sums = {name: float(value) for name, value in name_sums(values["sums"]).items()}
+        sums = {name: float(value) for name, value in name_sums(metrics["sums"]).items()}
         new_totals = {"predictions": sums[self.weight], **{name: sums[name] for name in self.objective.totals}}
         now = time.monotonic()
         if self.last_time is not None:  # the first step after a start or a pause is not timed: it compiles, or waits
             new_totals |= {"timed_tokens": sums["tokens"], "timed_seconds": now - self.last_time}
         for name, value in new_totals.items():
             self.totals[name] += value
-        self.pending.append((values, sums))
+        self.pending.append((metrics, sums))
         self.last_time = now
-        self.progress.advance(number)
-        if flush or number % self.cfg.train.log_every == 0:
-            self.write_record(number, flush)
+        self.progress.advance(step)
+        if pause or step % self.cfg.train.log_every == 0:
+            self.write_record(step, flush=pause)
+
+    def on_pause(self, step: int, state, stop: bool) -> None:
+        """Leaves the pause out of the throughput."""
+        self.pause_timing()
 
     def write_records(self, number: int, records: Iterable[dict]) -> None:
         """Writes more records of a step, before the record of its metrics."""

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mlm.base import conditional_fields, config, errors
-from mlm.training.run.log import FINITE_METRICS, DivergenceError
+from mlm.training.run import directory
+from mlm.training.run.hook import Hook
+from mlm.training.run.log import Log
+
+FINITE_METRICS = ("loss", "gradient_norm", "parameter_norm")  # a run where one of them is not finite has diverged
 
 WINDOW = 100  # steps in the running mean of the loss
 NUM_UNCHECKED = 10  # first steps of a run whose loss is not compared with the mean
@@ -41,6 +45,10 @@ def get_rewind_interval(cfg: config.Config) -> int:
     return cfg.train.spike_rewind_steps if cfg.train.spike_threshold else 0
 
 
+class DivergenceError(Exception):
+    """A loss or gradient was not finite."""
+
+
 class LossSpike(DivergenceError):
     """The loss spiked: the run must go back to step `back_to`. spikes: all spikes of the run, this one last."""
 
@@ -49,33 +57,48 @@ class LossSpike(DivergenceError):
         self.spikes, self.back_to = spikes, spikes[-1]["back_to"]
 
 
-class SpikeGuard:
-    """Watches the loss of a run and records its spikes; the same on every process.
+class SpikeGuard(Hook):
+    """The hook that stops a run that diverges, and records the spikes of its loss; the same on every process.
 
     A spike has its "step", its "loss" (None: not finite), the running "mean" before it, the step "back_to" which the
     run went, and the numbers of the "first_batch" and the "last_batch" that it skipped, from 0.
 
-    totals: those of the run's checkpoint.
+    Args:
+        totals: those of the run's checkpoint.
+        checkpoints: orbax's manager of the run's checkpoints.
+        log: gets the records of spikes.
     """
 
-    def __init__(self, cfg: config.Config, totals: Mapping[str, Any]):
-        self.config = cfg.train
+    def __init__(self, cfg: config.Config, totals: Mapping[str, Any], checkpoints, log: Log):
+        self.config, self.workdir, self.checkpoints, self.log = cfg.train, cfg.workdir, checkpoints, log
         self.mean, self.spikes = totals.get("loss_mean", 0.0), list(totals.get("spikes", ()))
 
     def get_totals(self) -> dict[str, Any]:
         """What a checkpoint saves."""
         return {"loss_mean": self.mean, "spikes": self.spikes} if self.config.spike_threshold else {}
 
-    def get_result(self) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """What the run's result has."""
         return {"spikes": self.spikes} if self.config.spike_threshold else {}
 
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Checks a step's metrics, and logs the spikes that sent the run back to just before the step.
+
+        Raises LossSpike if the run must go back, and DivergenceError if it did so too often, or does not go back.
+        """
+        self.check_metrics(step, metrics)
+        self.log.write_records(step, self.make_records(step))
+
     def check_metrics(self, number: int, values: Mapping[str, Any]) -> None:
-        """Checks a step's metrics. Raises LossSpike if the run must go back, DivergenceError if it did too often."""
+        """Raises as `on_metrics` does."""
+        checked = {name: float(values[name]) for name in FINITE_METRICS}
+        is_finite = all(map(math.isfinite, checked.values()))
+        reading = ", ".join(f"{name} {value:.4g}" for name, value in checked.items())
         if not self.config.spike_threshold:
+            if not is_finite:
+                raise DivergenceError(f"step {number:,}: {reading}; {self.describe_newest_checkpoint()}")
             return
-        loss = float(values["loss"])
-        is_finite = all(math.isfinite(float(values[name])) for name in FINITE_METRICS)
+        loss = checked["loss"]
         if is_finite and (number <= NUM_UNCHECKED or loss <= self.config.spike_threshold * self.mean):
             self.mean += (loss - self.mean) / min(number, WINDOW)
             return
@@ -83,7 +106,7 @@ class SpikeGuard:
         message = (
             f"step {number:,}: loss {loss:.4g}, its running mean {self.mean:.4g}"
             if is_finite
-            else f"step {number:,}: " + ", ".join(f"{name} {float(values[name]):.4g}" for name in FINITE_METRICS)
+            else f"step {number:,}: {reading}"
         )
         if len(self.spikes) >= self.config.spike_max_rewinds:
             raise DivergenceError(
@@ -103,6 +126,16 @@ class SpikeGuard:
             f"{message}: back to step {back_to:,}, batches {first:,} to {last:,} are skipped ({number} of "
             f"at most {self.config.spike_max_rewinds} times)",
             [*self.spikes, spike],
+        )
+
+    def describe_newest_checkpoint(self) -> str:
+        """Where the run can be continued from, for an error message."""
+        self.checkpoints.wait_until_finished()
+        step = self.checkpoints.latest_step()
+        return (
+            "there is no checkpoint yet"
+            if step is None
+            else f"last good checkpoint: {directory.checkpoint_folder(self.workdir)}/{step}"
         )
 
     def count_skipped(self, step: int) -> int:

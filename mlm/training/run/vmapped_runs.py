@@ -13,11 +13,11 @@ import numpy as np
 
 from mlm.base import config, errors, lease, types
 from mlm.data.rows import pack
-from mlm.training.run import directory, log, loop, spikes
+from mlm.training.run import directory, loop, spikes, training_run
 from mlm.training.step import parallel, program
 
 
-def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceError]:
+def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.DivergenceError]:
     """Trains the runs of resolved configs that program.canonicalize_config makes equal, each to its end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
@@ -51,7 +51,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
                 if result is not None:
                     outcomes[cfg.workdir] = result
                 else:
-                    run, state = stack.enter_context(loop.open_run(cfg, packed, cut=False))
+                    run, state = stack.enter_context(training_run.open_run(cfg, packed, cut=False))
                     runs.append(run)
                     states.append(state)
         outcomes |= loop.train_runs(runs, VmappedRuns(runs, states)) if runs else {}
@@ -63,18 +63,18 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | log.DivergenceEr
     return outcomes
 
 
-def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | log.DivergenceError:
+def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | spikes.DivergenceError:
     """The result of a run, trained to its end, or its divergence."""
     try:
         return loop.train(cfg, packed)
-    except log.DivergenceError as diverged:
+    except spikes.DivergenceError as diverged:
         return diverged
 
 
 class VmappedRuns:
     """The steps of runs that share a program, made together."""
 
-    def __init__(self, runs: Sequence[loop.TrainingRun], states: Sequence[types.TrainState]):
+    def __init__(self, runs: Sequence[training_run.TrainingRun], states: Sequence[types.TrainState]):
         self.strategy = vmap_step(runs[0].program.train_step)
         self.states = self.strategy.put_state(stack_trees(states))
         self.hparams_M = stack_trees([program.make_train_hparams(run.cfg) for run in runs])

@@ -18,7 +18,7 @@ class RunStopped(Exception):
         self.signal = number or signal.SIGTERM
 
 
-class ShutdownRequest:
+class Preemption:
     """A request to stop the run; the processes of a run agree on the step.
 
     A run with one process handles SIGTERM and SIGINT, and a second signal ends it at once. A run with several handles

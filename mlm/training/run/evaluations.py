@@ -1,0 +1,44 @@
+"""The hook that evaluates a run on its held-out examples."""
+
+from mlm.base import config
+from mlm.data.rows import pack
+from mlm.training.run.hook import Hook
+from mlm.training.run.log import Log
+from mlm.training.step import evaluation, program, references
+
+
+class Evaluate(Hook):
+    """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
+
+    def __init__(self, cfg: config.Config, program: program.Program, packed: pack.PackedDataset, log: Log):
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.references = references.compute_references(cfg, program, packed)
+        self.scores = (*program.objective.scores, *self.references.scores)
+        self.newest: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest evaluation, by its step
+
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation follows a step."""
+        train = self.cfg.train
+        return step == train.steps or bool(train.eval_every and step % train.eval_every == 0)
+
+    def on_pause(self, step: int, state, stop: bool) -> None:
+        """Evaluates, if that is due."""
+        if self.is_due(step):
+            self.evaluate(step, state)
+
+    def evaluate(self, step: int, state) -> None:
+        """Evaluates the state after a step, and logs the scores."""
+        columns = evaluation.evaluate_split(self.cfg, self.program, state, self.packed)
+        columns = self.references.add_columns(columns)
+        self.newest = {step: (columns, evaluation.summarize(columns, self.scores))}
+        self.log.write_evaluation(step, self.newest[step][1], self.scores)
+
+    def get_final(self, state) -> tuple[evaluation.Columns, dict]:
+        """The columns and the scores after the last step.
+
+        state: is evaluated if that has not been done: the run was trained before, and its result was lost.
+        """
+        steps = self.cfg.train.steps
+        if steps not in self.newest:
+            self.evaluate(steps, state)
+        return self.newest[steps]

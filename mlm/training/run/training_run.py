@@ -1,0 +1,148 @@
+"""A run without its steps: its files, its batches, its hooks and its result."""
+
+import contextlib
+from collections.abc import Callable
+
+from mlm.base import config, fields, files
+from mlm.data.rows import loader, pack
+from mlm.models import lm
+from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, spikes
+from mlm.training.run.evaluations import Evaluate
+from mlm.training.run.log import Log
+from mlm.training.step import cost, parallel
+from mlm.training.step import program as programs
+
+
+@contextlib.contextmanager
+def open_run(
+    cfg: config.Config, packed: pack.PackedDataset, spike: spikes.LossSpike | None = None, *, cut: bool = True
+):
+    """A run with its files open, and the state to continue from (numpy): its newest checkpoint's, or the initial one.
+
+    Args:
+        spike: goes back to before this spike.
+        cut: as in loader.train_batches. If False, all batches have the same shape.
+    """
+    program = programs.build_program(cfg, packed.dataset_info)
+    with contextlib.closing(
+        checkpoint.open_manager(
+            cfg.workdir, extension.count_stable_steps(cfg), keep_period=spikes.get_rewind_interval(cfg)
+        )
+    ) as checkpoints:
+        migrate_extended(cfg, checkpoints)
+        for step in checkpoints.all_steps() if spike else ():
+            if spike is not None and step > spike.back_to:
+                checkpoints.delete(step)
+        saved = checkpoint.restore_or_init(
+            checkpoints, cfg, packed.manifest["inputs"], program, programs.make_train_hparams(cfg)
+        )
+        if spike:
+            saved = saved._replace(totals={**saved.totals, "spikes": spike.spikes})
+        if saved.state.step == 0:
+            saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
+        with contextlib.closing(TrainingRun(cfg, packed, program, checkpoints, saved, cut)) as run:
+            if spike:
+                run.log.write_message(str(spike))
+            yield run, saved.state
+
+
+def migrate_extended(cfg: config.Config, checkpoints) -> None:
+    """Archives the results, and deletes the checkpoints, that an extended run does not share with the shorter one."""
+    saved = None
+    with directory.recover_damaged():
+        saved = directory.read_identity(cfg.workdir)
+    if "original" in (saved or {}):
+        if parallel.is_primary() and (steps := directory.find_superseded(cfg, saved)):
+            directory.archive_results(cfg, steps)
+        for step in checkpoint.find_superseded(checkpoints, cfg):
+            checkpoints.delete(step)
+
+
+class TrainingRun:
+    """A run without its steps: its batches, and its hooks in the order in which they run."""
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        packed: pack.PackedDataset,
+        program: programs.Program,
+        checkpoints,
+        saved: checkpoint.Snapshot,
+        cut: bool,
+    ):
+        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
+        self.start_step = int(saved.state.step)
+        self.data_identity = packed.manifest["inputs"]
+        if parallel.is_primary():
+            directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
+        self.log = Log(cfg, program.objective, self.start_step, saved.totals)
+        self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, checkpoints, self.log)
+        self.evaluate = Evaluate(cfg, program, packed, self.log)
+        # An evaluation precedes its checkpoint, so that a run continued from that lacks none.
+        self.hooks = [
+            self.spike_guard,
+            self.log,
+            self.evaluate,
+            checkpoint.Checkpoint(
+                cfg, self.data_identity, program, checkpoints, lambda: self.log.totals | self.spike_guard.get_totals()
+            ),
+        ]
+        self.batches = self.spike_guard.iterate_batches(
+            lambda first: loader.iterate_train_batches(
+                packed.train,
+                seed=cfg.seed,
+                batch_size=cfg.train.batch_size,
+                start_step=first,
+                cut=cut and cfg.model.context != "two_stack",  # its right stack reads padding first: masks depend on it
+                grouped=cfg.train.group_by_length,
+                **parallel.get_process_position(),
+            ),
+            self.start_step,
+        )
+        self.get_pending: Callable | None = None  # waits for the metrics of the step before
+
+    def run_hooks(self, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
+        """Runs the hooks after a step has started; get_metrics() and get_state() wait for it. stop: the run stops."""
+        if self.get_pending is not None:
+            self.hand_metrics(step - 1, self.get_pending(), pause=False)
+        self.get_pending = get_metrics
+        if stop or any(hook.is_due(step) for hook in self.hooks):
+            heartbeat.send_heartbeat(heartbeat.PAUSE, step)
+            self.get_pending = None
+            self.hand_metrics(step, get_metrics(), pause=True)
+            state = get_state()
+            for hook in self.hooks:
+                hook.on_pause(step, state, stop)
+
+    def hand_metrics(self, step: int, metrics, pause: bool) -> None:
+        """Hands the metrics of a step to each hook."""
+        for hook in self.hooks:
+            hook.on_metrics(step, metrics, pause)
+
+    def finish(self, state) -> dict:
+        """Writes the result of the finished run, and returns it."""
+        cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
+        columns, scores = self.evaluate.get_final(state)
+        flops = cost.count_step_flops(cfg, vocab_size)
+        params = cost.make_abstract_state(programs.canonicalize_config(cfg), vocab_size).params["model"]
+        result = {
+            "fingerprint": fields.fingerprint(cfg),
+            **fields.build_identity(cfg, self.data_identity),
+            "steps": cfg.train.steps,
+            "vocab_size": vocab_size,
+            **lm.count_parameters(params),
+            "flops": flops and flops * cfg.train.steps,
+            "evaluation": scores,
+            "scores": [score._asdict() for score in self.evaluate.scores],
+            **self.log.summarize(),
+            **self.spike_guard.summarize(),
+        }
+        self.checkpoints.wait_until_finished()
+        if parallel.is_primary():
+            directory.write_result(files.make_path(cfg.workdir), result, columns)
+        return result
+
+    def close(self) -> None:
+        """Closes the hooks."""
+        for hook in self.hooks:
+            hook.close()
