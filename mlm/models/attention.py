@@ -67,7 +67,7 @@ class Attention(nn.Module):
 class CrossAttention(nn.Module):
     """A decoder's attention to its source (Vaswani et al. 2017, section 3.2.3), without rotary positions.
 
-    The output is zero for a token that sees none of the source.
+    A token that sees none of the source gets the output layer's bias.
     """
 
     model: config.Model
@@ -85,7 +85,7 @@ class CrossAttention(nn.Module):
         return kv_BxSx2xHxd[:, :, 0], kv_BxSx2xHxd[:, :, 1]
 
     def attend(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
-        """Returns out_BxLxD; a token that sees none of the source has the output layer's bias."""
+        """Returns out_BxLxD; S keys and values come from `project_source`."""
         B, L, D = x_BxLxD.shape
         q_BxLxHxd = self.query(x_BxLxD).reshape(B, L, self.model.num_heads, D // self.model.num_heads)
         out_BxLxD = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
