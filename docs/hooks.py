@@ -54,7 +54,7 @@ def render_configuration() -> str:
 
 def render_commands() -> str:
     """The help of each command as its parser prints it."""
-    from mlm.cli import entry
+    from mlm.cli import entry, sweep
 
     parts = [
         "# Commands",
@@ -66,13 +66,17 @@ def render_commands() -> str:
         for name, (_, purpose) in entry.COMMANDS.items():
             text = make_parser(name).format_help().rstrip()
             parts += [f"## mlm {name}", f"{purpose[0].upper()}{purpose[1:]}.", f"```text\n{text}\n```"]
+            for verb in sweep.VERBS if name == "sweep" else ():
+                parts += [f"### mlm sweep {verb}", f"```text\n{sweep.make_parser(verb).format_help().rstrip()}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
-def make_parser(name: str):
-    """The argument parser of a command."""
-    from mlm.cli import entry
+def make_parser(name: str, verb: str = ""):
+    """The argument parser of a command, or of a verb of mlm sweep."""
+    from mlm.cli import entry, sweep
 
+    if name == "sweep":
+        return sweep.make_parser(verb)
     module = importlib.import_module(f"mlm.cli.{entry.COMMANDS[name][0]}")
     return module.make_parser(name) if inspect.signature(module.make_parser).parameters else module.make_parser()
 

@@ -72,7 +72,8 @@ def check_command(line: str) -> None:
         flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     if flags.path:
         flags.load_base()
-    args = load_hooks().make_parser(words[0]).parse_words(others)
+    verb, others = (others[0], others[1:]) if words[0] == "sweep" else ("", others)
+    args = load_hooks().make_parser(words[0], verb).parse_words(others)
     if words[0] == "sweep" and (ROOT / args.experiment).exists():
         scales = sweep.load_experiment(str(ROOT / args.experiment)).SCALES
         for scale in args.scale.split("|"):

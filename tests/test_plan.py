@@ -112,7 +112,7 @@ def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
 
 def test_near_the_edge_only_the_compiler_tells(monkeypatch):
     needs = 1e9 * point(member())["memory"] / plan.USABLE_MEMORY
-    for share, fits in ((1.3, "yes"), (1.1, "perhaps: --exact compiles it to know"), (0.9, "perhaps")):
+    for share, fits in ((1.3, "yes"), (1.1, "perhaps: --compile compiles it to know"), (0.9, "perhaps")):
         monkeypatch.setitem(accelerators.ACCELERATORS, "near", accelerators.Accelerator(1e12, share * needs, 1, ""))
         assert point(member(), "near")["fits"].startswith(fits)
         assert point(member(), "near", exact=True)["fits"].split(":")[0] in ("yes", "no")

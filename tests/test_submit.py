@@ -44,7 +44,7 @@ def sweep(tmp_path, monkeypatch):
         fields.override(cfg, {"workdir": str(root / f"{name}-{fields.fingerprint(cfg)[:6]}")})
         for name, cfg in sweep_points.resolve_points(config.Config(), fields_, {}).items()
     ]
-    return submit.Sweep(str(tmp_path / "experiment.py"), root, configs, ("--scale=quick",), config.Config(), "")
+    return submit.Sweep(str(tmp_path / "experiment.py"), root, configs, ("--scale=quick",), (), config.Config(), "")
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
 
 def test_points_that_are_not_selected_are_no_strangers(sweep, monkeypatch, capsys):
     monkeypatch.setattr(directory, "list_sibling_runs", lambda workdir: [cfg.workdir for cfg in sweep.configs])
-    args = command.make_parser().parse_words(["list", "experiment.py", "--points=width8-seed0"])
+    args = command.make_parser("list").parse_words(["experiment.py", "--points=width8-seed0"])
     command.list_points(sweep.configs[:1], args)
     assert capsys.readouterr() == (f"{sweep.configs[0].workdir}: not started\n", "")
 
@@ -369,8 +369,8 @@ def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick --workers=2 .*"
-        r"'--config.eval.mask_rates=\(0.15, 0.4\)'.* --config.train.steps=7 .*"
+        r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick .*"
+        r"'--config.eval.mask_rates=\(0.15, 0.4\)'.* --config.train.steps=7 .*--workers=2 "
         r"--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
         done.stdout,
     )

@@ -7,7 +7,7 @@ import inspect
 from mlm.base import extras, fields
 from mlm.cli import command
 
-CONFIG_COMMANDS = ("train", "finetune", "evaluate", "sweep", "floor")  # complete --config.NAME, too
+CONFIG_COMMANDS = ("train", "finetune", "evaluate", "floor")  # complete --config.NAME, too
 
 
 def make_parser() -> command.CommandParser:
@@ -29,13 +29,23 @@ def main(words: list[str]) -> None:
     subparsers = root.add_subparsers()
     for name, (module_name, purpose) in COMMANDS.items():
         module = importlib.import_module(f"mlm.cli.{module_name}")
-        parser = module.make_parser(*[name] * len(inspect.signature(module.make_parser).parameters))
-        for action in parser._actions:
-            if action.dest == "verb":
-                action.choices = list(module.VERBS)
-            elif not action.choices and action.nargs != 0:
-                action.complete = shtab.FILE
-        for field in fields.DEFAULT if name in CONFIG_COMMANDS else ():
-            parser.add_argument(f"--config.{field}")
-        subparsers.add_parser(name, help=purpose, parents=[parser], add_help=False)
+        if name == "sweep":
+            verbs = subparsers.add_parser(name, help=purpose).add_subparsers()
+            for verb, verb_purpose in module.VERBS.items():
+                add_parser(verbs, verb, verb_purpose, module.make_parser(verb), shtab.FILE, takes_fields=True)
+        else:
+            parser = module.make_parser(*[name] * len(inspect.signature(module.make_parser).parameters))
+            add_parser(subparsers, name, purpose, parser, shtab.FILE, takes_fields=name in CONFIG_COMMANDS)
     print(shtab.complete(root, args.shell))
+
+
+def add_parser(subparsers, name: str, purpose: str, parser: command.CommandParser, file, *, takes_fields: bool) -> None:
+    """Adds a command's parser to those that are completed. file: shtab's completion of file names."""
+    for action in parser._actions:
+        if action.dest == "verb":
+            action.choices = action.choices or action.help.split(" | ")
+        elif not action.choices and action.nargs != 0:
+            action.complete = file
+    for field in fields.DEFAULT if takes_fields else ():
+        parser.add_argument(f"--config.{field}")
+    subparsers.add_parser(name, help=purpose, parents=[parser], add_help=False)

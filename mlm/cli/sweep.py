@@ -14,7 +14,7 @@ from mlm.launch.sweep import submit
 VERBS = {
     "list": "list the points and their state",
     "plan": "print the time and memory that each point needs",
-    "run": "train the points that are not done, then print the table",
+    "run": "train the points that are not done, then print the table and write the report",
     "table": "print the table of the finished points",
     "report": "write a report of the finished points",
     "submit": "submit the points that are not done to a cluster",
@@ -29,17 +29,24 @@ DESCRIPTION = f"""Train the points of an experiment and compare them.
 Verbs:
 {chr(10).join(f"  {verb:8}{purpose}" for verb, purpose in VERBS.items())}
 
-NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table are written
-to runs/EXPERIMENT-SCALE[-BUDGET], or to workdir. A second call continues where the first one stopped.
+mlm sweep VERB --help lists a verb's flags.
 """
+NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
+are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
+WHOLE_SWEEP = ("table", "report", "cancel")  # verbs that select no points
 
 
-def make_parser() -> command.CommandParser:
-    """The command's flags."""
-    parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
-    parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
+def make_parser(verb: str = "") -> command.CommandParser:
+    """The flags of a verb; "": the parser whose help lists the verbs."""
+    if not verb:
+        parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
+        parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
+        return parser
+    purpose = f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."
+    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}")
+    parser.set_defaults(verb=verb)
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="Python file with SCALES, sweep(scale) and table(results)"
     )
@@ -54,82 +61,106 @@ def make_parser() -> command.CommandParser:
         help="what all points spend: steps: as the experiment says | predictions | flops | seconds (on this machine): "
         "as many as the first point in its steps",
     )
+    if verb not in WHOLE_SWEEP:
+        without_table = "; no table is printed then" if verb == "run" else ""
+        parser.add_argument(
+            "--points",
+            type=command.split_words,
+            default=[],
+            metavar="NAME,...",
+            help=f"only these points: names, or patterns such as '*-seed0'{without_table}",
+        )
+    for add_flags in VERB_FLAGS.get(verb, ()):
+        add_flags(parser)
+    return parser
+
+
+def add_training_flags(parser: command.CommandParser) -> None:
+    """The flags that say how points are trained."""
     parser.add_argument(
-        "--points",
-        type=command.split_words,
-        default=[],
-        metavar="NAME,...",
-        help="only these points: names, or patterns such as '*-seed0'; run then prints no table",
-    )
-    run = parser.add_argument_group("run")
-    run.add_argument(
         "--workers",
         type=command.Number(int, 1, 1024),
         default=1,
         help="processes that train points at the same time and share the cores (1); keep 1 on an accelerator",
     )
-    run.add_argument(
+    parser.add_argument(
         "--vmap_runs",
         type=command.Number(int, 0, 1024),
         default=0,
         help="points trained together in one jax.vmap, if they share a program; 0: automatic",
     )
-    run.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
-    plan = parser.add_argument_group("plan")
-    plan.add_argument(
+
+
+def add_malloc_flag(parser: command.CommandParser) -> None:
+    """The flag that mlm/cli/process_environment.py reads before any import."""
+    parser.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
+
+
+def add_plan_flags(parser: command.CommandParser) -> None:
+    """The flags of a plan."""
+    parser.add_argument(
         "--device",
         default="H200",
         help="kind of device: a name of mlm/launch/cluster/accelerators.py, or local to measure a few steps of each "
         "program on this machine (H200)",
     )
-    plan.add_argument("--devices", type=command.Number(int, 1, 2**20), default=1, help="number of devices (1)")
-    plan.add_argument(
+    parser.add_argument("--devices", type=command.Number(int, 1, 2**20), default=1, help="number of devices (1)")
+    parser.add_argument(
         "--utilisation",
         type=command.Number(float, 0.01, 1),
         default=0.4,
         help="share of the peak FLOP/s that training reaches (0.4)",
     )
-    plan.add_argument(
-        "--exact",
+    parser.add_argument(
+        "--compile",
         action="store_true",
         help="compile each program (3 to 20 s each) for its exact memory, instead of an estimate",
     )
-    jobs = parser.add_argument_group("submit")
-    jobs.add_argument("--cluster", choices=CLUSTERS, help="kind of cluster")
-    jobs.add_argument("--accelerator", default="", help="a name of mlm/launch/cluster/accelerators.py; empty: CPU")
-    jobs.add_argument(
+
+
+def add_job_flags(parser: command.CommandParser) -> None:
+    """The flags of jobs on a cluster."""
+    parser.add_argument("--cluster", choices=CLUSTERS, help="kind of cluster")
+    parser.add_argument("--accelerator", default="", help="a name of mlm/launch/cluster/accelerators.py; empty: CPU")
+    parser.add_argument(
         "--hosts",
         type=command.Number(int, 0, 2**16),
         default=0,
         help="hosts that train each point together; 0: all hosts of the accelerator",
     )
-    jobs.add_argument(
+    parser.add_argument(
         "--hours",
         type=command.Number(float, 0.01, 24 * 365),
         default=24.0,
         help="time limit of a job, in hours (24); it saves a checkpoint before the limit and is queued again",
     )
-    jobs.add_argument(
+    parser.add_argument(
         "--max_running",
         type=command.Number(int, 1, 10_000),
         default=8,
         help="maximum number of jobs that run at the same time (8)",
     )
-    jobs.add_argument(
+    parser.add_argument(
         "--points_per_command",
         type=command.Number(int, 0, 10_000),
         default=0,
         help="maximum number of points in a job; 0: automatic, with points of one program together",
     )
-    jobs.add_argument(
+    parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="option of the cluster, repeatable; a wrong name prints the valid ones",
     )
-    jobs.add_argument("--dry_run", action="store_true", help="print the files that would be submitted; write nothing")
-    return parser
+    parser.add_argument("--dry_run", action="store_true", help="print the files that would be submitted; write nothing")
+
+
+VERB_FLAGS = {
+    "run": (add_training_flags, add_malloc_flag),
+    "plan": (add_plan_flags,),
+    "submit": (add_training_flags, add_job_flags),
+}
 
 
 def load_experiment(path: str):
@@ -169,7 +200,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     is_step_budget = args.budget == "steps"
     name = f"{Path(experiment.__file__).stem}-{args.scale}" + ("" if is_step_budget else f"-{args.budget}")
     root = files.make_path(overrides.pop("workdir", f"runs/{name}"))
-    is_preview = args.verb == "plan" or args.dry_run  # works without access to the bucket
+    is_preview = args.verb == "plan" or (args.verb == "submit" and args.dry_run)  # works without access to the bucket
     with contextlib.suppress(*([buckets.BucketAccessError] if is_preview else [])):
         files.check_folder(
             "config.workdir",
@@ -194,18 +225,19 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
             )
         names[digest] = name
         configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}")))
-    return root, sweep_points.select_points(configs, args.points)
+    return root, configs if args.verb in WHOLE_SWEEP else sweep_points.select_points(configs, args.points)
 
 
-def format_flags(config_flags: command.ConfigFlags, args) -> list[str]:
-    """The flags of this command line that define the sweep and how its points are trained."""
-    defaults = make_parser()
-    flags = [
-        f"--{name}={getattr(args, name)}"
-        for name in ("scale", "budget", "workers", "vmap_runs")
-        if name == "scale" or getattr(args, name) != defaults.get_default(name)
-    ]
+def format_sweep_flags(config_flags: command.ConfigFlags, args) -> list[str]:
+    """The flags of this command line that define the sweep."""
+    flags = [f"--scale={args.scale}", *([f"--budget={args.budget}"] if args.budget != "steps" else [])]
     return [*flags, *(submit.format_config_flag(name, value) for name, value in config_flags.overrides.items())]
+
+
+def format_training_flags(args) -> list[str]:
+    """The flags of this command line that say how points are trained."""
+    defaults = {"workers": 1, "vmap_runs": 0}
+    return [f"--{name}={getattr(args, name)}" for name, value in defaults.items() if getattr(args, name) != value]
 
 
 def load_results(configs) -> list[dict]:
@@ -257,7 +289,7 @@ def print_plan(configs, args) -> None:
         )
         timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
         accelerator, machine = timing.accelerator(), timing.machine
-        options = plan.PlanOptions(accelerator, 1, args.utilisation, args.exact, measure_step=timing.measure_step)
+        options = plan.PlanOptions(accelerator, 1, args.utilisation, args.compile, measure_step=timing.measure_step)
         peaks = " and ".join(
             f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices" for dtype, flops in machine.flops.items()
         )
@@ -268,7 +300,7 @@ def print_plan(configs, args) -> None:
     else:
         errors.require_one_of("--device", args.device, [*ACCELERATORS, "local"])
         accelerator = ACCELERATORS[args.device]
-        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.exact)
+        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.compile)
         note = (
             f"On {args.devices} x {args.device} (chips: {args.devices * accelerator.num_chips}, each "
             f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
@@ -277,7 +309,7 @@ def print_plan(configs, args) -> None:
     with contextlib.closing(timing) if local else contextlib.nullcontext():
         for line in plan.format_plan(points, options):
             print(line, flush=True)
-    memory_note = "as compiled" if args.exact else "estimated to within a quarter (--exact compiles each step)"
+    memory_note = "as compiled" if args.compile else "estimated to within a quarter (--compile compiles each step)"
     print(f"\n{note}; a step fits if it needs at most {plan.USABLE_MEMORY:.0%} of the memory, {memory_note}.")
     if any(cfg.downstream.tasks for cfg in configs):
         print("Fine-tunings (config.downstream) are not counted.")
@@ -287,6 +319,7 @@ def print_plan(configs, args) -> None:
 
 def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
+    from mlm.base import extras
     from mlm.launch.sweep import runner, sweep_state
 
     with sweep_state.SweepDisplay(configs) as display:
@@ -300,6 +333,8 @@ def run_points(experiment, root: Path, configs, args) -> None:
         print(f"{len(sweep_state.load_results(configs)[0])} of {len(configs)} selected points are done")
     else:
         print_table(experiment, root, configs)
+        if extras.is_installed("jinja2"):
+            write_report(experiment, root, configs)
     if sweep_runner.failures:
         print(
             "\n".join(
@@ -330,7 +365,13 @@ def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFl
     )
     submit.submit_sweep(
         submit.Sweep(
-            path, root, configs, tuple(format_flags(config_flags, args)), config_flags.load_base(), config_flags.path
+            path,
+            root,
+            configs,
+            tuple(format_sweep_flags(config_flags, args)),
+            tuple(format_training_flags(args)),
+            config_flags.load_base(),
+            config_flags.path,
         ),
         options,
     )
@@ -342,15 +383,11 @@ def main(words: Sequence[str]) -> None:
     from mlm.launch.sweep import status, subprocess_worker
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
-    args = make_parser().parse_words(others)
-    errors.require_one_of("verb", args.verb, list(VERBS))
-    errors.require(args.verb == "submit" or not args.dry_run, "--dry_run", True, f"submit with it, not {args.verb}")
-    errors.require(
-        not args.points or args.verb not in ("table", "report", "cancel"),
-        "--points",
-        ",".join(args.points),
-        f"no selection for {args.verb}, which uses all points",
-    )
+    verb = others[0] if others else ""
+    if verb in ("-h", "--help"):
+        make_parser().parse_words([verb])
+    errors.require_one_of("verb", verb, list(VERBS))
+    args = make_parser(verb).parse_words(others[1:])
     for package in ("jinja2", "matplotlib") if args.verb == "report" else ():
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)

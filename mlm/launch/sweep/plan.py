@@ -222,7 +222,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     if memory * factor <= limit:
         return row | {"fits": "yes"}
     if memory <= limit * factor and not is_exact(chosen):
-        return row | {"fits": "perhaps: --exact compiles it to know"}
+        return row | {"fits": "perhaps: --compile compiles it to know"}
     max_memory = {variant: step_cost.memory * error_factor(variant) for variant, step_cost in costs.items()}
     return row | {
         "fits": _suggest_remedy(

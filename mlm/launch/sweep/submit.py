@@ -53,6 +53,7 @@ class Sweep(NamedTuple):
     root: Path
     configs: list  # of the selected points
     flags: tuple[str, ...]  # of the command line, that say which sweep this is
+    training_flags: tuple[str, ...]  # of the command line, that say how its points are trained
     base_config: object  # from --config's file
     config_path: str  # that file, with ":ARGUMENT" if it takes one; "": none was given
 
@@ -212,7 +213,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         commands = [make_train_command(cfg, sweep.base_config, config_paths, options) for cfg in remaining]
     else:
         groups = group_points(remaining, options.max_running, options.points_per_command)
-        commands = [make_sweep_command("run", experiment, flags, group) for group in groups]
+        commands = [make_sweep_command("run", experiment, [*flags, *sweep.training_flags], group) for group in groups]
     points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     name = make_job_name(sweep.root, len(submitted), points)
     folder = Path(files.local_folder(sweep.root).absolute(), "jobs")

@@ -23,20 +23,20 @@ FORMAT = 4  # of the cached files: raise it when floors or their parts are compu
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor"}
 
 
-class References(NamedTuple):
+class ReferenceLosses(NamedTuple):
     """Scores that go beside the objective's own, and the columns that they need."""
 
     scores: tuple[Score, ...] = ()
     add_columns: Callable = dict  # (columns of the model) -> the same with the references'
 
 
-def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> References:
+def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
     """The floors, the n-gram models of config.eval.ngram_order, and the loss per word where words have several tokens.
 
     Empty on processes that write no results.
     """
     if not parallel.is_primary():
-        return References()
+        return ReferenceLosses()
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
     ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
     scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
@@ -49,10 +49,10 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
             columns = ngrams.add_columns(columns, ngram_columns, loss)
         return floor_references.add_columns(columns) | word_columns
 
-    return References(scores, add_columns)
+    return ReferenceLosses(scores, add_columns)
 
 
-def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> References:
+def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
     """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
 
     Floors take some seconds per thousand examples. They are the same for every model, and
@@ -60,14 +60,14 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         optimum_columns, objective = optimum.compute_columns(cfg, packed), program_.objective
-        return References(
+        return ReferenceLosses(
             optimum.make_scores(objective), lambda columns: optimum.add_columns(columns, optimum_columns, objective)
         )
     if parallel_text.is_generated(cfg.data):
         return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
     specs = floors.select_floors(cfg, program_.objective)
     if not specs:
-        return References()
+        return ReferenceLosses()
 
     def save(folder, compute):
         for loss, spec in specs.items():
@@ -98,9 +98,9 @@ def _compute_translation_floor(cfg, packed):
     return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
 
 
-def merge_references(parts: Sequence[References]) -> References:
-    """References with the scores and the columns of all parts."""
-    return References(
+def merge_references(parts: Sequence[ReferenceLosses]) -> ReferenceLosses:
+    """The reference losses with the scores and the columns of all parts."""
+    return ReferenceLosses(
         tuple(score for part in parts for score in part.scores),
         lambda columns: functools.reduce(lambda merged, part: part.add_columns(merged), parts, columns),
     )
@@ -154,7 +154,7 @@ def _compute_eval_mask(eval_mask, text, index_B, hparams):
     return eval_mask(text, update.make_eval_keys(hparams, index_B), hparams)
 
 
-def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -> References:
+def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -> ReferenceLosses:
     """The floors beside a model's loss, and its excess over the floor, all in the loss's unit.
 
     Names begin like the loss's: "excess_loss" for "loss", "causal_excess_loss" for "causal_loss". The standard error of
@@ -202,12 +202,12 @@ def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -
             columns |= {f"{prefix}{name}_nats": loss_floor.nats_N, f"{prefix}{name}_correct": loss_floor.correct_N}
         return columns | {f"{prefix}excess_nats": columns[nats] - loss_floors["floor"].nats_N}
 
-    return References(tuple(scores), add_columns)
+    return ReferenceLosses(tuple(scores), add_columns)
 
 
 def make_document_references(
     loss: Score, passes: int, document: np.ndarray, bound: np.ndarray | None = None
-) -> References:
+) -> ReferenceLosses:
     """Losses of whole documents in nats per document, so that objectives that predict them differently compare.
 
     Args:
@@ -271,4 +271,4 @@ def make_document_references(
             }
         )
 
-    return References(tuple(scores), add_columns)
+    return ReferenceLosses(tuple(scores), add_columns)
