@@ -1,9 +1,13 @@
 """Hooks of a run: what reaches them, and when."""
 
+import types
+
+import numpy as np
 import pytest
+from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
-from mlm.training.run import checkpoint, evaluations, training_run
+from mlm.training.run import checkpoint, evaluations, plateau, progress, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -99,3 +103,36 @@ def test_when_hooks_are_due(changes, evaluated, saved):
         hook = object.__new__(kind)
         hook.cfg = cfg
         assert [step for step in range(1, 21) if hook.is_due(step)] == expected
+
+
+@pytest.mark.parametrize(("excess", "steps", "warns"), [(0.0, 1000, True), (-0.2, 1000, False), (0.0, 100, False)])
+def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
+    cfg = small_config(train__steps=steps)
+    dataset, lines = make_dataset_info(cfg), []
+    share_V = np.arange(5, 50) / np.arange(5, 50).sum()  # entries 0 to 4 are special
+    loss = -(share_V * np.log(share_V)).sum() + excess
+    hook = plateau.PlateauWarning(
+        cfg, small_program(cfg).objective, dataset, types.SimpleNamespace(write_message=lines.append)
+    )
+    for step in range(1, steps + 1):
+        sums = types.SimpleNamespace(loss_B={"mlm": loss * 7}, weight_B={"mlm": 7})
+        hook.on_metrics(step, {"sums": sums}, False)
+    assert len(lines) == warns
+    if warns:
+        assert f"step {steps // 10}: the training loss, {loss:.2f}," in lines[0]
+
+
+def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    bar = progress.Progress(0, 11, "a")
+    for step, seconds in ((1, 60), (2, 61), (3, 62)):  # the first step compiles for a minute
+        clock[0] = seconds
+        bar.advance(step)
+        if bar.is_stale():
+            bar.log({"loss": 1.0})
+    clock[0], bar.last_shown = 100, 60
+    assert bar.is_stale()
+    clock[0] = 62
+    bar.show("x")
+    assert capsys.readouterr().out.splitlines() == ["a: step 1/11, loss 1.000", "a: step 3/11, x, 0:08 left"]

@@ -161,17 +161,28 @@ def load_config_file(path: str) -> config.Config:
     return loaded
 
 
-def filter_library_logs() -> None:
-    """Hides the log lines of other libraries, except warnings and errors."""
+class LogFormatter(logging.Formatter):
+    """Formats a log record as a line without time and place; its level stands before it, except for information."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        text = super().format(record)
+        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
+
+
+def configure_logs(*, has_progress: bool) -> None:
+    """Prints the warnings and errors of all libraries, and of mlm, if has_progress is set, what it is doing, too."""
     from absl import logging as absl_logging
 
     def is_ours_or_serious(record):
         raised_later = record.exc_info and "orbax" in record.pathname  # an error in a thread, which is raised later
         return (record.levelno >= logging.WARNING and not raised_later) or "mlm" in record.pathname.split("/")
 
-    absl_logging.use_absl_handler()
-    absl_logging.set_verbosity(absl_logging.WARNING)
-    absl_logging.get_absl_handler().addFilter(is_ours_or_serious)
+    absl_logging.set_verbosity(absl_logging.INFO if has_progress else absl_logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.addFilter(is_ours_or_serious)
+    handler.setFormatter(LogFormatter())
+    logging.getLogger().handlers = [handler]
 
 
 def run_main(main: Callable[[], None], report_failure: Callable[[int, str], None] = lambda code, line: None) -> None:

@@ -155,6 +155,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
             tokenizer._replace(context_pattern="") if cfg.pack.mode == "stream" else tokenizer
         )
         for split in corpus.SPLITS:
+            logging.info("packing %s", split)
             with columns.SplitWriter(folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
                 batches = _tokenize(cfg, split, encode)
                 for packed in PACKERS[cfg.pack.mode](batches, cfg.pack.seq_len, **options):
@@ -231,6 +232,8 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
         return kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
 
     def make(folder):
+        if cfg.data.corpus != "language":
+            logging.info("learning a vocabulary (%s)", cfg.tokenizer.kind)
         if corpus.compute_fingerprint(cfg.data) != content:
             raise errors.ConfigError(
                 f"config.data.cache_dir = {cfg.data.cache_dir!r}: expected the folder with the tokenizer, since the "

@@ -67,9 +67,8 @@ class Log(Hook):
         self.totals = {name: totals.get(name, 0.0) for name in names}
         self.recorded_totals, self.pending, self.last_time = dict(self.totals), [], None
         if self.progress is not None:
-            self.progress.write_message(
-                f"results in {self.workdir}" + (f", continuing from step {start_step:,}" if start_step else "")
-            )
+            start = f"continuing from step {start_step:,}" if start_step else "training"
+            self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""
@@ -87,6 +86,8 @@ class Log(Hook):
         self.progress.advance(step)
         if pause or step % self.cfg.train.log_every == 0:
             self.write_record(step, flush=pause)
+        elif self.progress.is_stale():
+            self.progress.log(metrics)
 
     def on_pause(self, step: int, state, stop: bool) -> None:
         """Leaves the pause out of the throughput."""

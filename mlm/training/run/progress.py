@@ -5,13 +5,18 @@ import time
 
 from tqdm import tqdm
 
+STALE_SECONDS = 30  # without a line, after which the next step prints one
+
 
 class Progress:
-    """Shows step, loss, tokens/s and the time left. The bar moves with every step; lines come with every record."""
+    """Shows step, loss, tokens/s and the time left. The bar moves with every step; lines come with every record.
+
+    The time left counts from the end of the first step, which compiles.
+    """
 
     def __init__(self, step: int, steps: int, title: str, unit: str = "step"):
-        self.step, self.steps, self.first_step, self.start_time = step, steps, step, time.monotonic()
-        self.title, self.unit = title, unit
+        self.step, self.steps, self.title, self.unit = step, steps, title, unit
+        self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
         self.bar = (
             tqdm(total=steps, initial=step, desc=title, unit=unit, dynamic_ncols=True) if sys.stderr.isatty() else None
         )
@@ -20,28 +25,39 @@ class Progress:
         """Moves the bar to a step."""
         if self.bar is not None:
             self.bar.update(step - self.step)
+        if self.step == self.first_step and step > self.step and self.last_shown < 0:
+            self.first_step, self.start_time = step, time.monotonic()
         self.step = step
+
+    def is_stale(self) -> bool:
+        """Whether a line is due: after the first step, and when the last line is old."""
+        return time.monotonic() - self.last_shown > STALE_SECONDS
 
     def log(self, metrics: dict) -> None:
         """Shows the loss and the throughput."""
         status = f"loss {metrics['loss']:.3f}"
-        if metrics["tokens_per_second"]:
+        if metrics.get("tokens_per_second"):
             status += f", {metrics['tokens_per_second']:,.0f} tokens/s"
         self.show(status)
 
     def show(self, status: str) -> None:
         """Shows a status beside the step."""
+        self.last_shown = time.monotonic()
         if self.bar is not None:
             self.bar.set_postfix_str(status)
             return
-        elapsed = time.monotonic() - self.start_time
-        seconds = elapsed / max(self.step - self.first_step, 1) * (self.steps - self.step)
-        left = f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
-        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}, {left}", flush=True)
+        left = ""
+        if self.step > self.first_step:
+            seconds = (self.last_shown - self.start_time) / (self.step - self.first_step) * (self.steps - self.step)
+            left = f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
+        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}{left}", flush=True)
 
     def write_message(self, text: str) -> None:
         """Shows a line of text above the bar."""
-        (self.bar.write if self.bar is not None else print)(f"{self.title}: {text}")
+        if self.bar is not None:
+            self.bar.write(f"{self.title}: {text}")
+        else:
+            print(f"{self.title}: {text}", flush=True)
 
     def close(self) -> None:
         """Removes the bar."""

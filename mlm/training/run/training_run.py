@@ -6,7 +6,7 @@ from collections.abc import Callable
 from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
-from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, spikes
+from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, plateau, spikes
 from mlm.training.run.evaluations import Evaluate
 from mlm.training.run.log import Log
 from mlm.training.step import cost, parallel
@@ -82,6 +82,7 @@ class TrainingRun:
         self.hooks = [
             self.spike_guard,
             self.log,
+            plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log),
             self.evaluate,
             checkpoint.Checkpoint(
                 cfg, self.data_identity, program, checkpoints, lambda: self.log.totals | self.spike_guard.get_totals()

@@ -1,0 +1,64 @@
+"""The hook that says when a model learns no more than token frequencies."""
+
+import collections
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlm.base import config, types
+from mlm.base.special import NUM_SPECIAL
+from mlm.training.run.hook import Hook
+from mlm.training.run.log import Log
+
+CHECK_FRACTION = 0.1  # share of the steps after which the check is made
+WINDOW_FRACTION = 0.05  # share of the steps over whose losses the check takes the mean
+MIN_STEPS = 50  # before the check: no recipe has left the unigram's loss sooner
+MARGIN = 0.1  # nats below the unigram loss that count as having left it
+ADVICE = (
+    "another optim.learning_rate, a longer optim.warmup_fraction, model.init_std=0.08, or (transformer) "
+    "model.positions=rotary"
+)
+
+
+def compute_unigram_entropy(dataset: types.DatasetInfo) -> float:
+    """The entropy, in nats, of the train split's token frequencies, without special tokens: the unigram's loss."""
+    counts_V = np.frombuffer(dataset.unigram_counts, np.int64)[NUM_SPECIAL:]
+    share_V = counts_V[counts_V > 0] / counts_V.sum()
+    return float(-(share_V * np.log(share_V)).sum())
+
+
+class PlateauWarning(Hook):
+    """After a tenth of the steps, says in one line if the training loss has not left the unigram's.
+
+    A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
+    that does not suit the model leaves it there for most of the run.
+    """
+
+    def __init__(self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, log: Log):
+        self.log = log
+        self.check_step = math.ceil(cfg.train.steps * CHECK_FRACTION)
+        self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)
+        self.sums = collections.deque(maxlen=self.window)  # (nats, predictions) of each step
+        first = objective.scores[0]
+        has_unigram = any(
+            score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
+        )
+        self.term = first.columns[0].removesuffix("_nats") if has_unigram else ""
+        self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
+
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Keeps the losses of the steps before the check, and makes the check."""
+        if not self.term or step > self.check_step or self.check_step < MIN_STEPS:
+            return
+        sums = metrics["sums"]
+        self.sums.append((float(sums.loss_B[self.term]), float(sums.weight_B[self.term])))
+        if step == self.check_step and len(self.sums) == self.window:
+            nats, predictions = np.sum(self.sums, axis=0)
+            loss = nats / max(predictions, 1)
+            if loss > self.unigram_loss - MARGIN:
+                self.log.write_message(
+                    f"step {step:,}: the training loss, {loss:.2f}, is no better than that of token frequencies, "
+                    f"{self.unigram_loss:.2f}. If it stays so, try {ADVICE}"
+                )
