@@ -1,5 +1,6 @@
 """Bad configs end in one clear line, before anything is compiled; good ones are named by what they compute."""
 
+import dataclasses
 import hashlib
 import json
 import subprocess
@@ -218,3 +219,16 @@ def test_a_field_that_was_added_later_changes_no_run_made_before():
         fields.check_identity(fields.override(cfg, {"finetune.layerwise_lr_decay": 0.9}), {}, early, "runs/a")
     alone = hashlib.sha256(json.dumps([{"seed": 3}, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
     assert fields.fingerprint(config.Config(seed=3)) == alone
+
+
+def test_a_config_never_changes():
+    cfg = config.Config()
+    before, key = fields.flatten(cfg), hash(cfg)
+    sections = [value for value in vars(cfg).values() if dataclasses.is_dataclass(value)]
+    for owner in (cfg, cfg.data.language, *sections):
+        for name in (dataclasses.fields(owner)[0].name, "stepz"):
+            with pytest.raises(dataclasses.FrozenInstanceError, match=rf"{name} of {type(owner).__name__}: .*override"):
+                setattr(owner, name, 5)
+    other = fields.override(cfg, {"train.steps": 5, "data.language.seed": 1})
+    assert (other.train.steps, other.data.language.seed) == (5, 1) and other != cfg
+    assert fields.flatten(cfg) == before and hash(cfg) == key == hash(config.Config())

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -205,4 +206,7 @@ def test_no_file_is_long():
     every = listed.stdout.split() if listed.returncode == 0 and listed.stdout else map(str, FILES)
     every = [name for name in every if (ROOT / name).exists()]
     long = {name: source(name).count("\n") for name in every}
-    assert {name: lines for name, lines in long.items() if lines > 500} == {}
+    if asked := sorted(name for name, lines in long.items() if lines > 400):
+        warnings.warn(f"above 400 lines, a question and no fault: {', '.join(asked)}", stacklevel=1)
+    # The config is a list of fields: its length is their number.
+    assert {name: lines for name, lines in long.items() if lines > 500 and name != "mlm/base/config.py"} == {}

@@ -1,11 +1,37 @@
 """The config: every field of a run with its default and meaning. `mlm config` prints them."""
 
 import dataclasses
+from typing import Any, NoReturn, TypeVar, dataclass_transform
 
-from mlm.base.further import Downstream, Finetune, Init, field, setting
+T = TypeVar("T")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+def field(default: T, help: str) -> T:
+    """A field with its help text: what the value means, its unit and its choices."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def setting(default: T, help: str) -> T:
+    """A field that cannot change the result of a run, such as a path or an interval: not part of the fingerprint."""
+    return dataclasses.field(default=default, metadata={"help": help, "affects_result": False})
+
+
+@dataclass_transform(frozen_default=True)
+def section(cls: type[T]) -> type[T]:
+    """Makes a class a frozen dataclass of config fields. An assignment raises an error that says what to do instead."""
+
+    def refuse(self: object, name: str, value: Any = None) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(
+            f"config field {name} of {cls.__name__}: a config never changes; mlm.base.fields.override makes a changed "
+            'copy, such as override(config, {"mask.rate": 0.4})'
+        )
+
+    frozen = dataclasses.dataclass(frozen=True)(cls)
+    frozen.__setattr__ = frozen.__delattr__ = refuse
+    return frozen
+
+
+@section
 class Language:
     """The built-in language: how many documents, and how hard they are to predict."""
 
@@ -32,7 +58,7 @@ class Language:
     recall_prob: float = field(0.9, "probability that a name is the protagonist's; else it is a random name")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Labelled:
     """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/tasks.py)."""
 
@@ -79,7 +105,7 @@ class Labelled:
     )
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class ParallelText:
     """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line."""
 
@@ -94,7 +120,7 @@ class ParallelText:
     test: str = field("", "test files, without the suffixes; empty: none")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Data:
     """What a run reads: a text corpus, a labelled task, or parallel texts."""
 
@@ -134,7 +160,7 @@ class Data:
     parallel: ParallelText = dataclasses.field(default_factory=ParallelText)
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Tokenizer:
     """The tokenizer and its vocabulary."""
 
@@ -151,7 +177,7 @@ class Tokenizer:
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Pack:
     """How tokens become examples of one length."""
 
@@ -171,7 +197,7 @@ class Pack:
     )
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Mask:
     """Which tokens are masked, and what replaces them."""
 
@@ -209,7 +235,7 @@ class Mask:
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
@@ -217,7 +243,7 @@ class Hybrid:
     causal_first_fraction: float = field(0.0, "share of the steps, at the start, in which all examples are causal")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
@@ -227,7 +253,7 @@ class ReplacedTokenDetection:
     discriminator_weight: float = field(50.0, "weight of the discriminator's loss; the generator's has weight 1")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Model:
     """The architecture and its size."""
 
@@ -295,7 +321,7 @@ class Model:
     )
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Optim:
     """The optimizer (AdamW) and its schedule."""
 
@@ -326,7 +352,68 @@ class Optim:
     average_every: int = field(100, "steps between two averaged checkpoints")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
+class Init:
+    """The model that training starts from. The objective's own head is new, except for BERT's pooler."""
+
+    run: str = setting("", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones")
+    run_sha256: str = field("", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)")
+    hub: str = setting("", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none")
+    hub_sha256: str = field(
+        "", "expected SHA-256 of that folder's config.json, weights and vocabulary; empty: any (a run records it)"
+    )
+
+
+@section
+class Finetune:
+    """What is fine-tuned, how fast, and what the task's head reads."""
+
+    trainable_layers: int = field(
+        -1,
+        "which parameters are trained: -1: all | k: the last k layers and the heads | 0: the task's head alone (the "
+        "model is frozen and has no dropout)",
+    )
+    layerwise_lr_decay: float = field(
+        1.0, "factor of the learning rate from each layer to the one below it; 1: the same for all layers"
+    )
+    pooling: str = field(
+        "first",
+        "how an example becomes one vector: first (first token's state through a pooler, as BERT's [CLS]) | last (last "
+        "token's state) | mean (mean over tokens)",
+    )
+    layer_features: str = field(
+        "last",
+        "which layers the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last "
+        "four concatenated) | sum4 (learned weighted sum of the last four) | mix (of all but the embeddings)",
+    )
+    head: str = field("linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)")
+    head_dim: int = field(768, "tagging with head bilstm: units of each direction")
+    max_layer: int = field(
+        -1, "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: up to the last layer"
+    )
+
+
+@section
+class Downstream:
+    """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
+
+    tasks: str = setting("", "tasks of mlm/data/tasks/tasks.py, separated by commas; empty: none")
+    path: str = setting("", "folder with one folder of files for each task, of the task's name")
+    learning_rates: tuple[float, ...] = setting(
+        (), "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
+    )
+    epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try")
+    batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try")
+    seeds: int = setting(1, "number of random seeds for each point of the grid")
+    variants: str = setting(
+        "",
+        "settings to compare, separated by commas, each a column of the table: fields as NAME=VALUE separated "
+        "by spaces, such as finetune.trainable_layers=0; from_scratch: random initial parameters; empty: the plain "
+        "recipe",
+    )
+
+
+@section
 class Train:
     """How long a run trains, and what it does meanwhile."""
 
@@ -352,7 +439,7 @@ class Train:
     )
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Eval:
     """What is measured on the held-out split."""
 
@@ -380,7 +467,7 @@ class Eval:
     sts: str = setting("", "folder of STS-B's files, to measure sentence similarity at the end; empty: not measured")
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Parallel:
     """How a run uses several devices."""
 
@@ -391,7 +478,7 @@ class Parallel:
     )
 
 
-@dataclasses.dataclass(unsafe_hash=True)
+@section
 class Config:
     """All fields of a run; the command line sets them as NAME=VALUE."""
 
