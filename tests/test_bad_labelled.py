@@ -10,6 +10,7 @@ from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import conll, examples, splits, squad
 from mlm.data.tokenizers import kinds
+from mlm.training.run import resolution
 
 BY_NAME = {"text_column": "sentence", "label_column": "label"}
 BY_NUMBER = {"text_column": "0", "label_column": "1"}
@@ -297,7 +298,7 @@ def load(folder, tokenizer, form, objective="", **said):
     changes |= {"objective": objective} if objective else {}
     said = {"train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
     changes |= {f"data.labelled.{name}": value for name, value in said.items()}
-    cfg = pack.resolve(fields.override(config.Config(), changes))
+    cfg = resolution.derive_fields(fields.override(config.Config(), changes))
     pack.check(cfg)
     return pack.load_dataset(cfg)
 
@@ -382,14 +383,14 @@ def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
         ),
         ({"data.task": "squad", "pack.seq_len": 67}, "config.pack.seq_len = 67: expected at least 68: 64 tokens"),
     ):
-        cfg = pack.resolve(fields.override(config.Config(), base | change))
+        cfg = resolution.derive_fields(fields.override(config.Config(), base | change))
         assert re.match(words, refused(lambda cfg=cfg: pack.check(cfg)))
 
 
 @pytest.mark.parametrize(("seq_len", "stride"), [(68, 1), (128, 30), (384, 128)])
 def test_windows_of_a_passage_follow_from_the_row(seq_len, stride, tmp_path, tokenizer):
     base = {"data.task": "squad", "data.task_path": str(tmp_path), "tokenizer.path": tokenizer}
-    cfg = pack.resolve(fields.override(config.Config(), base | {"pack.seq_len": seq_len}))
+    cfg = resolution.derive_fields(fields.override(config.Config(), base | {"pack.seq_len": seq_len}))
     assert cfg.data.labelled.doc_stride == stride
     pack.check(cfg)
 

@@ -18,6 +18,7 @@ from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import predictions
 from mlm.objectives import OBJECTIVES
+from mlm.training.run import resolution
 from mlm.training.step import evaluation
 
 LAYERS, ROWS, WIDTH = 3, 4, 5
@@ -139,7 +140,7 @@ def asked(folder, tokenizer, **changes):
         "data.labelled.test": "dev",
         "finetune.trainable_layers": 0,
     }
-    cfg = pack.resolve(fields.override(config.Config(), base | changes))
+    cfg = resolution.derive_fields(fields.override(config.Config(), base | changes))
     pack.check(cfg)
     return cfg
 
@@ -205,7 +206,7 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
     cfg = fields.override(
         config.Config(), {"data.task": "tag", "objective": "edge_probing", "tokenizer.path": "a", "pack.seq_len": 32}
     )
-    pack.check(pack.resolve(cfg))
+    pack.check(resolution.derive_fields(cfg))
     examples = list(tags.generate_examples(cfg.data.language, "dev", 3))
     kinds.train_tokenizer(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
     classes, tokenizer = tags.list_labels(cfg.data.language), kinds.load_tokenizer_folder("", str(tmp_path))

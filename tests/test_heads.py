@@ -9,7 +9,8 @@ from scipy.special import log_softmax
 from small import CLASSES, LABELLED, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import errors, fields, types
-from mlm.objectives import OBJECTIVES, heads, resolve
+from mlm.objectives import OBJECTIVES, heads
+from mlm.training.run import resolution
 
 ROWS, WIDTH = 6, 8
 
@@ -192,7 +193,7 @@ def test_what_no_head_can_read_or_score_is_refused():
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
         OBJECTIVES["tagging"].build(cfg, of_words)
     assert OBJECTIVES["tagging"].build(made("tagging"), of_words).scores[0].name == "accuracy"
-    assert resolve(made("tagging")).model.context == "bidirectional"
+    assert resolution.derive_fields(made("tagging")).model.context == "bidirectional"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():

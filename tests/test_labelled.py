@@ -14,6 +14,7 @@ from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
 from mlm.data.tasks import examples, splits, tasks
 from mlm.data.tokenizers import kinds
+from mlm.training.run import resolution
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 WORDS = [f"w{i}" for i in range(40)]
@@ -31,7 +32,7 @@ def asked(folder, tokenizer, **changes):
     }
     named = {f"data.labelled.{name}": value for name, value in changes.items() if "__" not in name}
     other = {name.strip("_").replace("__", "."): value for name, value in changes.items() if "__" in name}
-    cfg = pack.resolve(fields.override(config.Config(), base | named | other))
+    cfg = resolution.derive_fields(fields.override(config.Config(), base | named | other))
     pack.check(cfg)
     return cfg
 
@@ -280,7 +281,7 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
 def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
     write(tmp_path, "text", "w3 w4")
     write(tmp_path, "held", "w1 w2 other")
-    cfg = pack.resolve(
+    cfg = resolution.derive_fields(
         fields.override(
             config.Config(),
             {
@@ -327,7 +328,7 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_row_of_tasks_is_whole(name):
     row = tasks.TASKS[name]
-    cfg = pack.resolve(
+    cfg = resolution.derive_fields(
         fields.override(
             config.Config(), {"data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 384}
         )
@@ -335,7 +336,7 @@ def test_a_row_of_tasks_is_whole(name):
     pack.check(cfg)
     assert row.source and cfg.objective == row.objective and cfg.data.labelled.scores == row.labelled["scores"]
     other = fields.override(config.Config(), {"data.task": name, "data.labelled.dev": "mine"})
-    assert pack.resolve(other).data.labelled.dev == "mine"  # what is set wins
+    assert resolution.derive_fields(other).data.labelled.dev == "mine"  # what is set wins
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,9 @@ def test_a_row_of_tasks_is_whole(name):
 def test_the_published_files_are_read(name, count):
     if not (SHARED / name).is_dir():
         pytest.skip("the data set is not here")
-    cfg = pack.resolve(fields.override(config.Config(), {"data.task": name, "data.task_path": str(SHARED / name)}))
+    cfg = resolution.derive_fields(
+        fields.override(config.Config(), {"data.task": name, "data.task_path": str(SHARED / name)})
+    )
     read = splits.READERS[cfg.data.labelled.format]
     path = splits.find_files(cfg.data)["validation"]
     found = list(read(path, cfg.data.labelled, examples.parse_number if name == "stsb" else lambda label, where: label))

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mlm.base import conditional_fields, config, errors, fields
+from mlm.base import conditional_fields, config, derived_fields, errors, fields
 from mlm.data.language import grammar
 from mlm.data.tasks import tasks
 from mlm.objectives import OBJECTIVES
@@ -126,6 +126,35 @@ def test_every_field_is_always_read_or_has_a_rule():
             conditional_fields.FieldCondition((field,), rule.depends_on).select_fields(fields.DEFAULT)
             for field in rule.fields
         )
+
+
+class Reader:
+    """A section of a config that notes the dotted name of every field that is read."""
+
+    def __init__(self, section, read, prefix=""):
+        self.section, self.read, self.prefix = section, read, prefix
+
+    def __getattr__(self, name):
+        value = getattr(self.section, name)
+        if dataclasses.is_dataclass(value):
+            return Reader(value, self.read, f"{self.prefix}{name}.")
+        self.read.add(self.prefix + name)
+        return value
+
+
+def test_a_derived_field_reads_what_it_depends_on_which_is_derived_before_it():
+    read, rows = {}, resolution.DERIVED_FIELDS
+    for choice in (*CHOICES, {"data.task": "own", "data.labelled.format": "conll"}):
+        cfg = made(choice)
+        for row in rows:
+            reader = Reader(cfg, read.setdefault(row, set()))
+            if row.applies(reader):
+                row.derive(reader)
+            cfg = derived_fields.fill_derived_fields([row], cfg)
+        assert cfg == resolution.derive_fields(made(choice))
+    for i, row in enumerate(rows):
+        assert read[row] == set(row.depends_on), row.field
+        assert row.field in fields.DEFAULT and not {other.field for other in rows[i:]} & read[row], row.field
 
 
 def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():

@@ -13,6 +13,7 @@ import numpy as np
 
 from mlm import models
 from mlm.base import config, errors, fields, types
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
@@ -50,8 +51,9 @@ def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
     splits.open_task does.
     """
     errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {STS_TASK}'s files")
-    cfg = tasks.resolve(
-        fields.override(config.Config(), {"data.corpus": "task", "data.task": STS_TASK, "data.task_path": folder})
+    cfg = fill_derived_fields(
+        tasks.DERIVED_FIELDS,
+        fields.override(config.Config(), {"data.corpus": "task", "data.task": STS_TASK, "data.task_path": folder}),
     )
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     try:

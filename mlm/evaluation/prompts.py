@@ -16,6 +16,7 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, errors, fields, types
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.tasks import splits, tasks
@@ -74,8 +75,9 @@ def read_task(name: str, folder: str, pattern: str = "", words: Sequence[str] = 
     errors.require(
         Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder, f"the folder of {name}'s files"
     )
-    cfg = tasks.resolve(
-        fields.override(config.Config(), {"data.corpus": "task", "data.task": name, "data.task_path": folder})
+    cfg = fill_derived_fields(
+        tasks.DERIVED_FIELDS,
+        fields.override(config.Config(), {"data.corpus": "task", "data.task": name, "data.task_path": folder}),
     )
     default = PROMPTS[name]
     labels = tuple(default.verbalizers)

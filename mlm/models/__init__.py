@@ -1,9 +1,8 @@
 """The model families. A new one is a file with a SPEC, an entry of MODELS and its sizes in sizes.py."""
 
-import dataclasses
-
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.models import encoder_decoder, feedforward, platform_kernels, rnn, transformer
 from mlm.models.sizes import SIZES
 
@@ -53,20 +52,33 @@ FIELD_CONDITIONS.append(
 )
 
 
-def resolve(cfg: config.Config) -> config.Config:
-    """The config with the family's first cell if none is set, and the fields that are 0 set by config.model.size."""
-    model = cfg.model
-    errors.require_one_of("config.model.family", model.family, list(MODELS))
-    cells = MODELS[model.family].cells
-    if cells:
-        model = dataclasses.replace(model, cell=model.cell or cells[0])
+def _derive_cell(cfg):
+    errors.require_one_of("config.model.family", cfg.model.family, list(MODELS))
+    return (*MODELS[cfg.model.family].cells, "")[0]
+
+
+def _look_up_size(model: config.Model) -> dict[str, int]:
+    """The row of SIZES of a model's cell and size."""
+    if cells := MODELS[model.family].cells:
         errors.require_one_of("config.model.cell", model.cell, cells)
     else:
         errors.require(not model.cell, "config.model.cell", model.cell, f"nothing: {model.family} has no cells")
     sizes = SIZES[model.cell or model.family]
     errors.require_one_of("config.model.size", model.size, list(sizes))
-    dims = {name: getattr(model, name) or value for name, value in sizes[model.size].items()}
-    return dataclasses.replace(cfg, model=dataclasses.replace(model, **dims))
+    return sizes[model.size]
+
+
+DERIVED_FIELDS = (
+    DerivedField("model.cell", ("model.family",), _derive_cell),
+    *(
+        DerivedField(
+            f"model.{name}",
+            ("model.size", "model.family", "model.cell"),
+            lambda cfg, name=name: _look_up_size(cfg.model).get(name, 0),
+        )
+        for name in dict.fromkeys(name for sizes in SIZES.values() for name in sizes["tiny"])
+    ),
+)
 
 
 def reads_source(cfg: config.Config) -> bool:

@@ -1,9 +1,8 @@
 """Objectives by name. To add one: write a file with its SPEC and add an entry to OBJECTIVES."""
 
-import dataclasses
-
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.objectives import (
     causal,
     classification,
@@ -48,11 +47,12 @@ FIELD_CONDITIONS = [
 ]
 
 
-def resolve(cfg: config.Config) -> config.Config:
-    """Fills the fields that follow from the objective: the model's context and how masks are sampled."""
+def _derive_context(cfg):
     errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    model = dataclasses.replace(cfg.model, context=cfg.model.context or OBJECTIVES[cfg.objective].contexts[0])
-    return dataclasses.replace(cfg, model=model, mask=masking.resolve(cfg.mask))
+    return OBJECTIVES[cfg.objective].contexts[0]
+
+
+DERIVED_FIELDS = (DerivedField("model.context", ("objective",), _derive_context), *masking.DERIVED_FIELDS)
 
 
 def find_token_objective(context: str) -> str:

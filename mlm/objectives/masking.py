@@ -3,7 +3,6 @@
 Letters in array names: E edges between the masks of an example; others as in types.py.
 """
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
 
@@ -41,15 +41,17 @@ class MaskedBatch(NamedTuple):
     num_eligible_B: jax.Array  # tokens that could have been chosen
 
 
-def resolve(mask: config.Mask) -> config.Mask:
-    """Fills the zeros that follow from other fields: the highest rate, and the masks that the predictions need."""
-    min_rate = min(mask.rate, mask.final_rate or mask.rate)
-    num_masks = max(1, math.ceil(mask.predict_rate / (min_rate or 1) - 1e-6))
-    return dataclasses.replace(
-        mask,
-        max_rate=mask.max_rate or max(mask.rate, mask.final_rate),
-        masks_per_example=mask.masks_per_example or num_masks,
-    )
+def _count_masks(cfg):
+    min_rate = min(cfg.mask.rate, cfg.mask.final_rate or cfg.mask.rate)
+    return max(1, math.ceil(cfg.mask.predict_rate / (min_rate or 1) - 1e-6))
+
+
+DERIVED_FIELDS = (
+    DerivedField(
+        "mask.max_rate", ("mask.rate", "mask.final_rate"), lambda cfg: max(cfg.mask.rate, cfg.mask.final_rate)
+    ),
+    DerivedField("mask.masks_per_example", ("mask.predict_rate", "mask.rate", "mask.final_rate"), _count_masks),
+)
 
 
 def check(cfg: config.Config) -> None:

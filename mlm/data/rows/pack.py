@@ -1,7 +1,6 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
 import concurrent.futures
-import dataclasses
 import hashlib
 import itertools
 import time
@@ -12,6 +11,7 @@ from absl import logging
 
 from mlm.base import buckets, config, errors, files, types
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import columns, labelled, parallel_text, store
@@ -42,32 +42,47 @@ BATCH_LINES = 2**12  # lines of a running text that are tokenized at once
 WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
-def resolve(cfg: config.Config) -> config.Config:
-    """The config with its defaults for the corpus, its vocabulary and how its documents are packed."""
-    data, vocabulary, packing = cfg.data, cfg.tokenizer, cfg.pack
-    if data.corpus == "auto":
-        corpus_name = "task" if data.task else "parallel" if data.parallel_path else "text" if data.path else "language"
-        data = dataclasses.replace(data, corpus=corpus_name)
-    if data.corpus == "task":
-        return tasks.resolve(dataclasses.replace(cfg, data=data))
-    is_generated = data.corpus == "language" or pairs.is_generated(data)
-    if is_generated:
+def _is_generated(data: config.Data) -> bool:
+    return data.corpus == "language" or pairs.is_generated(data)
+
+
+def _learns_vocabulary(cfg: config.Config) -> bool:
+    return cfg.data.corpus != "task" and not cfg.tokenizer.path
+
+
+DERIVED_FIELDS = (
+    DerivedField(
+        "data.language.max_words",
+        ("data.corpus", "data.parallel_path", "pack.seq_len"),
         # [CLS] and [SEP] need two tokens.
-        max_words = translation.MAX_WORDS if pairs.is_generated(data) else packing.seq_len - 2
-        language = dataclasses.replace(data.language, max_words=data.language.max_words or max_words)
-        data = dataclasses.replace(data, language=language)
-    if not vocabulary.path:
-        vocabulary = dataclasses.replace(
-            vocabulary,
-            kind=vocabulary.kind or ("words" if is_generated else "unigram"),
-            vocab_size=vocabulary.vocab_size or (0 if is_generated or vocabulary.kind == "characters" else 8192),
-        )
-    if data.corpus == "parallel":
-        packing = dataclasses.replace(packing, source_len=packing.source_len or packing.seq_len)
-    else:
-        default_mode = "doc_sentences" if is_generated else "full_sentences"
-        packing = dataclasses.replace(packing, mode=packing.mode or default_mode)
-    return dataclasses.replace(cfg, data=data, tokenizer=vocabulary, pack=packing)
+        lambda cfg: translation.MAX_WORDS if cfg.data.corpus == "parallel" else cfg.pack.seq_len - 2,
+        lambda cfg: _is_generated(cfg.data),
+    ),
+    DerivedField(
+        "tokenizer.kind",
+        ("data.corpus", "data.parallel_path", "tokenizer.path"),
+        lambda cfg: "words" if _is_generated(cfg.data) else "unigram",
+        _learns_vocabulary,
+    ),
+    DerivedField(
+        "tokenizer.vocab_size",
+        ("tokenizer.kind", "tokenizer.path", "data.corpus", "data.parallel_path"),
+        lambda cfg: 0 if _is_generated(cfg.data) or cfg.tokenizer.kind == "characters" else 8192,
+        _learns_vocabulary,
+    ),
+    DerivedField(
+        "pack.source_len",
+        ("pack.seq_len", "data.corpus"),
+        lambda cfg: cfg.pack.seq_len,
+        lambda cfg: cfg.data.corpus == "parallel",
+    ),
+    DerivedField(
+        "pack.mode",
+        ("data.corpus",),
+        lambda cfg: "doc_sentences" if cfg.data.corpus == "language" else "full_sentences",
+        lambda cfg: cfg.data.corpus not in ("task", "parallel"),
+    ),
+)
 
 
 def check(cfg: config.Config) -> None:

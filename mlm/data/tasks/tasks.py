@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
 
@@ -290,32 +291,60 @@ def get_objective(name: str) -> str:
     return (language.TASKS.get(name) or TASKS[name]).objective
 
 
-def resolve(cfg: config.Config) -> config.Config:
-    """Fills fields that are not set from the task's row of TASKS, and sets its objective."""
-    labelled, objective = cfg.data.labelled, cfg.objective
-    row = TASKS.get(cfg.data.task)
-    if cfg.data.task in LANGUAGE_TASKS:
-        task_objective = language.TASKS[cfg.data.task].objective
-    elif row:
-        labelled = _fill_defaults(labelled, row.labelled)
-        task_objective = row.objective
-    else:
-        fitting = (name for name, formats in FORMATS.items() if labelled.format in formats)
-        task_objective = next(fitting, "classification")
-    if objective == config.Config.objective:
-        objective = task_objective
-    quoting = {"tsv": "off", "csv": "on"}.get(labelled.format, "")
-    scores = "f1,accuracy" if objective == "tagging" and labelled.scheme else DEFAULT_SCORES.get(objective, "")
-    if cfg.data.task in LANGUAGE_TASKS and objective == "extractive_qa":
-        scores = "exact,f1"  # the optimum is that of the exact match
+def _derive_objective(cfg):
+    if cfg.data.task in LANGUAGE_TASKS or cfg.data.task in TASKS:
+        return get_objective(cfg.data.task)
+    fitting = (name for name, formats in FORMATS.items() if cfg.data.labelled.format in formats)
+    return next(fitting, "classification")
+
+
+def _derive_scores(cfg):
+    if cfg.data.task in LANGUAGE_TASKS and cfg.objective == "extractive_qa":
+        return "exact,f1"  # the optimum is that of the exact match
+    if cfg.objective == "tagging" and cfg.data.labelled.scheme:
+        return "f1,accuracy"
+    return DEFAULT_SCORES.get(cfg.objective, "")
+
+
+def _derive_doc_stride(cfg):
     window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS  # tokens of a passage that fit beside the longest question
-    doc_stride = min(128, max(1, window // 2)) if labelled.format == "squad" else 0
-    labelled = _fill_defaults(labelled, {"quoting": quoting, "scores": scores, "doc_stride": doc_stride})
-    return dataclasses.replace(cfg, objective=objective, data=dataclasses.replace(cfg.data, labelled=labelled))
+    return min(128, max(1, window // 2)) if cfg.data.labelled.format == "squad" else 0
 
 
-def _fill_defaults(labelled, defaults):
-    return dataclasses.replace(labelled, **{name: getattr(labelled, name) or value for name, value in defaults.items()})
+def _is_task(cfg):
+    return cfg.data.corpus == "task"
+
+
+DERIVED_FIELDS = (
+    *(
+        DerivedField(
+            f"data.labelled.{name}",
+            ("data.task", "data.corpus"),
+            lambda cfg, name=name: TASKS[cfg.data.task].labelled.get(name, ""),
+            lambda cfg: _is_task(cfg) and cfg.data.task in TASKS,
+        )
+        for name in dict.fromkeys(name for row in TASKS.values() for name in row.labelled)
+    ),
+    DerivedField("objective", ("data.task", "data.labelled.format", "data.corpus"), _derive_objective, _is_task),
+    DerivedField(
+        "data.labelled.quoting",
+        ("data.labelled.format", "data.corpus"),
+        lambda cfg: {"tsv": "off", "csv": "on"}.get(cfg.data.labelled.format, ""),
+        _is_task,
+    ),
+    DerivedField(
+        "data.labelled.scores",
+        ("objective", "data.task", "data.labelled.scheme", "data.corpus"),
+        _derive_scores,
+        _is_task,
+    ),
+    DerivedField(
+        "data.labelled.doc_stride",
+        ("data.labelled.format", "pack.seq_len", "data.corpus"),
+        _derive_doc_stride,
+        _is_task,
+    ),
+)
 
 
 def check(cfg: config.Config) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
+from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits, tasks
 from mlm.data.text import files, warnings_
@@ -38,6 +39,24 @@ FIELD_CONDITIONS = (
         excluded_values=(0.0,),
     ),
     FieldCondition(("data.language.recall_prob",), "data.language.protagonist_prob", excluded_values=(0.0,)),
+)
+DERIVED_FIELDS = (
+    DerivedField(
+        "data.corpus",
+        ("data.task", "data.parallel_path", "data.path"),
+        lambda cfg: next(
+            (
+                name
+                for name, value in (
+                    ("task", cfg.data.task),
+                    ("parallel", cfg.data.parallel_path),
+                    ("text", cfg.data.path),
+                )
+                if value
+            ),
+            "language",
+        ),
+    ),
 )
 MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document

@@ -10,7 +10,9 @@ from absl import logging
 
 from mlm import objectives
 from mlm.base import config, errors, fields, files, types
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import tasks
+from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.run import checkpoint, directory, pretrained_folder, resolution, trained_run
@@ -49,11 +51,9 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
             f"config.init.{kind}", source, writable=False, schemes=directory.CHECKPOINT_SCHEMES if run else ()
         )
     inherited_fields = read_source_fields(source, cfg, kind=kind)
-    data, corpus = cfg.data, cfg.data.corpus
-    if corpus == "auto":
-        corpus = "task" if data.task else "text" if data.path else "language"
+    data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
-    if corpus == "language":
+    if data.corpus == "language":
         errors.require(
             bool(language),
             "config.data.path",

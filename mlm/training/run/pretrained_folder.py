@@ -10,6 +10,7 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, extras, fields, files, types
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -99,7 +100,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
                 "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
             },
         )
-    cfg = objectives.resolve(cfg)
+    cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
     return PretrainedFolder(
@@ -115,7 +116,7 @@ def _resolve_saved_config(folder, values) -> config.Config:
     """The config of a folder that was written with a config of this project."""
     cfg = fields.override(config.Config(), values | {"workdir": str(folder)})
     fields.check_values(cfg)
-    cfg = objectives.resolve(models.resolve(cfg))
+    cfg = fill_derived_fields((*models.DERIVED_FIELDS, *objectives.DERIVED_FIELDS), cfg)
     models.check(cfg)
     objectives.check(cfg)
     return cfg

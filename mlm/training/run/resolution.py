@@ -6,8 +6,10 @@ from typing import Any
 from mlm import models, objectives
 from mlm.base import conditional_fields, errors, fields
 from mlm.base.config import Config
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.language import grammar
 from mlm.data.rows import pack
+from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.training.run import downstream, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
@@ -22,6 +24,14 @@ FIELD_CONDITIONS = (
     *downstream.FIELD_CONDITIONS,
     *spikes.FIELD_CONDITIONS,
     *ngrams.FIELD_CONDITIONS,
+)
+# In this order: a field is derived after those that it depends on.
+DERIVED_FIELDS = (
+    *corpus.DERIVED_FIELDS,  # data.corpus
+    *tasks.DERIVED_FIELDS,  # data.labelled, objective
+    *pack.DERIVED_FIELDS,  # data.language.max_words, tokenizer, pack
+    *models.DERIVED_FIELDS,  # model.cell, sizes
+    *objectives.DERIVED_FIELDS,  # model.context, mask
 )
 
 
@@ -44,28 +54,29 @@ def resolve(cfg: Config, *overrides: Mapping[str, Any]) -> Config:
     for name, why in find_unread_settings(levels[-1]).items():
         level = max((i for i, changes in enumerate(overrides, 1) if name in changes), default=0)
         if name in find_unread_settings(levels[level]):
-            check(_fill_derived(levels[-1]))  # where the reader's own field is wrong, report that one
+            check(derive_fields(levels[-1]))  # where the reader's own field is wrong, report that one
             value = fields.flatten(levels[level])[name]
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
         defaults[name] = fields.DEFAULT[name]
-    return _fill_derived(fields.override(levels[-1], defaults))
+    return derive_fields(fields.override(levels[-1], defaults))
 
 
 def find_unread_settings(cfg: Config) -> dict[str, str]:
     """The fields that cfg sets itself though nothing reads them, each with the reason."""
     fields.check_values(cfg)
     unread = {}
-    settings, filled = fields.flatten(cfg), _fill_derived(cfg)
+    settings, filled = fields.flatten(cfg), derive_fields(cfg)
     for name, why in conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(filled)).items():
         if settings[name] != fields.DEFAULT[name]:
-            without = _fill_derived(fields.override(cfg, {name: fields.DEFAULT[name]}))
+            without = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}))
             if settings[name] != fields.flatten(without)[name]:
                 unread[name] = why
     return unread
 
 
-def _fill_derived(cfg):
-    return objectives.resolve(models.resolve(pack.resolve(cfg)))
+def derive_fields(cfg: Config) -> Config:
+    """The config with the fields that follow from others filled in, where they are not set."""
+    return fill_derived_fields(DERIVED_FIELDS, cfg)
 
 
 def check(cfg: Config) -> None:

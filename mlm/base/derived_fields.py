@@ -1,0 +1,30 @@
+"""Config fields whose default follows from other fields, as data: each package declares those that are its own."""
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from mlm.base import fields
+from mlm.base.config import Config
+
+
+class DerivedField(NamedTuple):
+    """A field that takes its value from others as long as it has its default.
+
+    The fields that it depends on are derived before it.
+    """
+
+    field: str  # dotted name
+    depends_on: tuple[str, ...]
+    derive: Callable[[Config], Any]  # its value; raises ConfigError where a field that it depends on is wrong
+    applies: Callable[[Config], bool] = lambda cfg: True  # whether it is derived at all
+
+
+def fill_derived_fields(derived_fields: Iterable[DerivedField], cfg: Config) -> Config:
+    """The config with a value for each of the fields that has its default, one after the other."""
+    for row in derived_fields:
+        if row.applies(cfg):
+            value = row.derive(cfg)
+            if operator.attrgetter(row.field)(cfg) == fields.DEFAULT[row.field]:
+                cfg = fields.override(cfg, {row.field: value})
+    return cfg
