@@ -13,7 +13,16 @@ from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 from mlm.base import config, errors, fields
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import checkpoint, directory, finetuning_recipe, initialization, loop, preemption, trained_run
+from mlm.training.run import (
+    checkpoint,
+    directory,
+    finetuning_recipe,
+    initialization,
+    loop,
+    preemption,
+    resolution,
+    trained_run,
+)
 from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow
@@ -193,6 +202,9 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     further = initialization.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
     assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
     assert (further.objective, further.init.run_sha256) == ("mlm", run.digest)
+    layers = resolution.make_layers(config.Config(), {"init.run": pretrained[0]})
+    origins = initialization.resolve_layers(layers).origins
+    assert origins["model.width"] == f"init.run = {pretrained[0]!r}" and origins["init.run"] == "override"
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
     with pytest.raises(errors.ConfigError, match=r"config.init.run = .*: expected the vocabulary of the training data"):
         initialization.init_from_source(cfg, begun, otherwise)

@@ -1,11 +1,15 @@
 """Fields that nothing reads: set, they are an error with its reason; without their reader, they are dropped."""
 
 import dataclasses
+import itertools
+import re
 
+import jax
 import numpy as np
 import pytest
 
 from mlm.base import conditional_fields, config, derived_fields, errors, fields
+from mlm.cli import train
 from mlm.data.language import grammar
 from mlm.data.tasks import tasks
 from mlm.objectives import OBJECTIVES
@@ -191,6 +195,45 @@ def test_what_a_later_layer_leaves_without_a_reader_is_dropped_and_what_it_sets_
         resolution.resolve(made({"model.family": "rnn", "model.num_heads": 8}), text)  # a contradiction of its own
     template = made({"data.validation_path": "held.txt"})
     assert resolution.resolve(template, text).data.validation_path == "held.txt"
+
+
+def test_the_origin_of_each_value_is_where_it_comes_from():
+    """A value is its default, or its layer's, or follows from the fields that are named with their values."""
+    derived = {row.field: row for row in resolution.DERIVED_FIELDS}
+    for below, above in itertools.product(CHOICES, CHOICES[:3]):
+        layers = [fields.Layer("a.py", below), fields.Layer("command line", above | {"seed": 0, "train.steps": 7})]
+        try:
+            resolved = resolution.resolve_layers(layers)
+        except errors.ConfigError:
+            continue
+        flat = fields.flatten(resolved.config)
+        assert list(flat) == list(resolved.origins) and resolved.origins["seed"] == "command line"
+        for name, origin in resolved.origins.items():
+            if origin == "default":
+                assert flat[name] == fields.DEFAULT[name]
+            elif origin in ("a.py", "command line"):
+                layer = layers[origin == "command line"].values
+                assert flat[name] == layer[name] and (origin == "command line" or name not in layers[1].values)
+            else:
+                causes = [name for name in derived[name].depends_on if f"{name} = {flat[name]!r}" in origin.split(", ")]
+                assert flat[name] != fields.DEFAULT[name] and causes and origin.count(" = ") == len(causes)
+
+
+def test_print_config_shows_origins_and_touches_no_device_and_no_disk(tmp_path, monkeypatch, capsys):
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("import mlm\n\ndef get_config():\n    return mlm.Config(seed=3, model=mlm.Config().model)\n")
+    for name in ("devices", "local_devices", "device_count", "local_device_count", "process_count"):
+        monkeypatch.setattr(jax, name, None)
+    monkeypatch.chdir(tmp_path)
+    train.main(["train", f"--config={recipe}", "model.size=micro", "--print_config", "--extend_to=9"])
+    lines = dict(re.split(r"  +", line) for line in capsys.readouterr().out.splitlines())
+    assert len(lines) == len(fields.DEFAULT) and lines["pack.seq_len = 128"] == "default"
+    assert lines["seed = 3"] == str(recipe) and lines["model.size = 'micro'"] == "command line"
+    assert lines["model.width = 64"] == "model.size = 'micro', model.family = 'transformer'"
+    assert lines["train.steps = 9"] == "--extend_to=9"
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.py"]
+    with pytest.raises(errors.ConfigError, match=r"config\.train\.steps = 0: expected"):
+        train.main(["train", "--print_config", "train.steps=0"])
 
 
 def test_the_language_s_rules_say_what_is_so():

@@ -5,7 +5,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlm.base.config import Config
 from mlm.base.errors import ConfigError, require
@@ -32,6 +32,18 @@ def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str
 
 
 DEFAULT = flatten(Config())
+
+
+class Layer(NamedTuple):
+    """Values of fields from one origin. Layers lie on each other: a later one overrides those before it."""
+
+    origin: str  # where the values come from: a file, the command line
+    values: Mapping[str, Any]  # by dotted name
+
+
+def find_changes(config: Config) -> dict[str, Any]:
+    """The fields, by dotted name, that are not at their default."""
+    return {name: value for name, value in flatten(config).items() if value != DEFAULT[name]}
 
 
 def check_name(name: str) -> None:

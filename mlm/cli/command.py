@@ -66,6 +66,11 @@ class ConfigFlags(NamedTuple):
         """The --config file's own config, without the overrides."""
         return load_config_file(self.path) if self.path else config.Config()
 
+    def load_layers(self) -> list[fields.Layer]:
+        """The layers of the --config file and of the command line."""
+        base = fields.find_changes(self.load_base())
+        return [fields.Layer(self.path, base), fields.Layer("command line", self.overrides)]
+
 
 class Number:
     """An argparse type: a number between two bounds, both included."""

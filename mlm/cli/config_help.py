@@ -1,9 +1,9 @@
 """mlm config: the config fields with type, default and meaning."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from mlm.base import config, errors
+from mlm.base import config, errors, fields
 from mlm.cli import command
 
 
@@ -28,6 +28,14 @@ def list_fields(part=None, prefix: str = "") -> Iterator[tuple[str, object, str]
             yield from list_fields(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, value, field.metadata["help"]
+
+
+def print_origins(cfg: config.Config, origins: Mapping[str, str]) -> None:
+    """Prints the value of each field, and beside it where the value comes from."""
+    lines = {name: f"{name} = {value!r}" for name, value in fields.flatten(cfg).items()}
+    width = min(60, max(map(len, lines.values())))
+    for name, line in lines.items():
+        print(f"{line:<{width}}  {origins[name]}")
 
 
 def main(words: list[str]) -> None:

@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from mlm.cli import command
+from mlm.cli import command, config_help
 from mlm.launch import consistency, local_processes, rendezvous
 
 DESCRIPTION = """Train the model of a config, or continue its run from the last checkpoint.
@@ -25,6 +25,11 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm train", description=DESCRIPTION)
     count = command.Number(int, 0, 2**20)
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print the value of each config field and where it comes from, and train nothing",
+    )
     parser.add_argument(
         "--extend_to",
         type=command.Number(int, 1, 2**31 - 1),
@@ -82,29 +87,36 @@ def make_parser() -> command.CommandParser:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    from mlm.base import errors
+    from mlm.base import errors, fields
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    layers = config_flags.load_layers()
     if args.extend_to:
-        config_flags.overrides["train.steps"] = args.extend_to
-    base = config_flags.load_base()
-    if args.local_processes:
+        layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
+    if args.print_config:
+        from mlm.training.run import initialization, resolution
+
+        resolved = initialization.resolve_layers(layers)
+        resolution.check(resolved.config)
+        config_help.print_origins(resolved.config, resolved.origins)
+    elif args.local_processes:
         errors.require(
             not (args.coordinator or args.distributed),
             "--local_processes",
             args.local_processes,
             "neither --coordinator nor --distributed with it",
         )
-        workdir = config_flags.overrides.get("workdir", base.workdir)
+        workdir = {**fields.DEFAULT, **layers[0].values, **config_flags.overrides}["workdir"]
         launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
         local_processes.check_gpus(launch)
         # Without JAX: devices belong to the first process that touches them.
         sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
-    train(base, config_flags.overrides, args)
+    else:
+        train(layers, args)
 
 
-def train(base, overrides, args) -> None:
+def train(layers, args) -> None:
     """Trains in this process."""
     from mlm.base import errors, fields
     from mlm.base.estimates import read_scores
@@ -123,7 +135,7 @@ def train(base, overrides, args) -> None:
         args.extend_to,
         "a single process; when it has extended the run, several processes can continue it",
     )
-    cfg = initialization.resolve(base, overrides)
+    cfg = initialization.resolve_layers(layers).config
     resolution.check(cfg)
     if args.coordinator:
         print(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
@@ -94,7 +94,7 @@ def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
     Raises ConfigError if the run cannot be fine-tuned so.
     """
     inherited = initialization.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
-    resolved = resolution.resolve(*_stack_overrides(config.Config(), inherited, make_overrides(cfg, trial)))
+    resolved = resolution.resolve_layers(_stack_layers(config.Config(), inherited, make_overrides(cfg, trial))).config
     resolution.check(resolved)
     return resolved
 
@@ -147,24 +147,25 @@ def resolve(
     workdir = {"workdir": str(initialization.choose_finetuning_folder(run, name))}
     source_cfg = fields.override(base, {**workdir, **overrides})
     inherited = initialization.read_source_fields(run, source_cfg, from_scratch=from_scratch)
-    layers = _stack_overrides(base, inherited | workdir, overrides)
-    cfg = resolution.resolve(*layers)
+    layers = _stack_layers(base, inherited | workdir, overrides)
+    cfg = resolution.resolve_layers(layers).config
     if not from_scratch:
         initialization.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in overrides:
         num_examples = len(packed.train["ids"]) * (EPOCHS if epochs is None else epochs)
-        cfg = resolution.resolve(*layers, {"train.steps": max(1, math.ceil(num_examples / cfg.train.batch_size))})
+        steps = {"train.steps": max(1, math.ceil(num_examples / cfg.train.batch_size))}
+        cfg = resolution.resolve_layers([*layers, fields.Layer("epochs", steps)]).config
     return cfg, packed
 
 
-def _stack_overrides(base, inherited, overrides) -> Sequence:
-    """The config and the overrides that make up a fine-tuning's; inherited: the fields of the run it starts from."""
+def _stack_layers(base, inherited, overrides) -> list[fields.Layer]:
+    """The layers of a fine-tuning's config; inherited: the fields of the run it starts from."""
     recipe = RECIPE | {
         "train.batch_size": BATCH_SIZE,
         "optim.learning_rate": get_learning_rates(inherited["model.size"])[1],
     }
     seq_len = inherited["pack.seq_len"]
     recipe |= {"pack.seq_len": min(seq_len, SEQ_LENS.get(overrides["data.task"]) or seq_len)}
-    return base, inherited, recipe, overrides
+    return resolution.make_layers(base, inherited, recipe, overrides)

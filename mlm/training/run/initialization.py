@@ -1,7 +1,7 @@
 """The initial parameters of a model: random, those of another run's newest checkpoint, or a Hugging Face folder's."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.run import checkpoint, directory, pretrained_folder, resolution, trained_run
 from mlm.training.step import trainable
 
+SOURCES = ("init.run", "init.hub")
 # Fields of a model that may differ from its source's: they say how it is trained and computed.
 TRAINING_FIELDS = tuple(
     f"model.{name}"
@@ -26,13 +27,20 @@ TRAINING_FIELDS = tuple(
 
 
 def resolve(cfg: config.Config, *overrides: Mapping[str, Any]) -> config.Config:
-    """`resolution.resolve`, with the fields that a config inherits from its source between itself and the overrides.
+    """The config of `resolve_layers`; overrides: fields by dotted name, each mapping a layer above those before it."""
+    return resolve_layers(resolution.make_layers(cfg, *overrides)).config
 
-    Raises ConfigError if the source cannot be read, or an override changes the model.
+
+def resolve_layers(layers: Sequence[fields.Layer]) -> resolution.ResolvedConfig:
+    """`resolution.resolve_layers`, with the fields that are inherited from a source above the first of the layers.
+
+    Raises ConfigError if the source cannot be read, or a layer changes the model.
     """
-    inherited_fields = inherit_fields(cfg, *overrides)
-    resolved = resolution.resolve(cfg, *([inherited_fields] if inherited_fields else []), *overrides)
-    check_inherited_fields(resolved, inherited_fields)
+    inherited_fields = inherit_fields(config.Config(), *(layer.values for layer in layers))
+    origin = next((f"{name} = {inherited_fields[name]!r}" for name in SOURCES if inherited_fields.get(name)), "")
+    inherited = [fields.Layer(origin, inherited_fields)] if inherited_fields else []
+    resolved = resolution.resolve_layers([*layers[:1], *inherited, *layers[1:]])
+    check_inherited_fields(resolved.config, inherited_fields)
     return resolved
 
 

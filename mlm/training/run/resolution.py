@@ -1,6 +1,7 @@
 """The steps from a config to a run: fields that follow from others are filled in, and each package checks its own."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlm import models, objectives
@@ -35,30 +36,63 @@ DERIVED_FIELDS = (
 )
 
 
-def resolve(cfg: Config, *overrides: Mapping[str, Any]) -> Config:
-    """Applies overrides to a config and fills in the fields that follow from others, package by package.
+@dataclasses.dataclass(frozen=True)
+class ResolvedConfig:
+    """A config with the final value of every field.
 
-    A field that is set and read never changes. A field that was set below an override may lose its reader by it:
+    Attributes:
+        config: the config.
+        origins: where the value of each field comes from, by dotted name: "default", the origin of a layer, or the
+            fields that it follows from, with their values.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def resolve(cfg: Config, *overrides: Mapping[str, Any]) -> Config:
+    """The config of `resolve_layers`; overrides: fields by dotted name, each mapping a layer above those before it."""
+    return resolve_layers(make_layers(cfg, *overrides)).config
+
+
+def make_layers(cfg: Config, *overrides: Mapping[str, Any]) -> list[fields.Layer]:
+    """The layers of a config and of what overrides it, where it does not matter what they are called."""
+    return [
+        fields.Layer("config", fields.find_changes(cfg)),
+        *(fields.Layer("override", changes) for changes in overrides),
+    ]
+
+
+def resolve_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
+    """Puts layers on the defaults, and fills in the fields that follow from others.
+
+    A field that is set and read never changes. A field that was set below another layer may lose its reader by it:
     `--config.data.path` over a recipe for the built-in language. It then returns to its default.
 
-    Args:
-        overrides: fields by dotted name; each mapping overrides cfg and the mappings before it.
-
     Raises:
-        ConfigError: a field is set that nothing reads at the level at which it was set.
+        ConfigError: a field is set that nothing reads at the layer that set it.
     """
-    levels = [cfg]
-    for changes in overrides:
-        levels.append(fields.override(levels[-1], changes))
+    levels, origins = [Config()], dict.fromkeys(fields.DEFAULT, "default")
+    for layer in layers:
+        levels.append(fields.override(levels[-1], layer.values))
+        origins |= dict.fromkeys(layer.values, layer.origin)
     defaults = {}
     for name, why in find_unread_settings(levels[-1]).items():
-        level = max((i for i, changes in enumerate(overrides, 1) if name in changes), default=0)
+        level = max(i for i, layer in enumerate(layers, 1) if name in layer.values)
         if name in find_unread_settings(levels[level]):
             check(derive_fields(levels[-1]))  # where the reader's own field is wrong, report that one
             value = fields.flatten(levels[level])[name]
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
         defaults[name] = fields.DEFAULT[name]
-    return derive_fields(fields.override(levels[-1], defaults))
+        origins[name] = "default"
+    cfg = fields.override(levels[-1], defaults)
+    settings, cfg = fields.flatten(cfg), derive_fields(cfg)
+    flat = fields.flatten(cfg)
+    for row in DERIVED_FIELDS:
+        if flat[row.field] != settings[row.field]:
+            causes = [name for name in row.depends_on if flat[name]] or row.depends_on
+            origins[row.field] = ", ".join(f"{name} = {flat[name]!r}" for name in causes)
+    return ResolvedConfig(cfg, origins)
 
 
 def find_unread_settings(cfg: Config) -> dict[str, str]:
