@@ -11,7 +11,7 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from mlm.base import buckets, config, errors, files, lease
+from mlm.base import buckets, config, errors, files, lease, storage
 from mlm.data.rows import bucket_cache, store
 from mlm.training.run import directory, log
 
@@ -41,7 +41,7 @@ class Memory(MemoryFileSystem):
 def root(monkeypatch):
     """A folder on an empty bucket."""
     monkeypatch.setitem(_registry, "gcs", Memory)
-    cached = (buckets._get_filesystem, buckets._probe, backend._FileSystemSpecBackend._get_filesystem)
+    cached = (buckets.get_filesystem, buckets._probe, backend._FileSystemSpecBackend._get_filesystem)
     for each in cached:
         each.cache_clear()
     Memory.store.clear()
@@ -60,9 +60,9 @@ def test_a_file_is_written_whole_or_not_at_all(root):
     with pytest.raises(ZeroDivisionError), files.atomic_write(path) as aside:
         aside.write_text("half")
         raise ZeroDivisionError
-    assert files.read_json_with_digest(path) == {"a": 1} and buckets.list_names(root) == ["a.json"]
+    assert files.read_json_with_digest(path) == {"a": 1} and storage.BUCKET.list(root) == ["a.json"]
     assert files.read_json_with_digest(root / "none.json") is None
-    buckets.write(path, b'{"a": 2}')
+    storage.BUCKET.write(path, b'{"a": 2}')
     with pytest.raises(files.DamagedFile, match=r"gs://lab/runs/a\.json lacks its digest"):
         files.read_json_with_digest(path)
 
@@ -73,10 +73,10 @@ def test_a_name_is_changed_by_a_copy_and_then_a_removal(root):
     Memory.fails.append(ZeroDivisionError())
     with pytest.raises(buckets.BucketError):
         files.rename_with_suffix(path, "10")  # killed between the two
-    assert buckets.list_names(root) == ["result-10.json", "result.json"]
+    assert storage.BUCKET.list(root) == ["result-10.json", "result.json"]
     files.rename_with_suffix(path, "10")
     files.rename_with_suffix(path, "10")
-    assert buckets.list_names(root) == ["result-10.json"] and files.read_bytes(root / "result-10.json") == b"first"
+    assert storage.BUCKET.list(root) == ["result-10.json"] and files.read_bytes(root / "result-10.json") == b"first"
 
 
 def test_metrics_are_those_of_a_disk(root, tmp_path):
@@ -96,16 +96,24 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
         writer.close()
         assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == [1, 2, 3, 4]
     assert files.read_bytes(directory.metrics_file(root)) == directory.metrics_file(tmp_path).read_bytes()
-    assert len(buckets.list_names(directory.tensorboard_folder(root))) == len(
+    assert len(storage.BUCKET.list(directory.tensorboard_folder(root))) == len(
         list(directory.tensorboard_folder(tmp_path).iterdir())
     )
 
 
-def test_lines_are_put_by_time_too(root, monkeypatch):
-    lines = files.RecordWriter(root / "a.jsonl", [])
-    assert not lines.add({"step": 1})
-    monkeypatch.setattr(files, "UPLOAD_SECONDS", 0.0)
-    assert lines.add({"step": 2}) and len(files.read_records(root / "a.jsonl")) == 2
+def test_growing_files_are_uploaded_by_time_too(root, monkeypatch):
+    folder = storage.GrowingFolder(root)
+    lines = files.RecordWriter(folder.local / "a.jsonl", [])
+    lines.add({"step": 1})
+    folder.upload(now=False)
+    assert "a.jsonl" not in storage.BUCKET.list(root)
+    monkeypatch.setattr(storage, "UPLOAD_SECONDS", 0.0)
+    lines.add({"step": 2})
+    folder.upload(now=False)
+    assert len(files.read_records(root / "a.jsonl")) == 2
+    lines.close()
+    folder.close()
+    assert not folder.local.exists()
 
 
 def test_a_bucket_out_of_reach_is_not_damaged(root):
@@ -119,75 +127,58 @@ def test_a_bucket_out_of_reach_is_not_damaged(root):
 
 def stale(number, **owner):
     """A lease as another process left it."""
-    buckets.write(
-        lease.lease_path("gs://lab/runs", number),
-        json.dumps(
-            {"owner": "another", "machine": "another", "pid": 1, "host": "there", "renewals": 0, **owner}
-        ).encode(),
-    )
+    record = {"machine": "another", "pid": 1, "host": "there", "renewals": 0, "time": time.time(), "free": False}
+    storage.BUCKET.write(lease.lease_path("gs://lab/runs", number), json.dumps({**record, **owner}).encode())
 
 
 def test_one_process_holds_a_folder(root):
-    with lease.acquire(root, "taken"):
-        assert lease.is_held(root)
+    with storage.BUCKET.lock(root, "taken"):
+        assert storage.BUCKET.is_locked(root)
         files.write_text(root / "a" / "b.txt", "mine")
-    assert not lease.is_held(root)
-    with lease.acquire(root, "taken") as again:  # given back: at once
-        assert again.number == 2 and lease.list_numbers(root) == [2]
+    assert not storage.BUCKET.is_locked(root)
+    with storage.BUCKET.lock(root, "taken") as again:  # given back: at once
+        assert again.number == 2
 
 
 def test_a_second_process_is_told(root, monkeypatch):
     """By its renewal that the first is alive, and it does not wait longer for that."""
     stale(1)
-    seen = lease.read_newest
+    seen = lease.read_lease
     beats = iter(range(1, 10))
 
-    def renewed(folder):
-        found = seen(folder)
+    def renewed(*where):
+        found = seen(*where)
         stale(1, renewals=next(beats))
         return found
 
-    monkeypatch.setattr(lease, "read_newest", renewed)
+    monkeypatch.setattr(lease, "read_lease", renewed)
     with pytest.raises(lease.FolderInUse, match="taken"):
-        lease.acquire(root, "taken")
+        lease.Lease(storage.BUCKET, root, "taken")
     assert next(beats) < 5
 
 
 def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
-    """By the store's condition, and where a store does not heed it, by who wrote last."""
     stale(1, free=True)
-    seen, write = lease.read_newest, buckets.write
-    came = []
+    write = storage.BUCKET.write
 
     def other_comes(place, content, *, exclusive=False):
-        if exclusive and not came:
-            came.append(True)
-            stale(2)
+        if exclusive:
+            write(place, b'{"machine": "another"}')
         write(place, content, exclusive=exclusive)
 
-    monkeypatch.setattr(buckets, "write", other_comes)
+    monkeypatch.setattr(storage.BUCKET, "write", other_comes)
     with pytest.raises(lease.FolderInUse):
-        lease.acquire(root, "taken")
-    assert seen(root)[1]["owner"] == "another"
-
-    def other_is_last(place, content, *, exclusive=False):
-        write(place, content)
-        if exclusive:
-            stale(int(str(place)[-8:]))
-
-    stale(2, free=True)
-    monkeypatch.setattr(buckets, "write", other_is_last)
-    with pytest.raises(lease.FolderInUse):
-        lease.acquire(root, "taken")
+        lease.Lease(storage.BUCKET, root, "taken")
+    assert lease.read_lease(storage.BUCKET, root, 2) == {"machine": "another"}
 
 
 def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypatch):
     monkeypatch.setattr(lease, "EXPIRY_SECONDS", 0.3)
-    first = lease.acquire(root, "taken")
+    first = lease.Lease(storage.BUCKET, root, "taken")
     files.write_text(root / "a.txt", "first")
     monkeypatch.setattr(lease, "machine_id", lambda: "another")
     began = time.monotonic()
-    second = lease.Lease(root, "taken")
+    second = lease.Lease(storage.BUCKET, root, "taken")
     assert time.monotonic() - began > 0.2 and second.number == 2
     lease.HELD_LEASES[str(root)] = first
     with pytest.raises(lease.FolderInUse, match="another process has taken over; this one stops"):
@@ -196,16 +187,14 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
         files.rename_with_suffix(root / "a.txt", "1")
     assert files.read_bytes(root / "a.txt") == b"first"
     first.close()
-    assert lease.read_newest(root)[1]["owner"] == second.owner["owner"] and not lease.is_free(
-        lease.read_newest(root)[1]
-    )
+    assert lease.find_newest(storage.BUCKET, root) == 2 and not lease.read_lease(storage.BUCKET, root, 2)["free"]
     second.close()
 
 
 def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root, monkeypatch):
-    monkeypatch.setattr(lease.Lease, "_wait_for_expiry", lambda *_: pytest.fail("it waited"))
+    monkeypatch.setattr(lease.time, "sleep", lambda *_: pytest.fail("it waited"))
     stale(1, machine=lease.machine_id(), pid=2**22 + 1)
-    with lease.acquire(root, "taken") as mine:
+    with lease.Lease(storage.BUCKET, root, "taken") as mine:
         assert mine.number == 2
 
 
@@ -249,7 +238,7 @@ def made(cache, calls):
 def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkeypatch, caplog):
     """A machine is a home of its own. What is spoilt on the bucket is said and made again."""
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    buckets.write("gs://lab/.keep", b"")
+    storage.BUCKET.write("gs://lab/.keep", b"")
     calls, manifests = [], []
     for machine in ("one", "one", "two"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
@@ -258,7 +247,7 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
         assert folder.is_relative_to(tmp_path / machine) and (folder / "rows.bin").read_bytes() == b"rows"
     assert len(calls) == 1 and manifests[0] == manifests[1] == manifests[2] and manifests[0]["rows"] == 1
     spoilt = next(name for name in Memory.store if name.endswith("-rows.bin"))
-    buckets.write(f"gs:/{spoilt}", b"rowz")
+    storage.BUCKET.write(f"gs:/{spoilt}", b"rowz")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
     made("gs://lab/cache", calls)
     assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
@@ -268,7 +257,7 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
 
 def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    buckets.write("gs://lab/.keep", b"")
+    storage.BUCKET.write("gs://lab/.keep", b"")
     calls, found = [], []
 
     def other():

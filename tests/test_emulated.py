@@ -62,7 +62,7 @@ def server(monkeypatch):
     }
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    cached = (buckets._get_filesystem, buckets._probe, backend._FileSystemSpecBackend._get_filesystem)
+    cached = (buckets.get_filesystem, buckets._probe, backend._FileSystemSpecBackend._get_filesystem)
     for each in cached:
         each.cache_clear()
     # Not by the wrapper's own start, which leaves what the server says unread until it waits for a reader.

@@ -138,9 +138,10 @@ def test_no_two_files_import_each_other_in_a_circle():
         ),
         (r"\bMODELS\b", {"mlm/models/__init__.py", "mlm/training/step/program.py"}),
         (r"\bOBJECTIVES\b", {"mlm/objectives/__init__.py", "mlm/training/step/program.py"}),
-        (r"\.rename\(", {"mlm/base/files.py", "mlm/data/rows/store.py"}),
+        (r"\.rename\(", {"mlm/base/files.py", "mlm/base/storage.py", "mlm/data/rows/store.py"}),
+        (r"is_bucket_path", {"mlm/base/buckets.py", "mlm/base/storage.py"}),
     ],
-    ids=["devices", "models", "objectives", "renaming"],
+    ids=["devices", "models", "objectives", "renaming", "buckets"],
 )
 def test_one_place_alone_says_it(words, alone):
     assert {

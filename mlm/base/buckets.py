@@ -7,8 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from mlm.base import errors, extras
@@ -74,40 +73,39 @@ def check_access(field: str, path: str, schemes: Sequence[str], *, writable: boo
 
 @functools.lru_cache
 def _probe(bucket, path_to_read):
-    with translate_errors(bucket):
+    with connect(bucket) as filesystem:
         if path_to_read:
             with contextlib.suppress(FileNotFoundError):
-                get_filesystem(bucket).ls(path_to_read)
+                filesystem.ls(path_to_read)
                 return
-            get_filesystem(bucket).ls(bucket)
+            filesystem.ls(bucket)
         else:
             probe = f"{bucket}/.probe-{uuid.uuid4().hex}"
-            get_filesystem(bucket).pipe_file(probe, b"")
-            get_filesystem(bucket).rm_file(probe)
-
-
-def get_filesystem(path: PurePath | str):
-    """The fsspec file system of the path."""
-    return _get_filesystem(str(path).partition("://")[0])
-
-
-@functools.lru_cache
-def _get_filesystem(scheme):
-    import fsspec
-
-    make_path(f"{scheme}://")
-    return fsspec.filesystem("gcs" if scheme == "gs" else scheme)
+            filesystem.pipe_file(probe, b"")
+            filesystem.rm_file(probe)
 
 
 @contextlib.contextmanager
-def translate_errors(path: PurePath | str) -> Iterator[None]:
-    """Turns what a library raises in the block into BucketError, but for FileNotFoundError and FileExistsError."""
+def connect(path: PurePath | str) -> Iterator[Any]:
+    """Yields the fsspec file system of the path.
+
+    Turns what it raises in the block into BucketError, but for FileNotFoundError and FileExistsError.
+    """
     try:
-        yield
+        yield get_filesystem(str(path).partition("://")[0])
     except (FileNotFoundError, FileExistsError, BucketError, errors.ConfigError):
         raise
     except Exception as error:  # network, credentials, permissions
         raise BucketError(f"{path}: {errors.first_line(error) or type(error).__name__}; {RETRY_HINT}") from error
+
+
+@functools.lru_cache
+def get_filesystem(scheme: str):
+    """The fsspec file system of a scheme, made once."""
+    import fsspec
+
+    make_path(f"{scheme}://")
+    return fsspec.filesystem("gcs" if scheme == "gs" else scheme)
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -123,57 +121,3 @@ def describe_error(error: BaseException | None) -> str:
             return f"the bucket: {text or type(error).__name__}; {RETRY_HINT}"
         error = error.__cause__ or error.__context__
     return ""
-
-
-def read(path: PurePath | str) -> bytes:
-    """The object's content. Raises FileNotFoundError and BucketError, like all functions below."""
-    with translate_errors(path):
-        return get_filesystem(path).cat_file(str(path))
-
-
-def write(path: PurePath | str, content: bytes, *, exclusive: bool = False) -> None:
-    """Writes an object atomically.
-
-    exclusive: raises FileExistsError if the object exists, provided that the store honors the condition
-    (ifGenerationMatch=0, If-None-Match: *).
-    """
-    with translate_errors(path):
-        get_filesystem(path).pipe_file(str(path), content, **{"mode": "create"} if exclusive else {})
-
-
-def upload(file: Path, path: PurePath | str) -> None:
-    """Uploads a file on a disk."""
-    with translate_errors(path):
-        get_filesystem(path).put_file(str(file), str(path))
-
-
-def download(path: PurePath | str, file: Path) -> None:
-    """Downloads an object to a file on a disk."""
-    with translate_errors(path):
-        get_filesystem(path).get_file(str(path), str(file))
-
-
-def rename(path: PurePath | str, other: PurePath | str) -> None:
-    """Copies, then removes: after a kill in between both exist, and a second call completes it."""
-    with translate_errors(path):
-        get_filesystem(path).cp_file(str(path), str(other))
-        get_filesystem(path).rm_file(str(path))
-
-
-def remove(path: PurePath | str) -> None:
-    """Removes an object, or all objects below a name; does nothing if there is none."""
-    with translate_errors(path), contextlib.suppress(FileNotFoundError):
-        get_filesystem(path).rm(str(path), recursive=True)
-
-
-def list_names(folder: PurePath | str) -> list[str]:
-    """The names directly below a folder."""
-    with translate_errors(folder), contextlib.suppress(FileNotFoundError):
-        return sorted(PurePath(name).name for name in get_filesystem(folder).ls(str(folder), detail=False))
-    return []
-
-
-def modification_time(path: PurePath | str) -> datetime:
-    """When an object was last written, by the bucket's clock."""
-    with translate_errors(path):
-        return get_filesystem(path).modified(str(path))

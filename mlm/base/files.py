@@ -1,9 +1,7 @@
 """Files that are written atomically and detect damage: text, JSON, JSON lines.
 
-They lie on a disk or on a bucket (buckets.py). A bucket cannot rename, append and lock as a disk does. There a file is
-written to the disk first and uploaded in one request; a rename is a copy, then a removal; lines are kept in memory and
-all uploaded together from time to time; a lease holds a folder (lease.py). Reads and listings show the last upload. A
-bucket that cannot be reached raises buckets.BucketError; its files do not count as damaged.
+They lie on a disk or on a bucket (storage.py). A bucket that cannot be reached raises buckets.BucketError; its files do
+not count as damaged.
 """
 
 import contextlib
@@ -12,21 +10,18 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
 import tempfile
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
-from mlm.base import buckets, errors, lease
+from mlm.base import buckets, errors
+from mlm.base.storage import BUCKET, get_storage
 
 MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
 DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
 CHECKSUM_KEY = "crc32"  # the same in a line of a JSON lines file
-UPLOAD_SECONDS = 10.0  # least time between two uploads of a growing file to a bucket,
-UPLOAD_SHARE = 0.02  # and largest share of the run's time that uploads take
 
 
 class DamagedFile(errors.ConfigError):
@@ -38,21 +33,13 @@ class OutdatedFormat(DamagedFile):
 
 
 def make_path(*parts: PurePath | str) -> Path:
-    """A pathlib.Path on a disk; on a bucket an etils.epath.Path, which has the same methods."""
-    return buckets.make_path(*parts) if buckets.is_bucket_path(parts[0]) else Path(*parts)
-
-
-def make_absolute(path: Path) -> Path:
-    """The path from the root; a bucket's path is one already."""
-    return path if buckets.is_bucket_path(path) else path.absolute()
+    """A path with pathlib's methods, on a disk or on a bucket."""
+    return get_storage(parts[0]).make_path(*parts)
 
 
 def local_folder(path: Path) -> Path:
     """The folder on this machine's disk for local files of `path`: itself, or of a bucket one in the user's cache."""
-    if not buckets.is_bucket_path(path):
-        return path
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(tempfile.gettempdir() if cache.startswith("~") else cache, "mlm", *path.parts[1:])
+    return get_storage(path).local_folder(path)
 
 
 def check_folder(field: str, path: str, *, writable: bool = True, schemes: Sequence[str] = ()) -> None:
@@ -64,26 +51,9 @@ def check_folder(field: str, path: str, *, writable: bool = True, schemes: Seque
         schemes: schemes of the buckets that the folder may be on.
     """
     errors.require(path.strip() != "", field, path, "the path of a folder")
-    if buckets.is_bucket_path(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
-        buckets.check_access(field, path, schemes, writable=writable)
-        return
-    long_parts = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
-    errors.require(
-        not long_parts and len(os.fsencode(os.path.abspath(path))) < 4000,
-        field,
-        path,
-        "a path of less than 4000 bytes whose parts have at most 255 bytes each",
-    )
-    parent = Path(os.path.abspath(path))
-    while not os.path.lexists(parent):
-        parent = parent.parent
-    errors.require(parent.is_dir(), field, path, f"the path of a folder; {parent} is not a folder")
-    errors.require(
-        not writable or os.access(parent, os.W_OK | os.X_OK),
-        field,
-        path,
-        f"a folder to write in; {parent} is not writable",
-    )
+    is_meant_as_bucket = path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES))
+    storage = BUCKET if is_meant_as_bucket else get_storage(path)
+    storage.check_folder(field, path, schemes, writable=writable)
 
 
 def check_empty_folder(field: str, path: str) -> None:
@@ -92,26 +62,9 @@ def check_empty_folder(field: str, path: str) -> None:
     errors.require(not os.path.isdir(path) or not os.listdir(path), field, path, "an empty or new folder")
 
 
-@contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to; moves that file to `path` if the block succeeds, else removes it.
-
-    The temporary path has path's suffix, by which libraries recognize a format, and is always on a disk.
-    """
-    if buckets.is_bucket_path(path):
-        with tempfile.TemporaryDirectory() as parent:
-            temporary = Path(parent, PurePath(path).name)
-            yield temporary
-            lease.check_held(path)
-            buckets.upload(temporary, path)
-        return
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        yield temporary
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def atomic_write(path: Path) -> contextlib.AbstractContextManager[Path]:
+    """Yields a temporary path to write to, on a disk; moves that file to `path` if the block succeeds."""
+    return get_storage(path).write_atomic(path)
 
 
 @contextlib.contextmanager
@@ -131,33 +84,13 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 def rename_with_suffix(path: Path, suffix: str) -> None:
     """Renames a file if it exists: with the suffix "1000", result.json becomes result-1000.json."""
-    target = path.with_stem(f"{path.stem}-{suffix}")
     with contextlib.suppress(FileNotFoundError):
-        if buckets.is_bucket_path(path):
-            lease.check_held(path)
-            buckets.rename(path, target)
-        else:
-            path.rename(target)
-
-
-def make_folder(path: Path) -> None:
-    """Makes the folder if it does not exist; on a bucket a folder is only a prefix of names."""
-    if not buckets.is_bucket_path(path):
-        path.mkdir(parents=True, exist_ok=True)
-
-
-def remove_folder(path: Path) -> None:
-    """Removes the folder and its contents, as far as it can."""
-    if buckets.is_bucket_path(path):
-        lease.check_held(path)
-        buckets.remove(path)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+        get_storage(path).rename(path, path.with_stem(f"{path.stem}-{suffix}"))
 
 
 def read_bytes(path: Path | str) -> bytes:
     """Raises OSError; on a bucket also BucketError."""
-    return buckets.read(path) if buckets.is_bucket_path(path) else Path(path).read_bytes()
+    return get_storage(path).read(path)
 
 
 def read_regular_file(path: Path, max_bytes: int = MAX_REGULAR_BYTES) -> bytes:
@@ -276,64 +209,18 @@ def read_records(path: Path) -> list[dict]:
 
 
 class RecordWriter:
-    """Appends records to a JSON lines file.
-
-    On a disk each line is written at once. On a bucket it waits for the next upload.
-    """
+    """Appends records to a JSON lines file on a disk, each at once."""
 
     def __init__(self, path: Path, records: Iterable[dict]):
         """records: the first lines of the file, which replace what is there."""
-        self.path, self.remote = path, buckets.is_bucket_path(path)
-        self.lines = [encode_record(record) for record in records]
-        write_text(path, "".join(self.lines))
-        self.last_upload, self.upload_seconds, self.pending = time.monotonic(), 0.0, False
-        self.file = None if self.remote else path.open("a", encoding="utf-8")
+        write_records(path, records)
+        self.file = path.open("a", encoding="utf-8")
 
-    def add(self, record: dict, now: bool = False) -> bool:
-        """Appends a record; now: uploads at once. Returns whether lines were uploaded to a bucket."""
-        if self.file is not None:
-            self.file.write(encode_record(record))
-            self.file.flush()
-            return False
-        lease.check_held(self.path)
-        self.lines.append(encode_record(record))
-        self.pending = True
-        interval = max(UPLOAD_SECONDS, self.upload_seconds / UPLOAD_SHARE)
-        if not now and time.monotonic() - self.last_upload < interval:
-            return False
-        self.upload()
-        return True
-
-    def upload(self) -> None:
-        """Replaces the file on the bucket by all lines so far, in one request, and measures its seconds."""
-        start, self.pending = time.monotonic(), False  # `close` does not retry an upload that failed
-        write_text(self.path, "".join(self.lines))
-        self.last_upload = time.monotonic()
-        self.upload_seconds = self.last_upload - start
+    def add(self, record: dict) -> None:
+        """Appends a record."""
+        self.file.write(encode_record(record))
+        self.file.flush()
 
     def close(self) -> None:
-        """Closes the file on a disk, or uploads to the bucket the lines that still wait."""
-        if self.file is not None:
-            self.file.close()
-        if self.pending:
-            self.upload()
-
-
-class MirroredFolder:
-    """A folder for a library that writes to a disk only: `local` is on the disk, `upload` copies it to a bucket."""
-
-    def __init__(self, path: Path):
-        self.path, self.remote = path, buckets.is_bucket_path(path)
-        self.local = Path(tempfile.mkdtemp()) if self.remote else path
-
-    def upload(self) -> None:
-        """Copies each file of `local` to the bucket, if there is one. Raises FolderInUse if the lease is lost."""
-        if self.remote:
-            lease.check_held(self.path)
-            for file in sorted(self.local.iterdir()):
-                buckets.upload(file, self.path / file.name)
-
-    def close(self) -> None:
-        """Removes `local` without an upload if it mirrors a bucket; does nothing on a disk."""
-        if self.remote:
-            shutil.rmtree(self.local, ignore_errors=True)
+        """Closes the file."""
+        self.file.close()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from mlm.base import config, fields, files
 from mlm.base.estimates import Score, read_scores
+from mlm.base.storage import get_storage
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
@@ -111,7 +112,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)
     if parallel.is_primary():
-        files.remove_folder(directory.checkpoint_folder(cfg.workdir))
+        get_storage(cfg.workdir).remove_folder(directory.checkpoint_folder(cfg.workdir))
     progress()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 

@@ -29,7 +29,6 @@ def draw_chart(
         charts.IntervalChart: draw_intervals,
     }[type(chart)](chart)
     folder = files.make_path(folder)
-    files.make_folder(folder)
     with matplotlib.rc_context({"svg.hashsalt": "mlm"}):
         for ending, save in (
             ("svg", lambda path: figure.savefig(path, metadata={"Date": None})),

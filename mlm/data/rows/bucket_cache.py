@@ -11,7 +11,8 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import buckets, files, lease
+from mlm.base import files
+from mlm.base.storage import BUCKET
 
 MANIFEST = "manifest.json"
 
@@ -25,7 +26,7 @@ def make_through_bucket(
         manifest = fetch_folder(bucket_folder, folder, inputs)
         if manifest is not None:
             return manifest
-        with lease.wait_for_lock(bucket_folder):
+        with BUCKET.lock(bucket_folder):
             manifest = fetch_folder(bucket_folder, folder, inputs)
             if manifest is None:
                 manifest = make(folder)
@@ -47,7 +48,7 @@ def fetch_folder(bucket_folder: Path, folder: Path, inputs: dict[str, Any]) -> d
             raise files.DamagedFile(f"{bucket_folder / MANIFEST} is damaged: it was changed")
         for name, digest in manifest["sha256"].items():
             try:
-                buckets.download(_make_object_path(bucket_folder, name, digest), folder / name)
+                BUCKET.download(_make_object_path(bucket_folder, name, digest), folder / name)
             except FileNotFoundError:
                 raise files.DamagedFile(f"{bucket_folder} is damaged: it lacks {name}") from None
             if file_sha256(folder / name) != digest:
@@ -64,8 +65,7 @@ def upload_folder(folder: Path, bucket_folder: Path, manifest: dict[str, Any]) -
     """Puts the files of a folder on a bucket, and last the manifest with their digests."""
     digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
     for name, digest in digests.items():
-        lease.check_held(bucket_folder / MANIFEST)
-        buckets.upload(folder / name, _make_object_path(bucket_folder, name, digest))
+        BUCKET.upload(folder / name, _make_object_path(bucket_folder, name, digest))
     files.write_json_with_digest(bucket_folder / MANIFEST, {**manifest, "sha256": digests})
 
 

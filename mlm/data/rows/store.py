@@ -14,6 +14,7 @@ from typing import Any
 from absl import logging
 
 from mlm.base import buckets, errors, files
+from mlm.base.storage import get_storage
 from mlm.data.rows import bucket_cache
 
 READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -39,7 +40,7 @@ def get_or_make_folder(
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
     files.check_folder("config.data.cache_dir", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
     folder = files.local_folder(files.make_path(cache)) / name
-    if buckets.is_bucket_path(cache):
+    if get_storage(cache).is_remote:
         make = bucket_cache.make_through_bucket(files.make_path(cache, name), inputs, make)
     with contextlib.ExitStack() as stack:
         try:

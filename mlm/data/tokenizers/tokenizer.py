@@ -50,9 +50,10 @@ class Tokenizer(NamedTuple):
         return self.encode_batch([text])[0]
 
     def save(self, folder: Path | str) -> Path:
-        """Writes the vocabulary into a folder, which exists, and returns the file's path."""
+        """Writes the vocabulary into a folder, and returns the file's path."""
         path = files.make_path(folder) / f"{self.kind}.{FILE_SUFFIXES.get(self.kind, 'txt')}"
-        path.write_bytes(self.model)
+        with files.atomic_write(path) as temporary:
+            temporary.write_bytes(self.model)
         return path
 
 

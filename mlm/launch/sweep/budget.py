@@ -12,8 +12,9 @@ import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, fields, files, lease
+from mlm.base import config, fields, files
 from mlm.base.special import NUM_SPECIAL
+from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
 from mlm.launch.sweep import plan, subprocess_worker
 from mlm.training.step import cost, program
@@ -81,7 +82,7 @@ def measure_seconds(points, folder, measure) -> list[float | None]:
     path = folder / "step_seconds.json"
     step_times = read_step_times(path)
     if measure and any(program_key(cfg) not in step_times for cfg in points):
-        with lease.wait_for_lock(folder):
+        with get_storage(folder).lock(folder):
             step_times = read_step_times(path)
             new = {program_key(cfg): cfg for cfg in points if program_key(cfg) not in step_times}
             if new:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import files, lease
+from mlm.base import files
+from mlm.base.storage import DISK
 from mlm.launch.cluster import registry
 
 
@@ -34,7 +35,7 @@ def registry_path(root: Path) -> Path:
 
 def lock_registry(root: Path):
     """A context in which no other process submits or cancels; waits for a process that does."""
-    return lease.wait_for_lock(files.local_folder(root))
+    return DISK.lock(files.local_folder(root))
 
 
 def read_jobs(root: Path) -> list[SubmittedJob]:

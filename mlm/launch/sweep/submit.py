@@ -320,8 +320,9 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
 
 def make_job_name(root: Path, num_submitted: int, points) -> str:
     """A job's name: unique among the jobs of this sweep, and of others."""
-    from mlm.base import files
+    from mlm.base.storage import get_storage
 
-    digest = hashlib.sha256(repr((str(files.make_absolute(root)), num_submitted, points)).encode()).hexdigest()[:6]
+    path = get_storage(root).make_absolute(root)
+    digest = hashlib.sha256(repr((str(path), num_submitted, points)).encode()).hexdigest()[:6]
     words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
     return f"{words}-{digest}"

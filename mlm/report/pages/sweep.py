@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, extras, fields
-from mlm.base.files import make_folder, write_text
+from mlm.base.files import write_text
 from mlm.report import charts, compare, figures, palette, series, table
 from mlm.report.pages import docstring, run_provenance, table_blocks, template
 from mlm.report.table import Column
@@ -75,7 +75,6 @@ def write_report(root: Path, experiment, results: Sequence[dict], num_points: in
     num_points: of the sweep. Without results the page holds only the experiment's question.
     """
     findings = write_files(root, experiment, results) if results else Findings([], [], [], [], "", [])
-    make_folder(root)
     write_text(root / "report.html", render_page(root.name, experiment, findings, results, num_points))
     return root / "report.html"
 

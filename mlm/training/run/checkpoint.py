@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
+from mlm.base.storage import get_storage
 from mlm.training.run import directory, extension, spikes
 from mlm.training.run.hook import Hook
 from mlm.training.step import parallel
@@ -50,7 +51,11 @@ def open_manager(
         ]
     )
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(files.make_absolute(directory.checkpoint_folder(workdir)), options=options)
+    return ocp.CheckpointManager(_find_folder(workdir), options=options)
+
+
+def _find_folder(workdir):
+    return get_storage(workdir).make_absolute(directory.checkpoint_folder(workdir))
 
 
 def restore_or_init(
@@ -103,7 +108,7 @@ def read_newest_digest(workdir: Path | str) -> str:
 
     Reads its JSON directly: orbax's manager would initialize JAX's devices before the processes have connected.
     """
-    steps = ocp.utils.checkpoint_steps(files.make_absolute(directory.checkpoint_folder(workdir)))
+    steps = ocp.utils.checkpoint_steps(_find_folder(workdir))
     if not steps:
         return ""
     name = f"{workdir}: checkpoint {max(steps)}"

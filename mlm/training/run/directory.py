@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from mlm.base import config, fields, files, lease
+from mlm.base import config, fields, files
+from mlm.base.storage import get_storage
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.models import platform_kernels
@@ -262,12 +263,12 @@ def acquire_run(cfg: config.Config):
     Raises lease.FolderInUse if another process holds it.
     """
     message = f"config.workdir = {cfg.workdir!r}: another process is training in it now"
-    return lease.acquire(files.make_path(cfg.workdir), message)
+    return get_storage(cfg.workdir).lock(files.make_path(cfg.workdir), message)
 
 
 def is_held(cfg: config.Config) -> bool:
     """Whether a process holds the directory."""
-    return lease.is_held(files.make_path(cfg.workdir))
+    return get_storage(cfg.workdir).is_locked(files.make_path(cfg.workdir))
 
 
 def write_result(workdir: Path, result: dict, columns: Columns) -> None:
@@ -311,7 +312,6 @@ def _predictions_file(workdir, split):
 
 def write_error(workdir: Path | str, error: str) -> None:
     """Writes how a point of a sweep failed."""
-    files.make_folder(files.make_path(workdir))
     files.write_text(error_file(workdir), error + "\n")
 
 
@@ -324,7 +324,6 @@ def write_identity(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> None
     except files.DamagedFile as damaged:
         if folder.exists():
             warn_once(f"{damaged}; it is made again")
-        files.make_folder(folder)
         tokenizer.save(folder)
     original = {name: value for name, value in (saved or {}).items() if name == "original"}
     identity = fields.build_identity(cfg, data) | original

@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import config, files, types
+from mlm.base import config, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.run import directory, trackers
 from mlm.training.run.hook import Hook
@@ -163,22 +163,24 @@ class MetricsWriter:
         records, faults = files.read_complete_lines(path)
         for fault in faults:
             logging.warning("%s; it is skipped", fault)
-        self.mirror = files.MirroredFolder(directory.tensorboard_folder(cfg.workdir))
-        self.trackers = trackers.open_trackers(cfg, step, self.mirror.local, records)
-        self.lines = files.RecordWriter(path, [record for record in records if record["step"] <= step])
+        self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
+        local = self.folder.local
+        self.trackers = trackers.open_trackers(cfg, step, directory.tensorboard_folder(local), records)
+        kept_records = [record for record in records if record["step"] <= step]
+        self.lines = files.RecordWriter(directory.metrics_file(local), kept_records)
+        self.folder.upload()
 
     def write(self, step: int, values: dict, flush: bool = False) -> None:
         """Writes a record; flush: make it visible to other processes at once, on a bucket too."""
-        uploaded = self.lines.add({"step": step, **values}, flush)
+        self.lines.add({"step": step, **values})
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         for tracker in self.trackers:
             tracker.log(step, numbers)
-        if uploaded:
-            self.mirror.upload()
+        self.folder.upload(now=flush)
 
     def close(self) -> None:
-        """Writes lines that still wait and closes the trackers; TensorBoard's events go to a bucket in `write` only."""
+        """Closes the file and the trackers, and uploads what a bucket lacks of them."""
         self.lines.close()
         for tracker in self.trackers:
             tracker.close()
-        self.mirror.close()
+        self.folder.close()

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from mlm.base import buckets, config, errors, extras, fields, files
+from mlm.base import config, errors, extras, fields, files
+from mlm.base.storage import get_storage
 from mlm.training.run import directory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
@@ -231,7 +232,7 @@ def check_installed(cfg: config.Config) -> None:
     if "mlflow" in names:
         mlflow = _import_mlflow()
         errors.require(
-            mlflow.is_tracking_uri_set() or not buckets.is_bucket_path(cfg.workdir),
+            mlflow.is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote,
             "config.train.trackers",
             "mlflow",
             "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket",
