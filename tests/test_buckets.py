@@ -101,6 +101,18 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
     )
 
 
+def test_tensorboard_s_last_events_reach_the_bucket(root, tmp_path):
+    sizes = []
+    for workdir in (tmp_path, root):
+        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 0)
+        for step in (1, 2, 3):
+            writer.write(step, {"loss": 1.0 / step})
+        writer.close()
+        folder = directory.tensorboard_folder(workdir)
+        sizes.append([len(files.read_bytes(folder / name)) for name in storage.get_storage(folder).list(folder)])
+    assert sizes[0] == sizes[1] and sizes[0][0] > 100
+
+
 def test_growing_files_are_uploaded_by_time_too(root, monkeypatch):
     folder = storage.GrowingFolder(root)
     lines = files.RecordWriter(folder.local / "a.jsonl", [])

@@ -16,7 +16,7 @@ import pytest
 from small import environment, small_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import directory, evaluations, log, loop, resolution, trackers, vmapped_runs
+from mlm.training.run import directory, evaluations, log, loop, preemption, resolution, spikes, trackers, vmapped_runs
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +81,21 @@ def read_wandb_file(path):
             parts = b""
 
 
+def read_wandb_exits(workdir):
+    """The exit code of each process that ended the run, in order."""
+    paths = sorted(Path(workdir, "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    records = (record for path in paths for record in read_wandb_file(path))
+    return [record.exit.exit_code for record in records if record.HasField("exit")]
+
+
+def read_mlflow_status(workdir):
+    import mlflow
+
+    client = mlflow.MlflowClient(Path(workdir, "mlruns").absolute().as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("mlm").experiment_id])
+    return run.info.status
+
+
 def read_wandb(workdir):
     """The values that W&B holds, a list for each step and metric; the ids of the run; its config."""
     values, ids, settings = {}, set(), {}
@@ -138,6 +153,7 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config(folder):
     loop.train(cfg)
     assert_tracked(cfg.workdir)
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
+    assert read_wandb_exits(cfg.workdir) == [0] and read_mlflow_status(cfg.workdir) == "FINISHED"
     flat = fields.flatten(directory.resolve_kernels(cfg))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
@@ -173,6 +189,24 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
         assert {key: value for key, value in values.items() if key[1] not in timing} == {
             key: value for key, value in expected.items() if key[1] not in timing
         }
+
+
+def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder, monkeypatch):
+    cfg = make_config(folder, "ended badly")
+
+    def diverge(*_):
+        raise spikes.DivergenceError("step 1: loss nan")
+
+    with monkeypatch.context() as patch, pytest.raises(spikes.DivergenceError):
+        patch.setattr(spikes.SpikeGuard, "on_metrics", diverge)
+        loop.train(cfg)
+    assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
+    with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 5)
+        loop.train(cfg)
+    assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"
+    loop.train(cfg)
+    assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
 
 
 def test_an_evaluation_that_was_interrupted_is_logged_when_its_step_was(folder, monkeypatch):

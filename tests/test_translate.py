@@ -160,6 +160,13 @@ def test_the_answer_is_kept_with_what_was_found(run):
     }
 
 
+def test_a_file_without_pairs_is_refused():
+    with pytest.raises(
+        errors.ConfigError, match=r"^pairs = 'none.tsv': expected a file of at least one pair of texts$"
+    ):
+        translation_scores.list_pair_cases("none.tsv", [], (1,))
+
+
 def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
     answer = {
         "sha256": "a",

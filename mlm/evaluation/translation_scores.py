@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config, extras, types
+from mlm.base import config, errors, extras, types
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import loader, pack
 from mlm.data.rows import parallel_text as rows
@@ -34,7 +34,8 @@ def list_due_cases(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationC
 
 
 def list_pair_cases(name: str, pairs: Sequence[parallel_text.Pair], beams: Sequence[int]) -> list[EvaluationCase]:
-    """The cases of some other pairs."""
+    """The cases of some other pairs. Raises ConfigError if there are none."""
+    errors.require(len(pairs) > 0, "pairs", name, "a file of at least one pair of texts")
     return list_cases(name, {"pairs": [list(pair) for pair in pairs]}, beams)
 
 

@@ -60,6 +60,7 @@ class Log(Hook):
     def __init__(self, cfg: config.Config, objective: types.Objective, start_step: int, totals: Mapping[str, float]):
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
         self.weight = objective.scores[0].columns[-1]
+        self.status = trackers.RunStatus.FAILED  # until the run has come further
         is_primary = parallel.is_primary()
         self.writer = MetricsWriter(cfg, start_step) if is_primary else None
         self.progress = Progress(start_step, cfg.train.steps, self.workdir.name) if is_primary else None
@@ -92,6 +93,8 @@ class Log(Hook):
     def on_pause(self, step: int, state, stop: bool) -> None:
         """Leaves the pause out of the throughput."""
         self.pause_timing()
+        if stop:
+            self.status = trackers.RunStatus.STOPPED
 
     def write_records(self, number: int, records: Iterable[dict]) -> None:
         """Writes more records of a step, before the record of its metrics."""
@@ -149,7 +152,7 @@ class Log(Hook):
         """Closes the progress line and the writer; does nothing in a process that is not the primary one."""
         if self.progress is not None and self.writer is not None:
             self.progress.close()
-            self.writer.close()
+            self.writer.close(self.status)
 
 
 class MetricsWriter:
@@ -178,9 +181,9 @@ class MetricsWriter:
             tracker.log(step, numbers)
         self.folder.upload(now=flush)
 
-    def close(self) -> None:
-        """Closes the file and the trackers, and uploads what a bucket lacks of them."""
+    def close(self, status: trackers.RunStatus = trackers.RunStatus.FAILED) -> None:
+        """Closes the file, and the trackers with the run's status; uploads what a bucket lacks of them."""
         self.lines.close()
         for tracker in self.trackers:
-            tracker.close()
+            tracker.close(status)
         self.folder.close()

@@ -7,6 +7,7 @@ those of the last time. What a killed process had not passed on is missing there
 files, and at most one record of MLflow.
 """
 
+import enum
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,18 @@ DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
 MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
 
 
+class RunStatus(enum.StrEnum):
+    """How a run ended in this process; a later one may continue it."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"  # by a signal, and saved
+    FAILED = "failed"  # by an error, a divergence among them
+
+
+WANDB_EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.STOPPED: 143, RunStatus.FAILED: 1}  # W&B has no other sign
+MLFLOW_STATUSES = {RunStatus.FINISHED: "FINISHED", RunStatus.STOPPED: "KILLED", RunStatus.FAILED: "FAILED"}
+
+
 class Tracker(Protocol):
     """A place that shows the metrics of a run."""
 
@@ -30,8 +43,8 @@ class Tracker(Protocol):
         """Records metrics, by name, at a step."""
         ...
 
-    def close(self) -> None:
-        """Ends the record of this process; a later one continues it."""
+    def close(self, status: RunStatus) -> None:
+        """Ends the record of this process with what became of the run; a later one continues it."""
         ...
 
 
@@ -82,8 +95,8 @@ class TensorboardTracker:
             self.add_event(step, summary=scalar(name, value))
         self.file.flush()
 
-    def close(self) -> None:
-        """Closes the events file, if there is one."""
+    def close(self, status: RunStatus) -> None:
+        """Closes the events file, if there is one; TensorBoard knows no status."""
         if self.file is not None:
             self.file.close()
 
@@ -118,9 +131,9 @@ class WandbTracker:
         # A run continued online starts at its next step, where an evaluation of its last one has to go.
         self.run.log(dict(metrics), step=max(step, self.run.step))
 
-    def close(self) -> None:
-        """Marks the run as finished, after W&B has written what still waits."""
-        self.run.finish()
+    def close(self, status: RunStatus) -> None:
+        """Sets the run's status by an exit code, after W&B has written what still waits."""
+        self.run.finish(exit_code=WANDB_EXIT_CODES[status])
 
 
 class MlflowTracker:
@@ -193,9 +206,9 @@ class MlflowTracker:
             self.failed = True
             logging.warning("MLflow: %s; the run continues without it", errors.first_line(error))
 
-    def close(self) -> None:
-        """Marks the run as finished, whether training succeeded or not; does nothing after a failed request."""
-        self._try(lambda: self.client.set_terminated(self.run_id))
+    def close(self, status: RunStatus) -> None:
+        """Sets the run's status; does nothing after a failed request."""
+        self._try(lambda: self.client.set_terminated(self.run_id, MLFLOW_STATUSES[status]))
 
 
 TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker}
@@ -292,6 +305,6 @@ class NewStepsTracker:
         if new_metrics:
             self.tracker.log(step, new_metrics)
 
-    def close(self) -> None:
+    def close(self, status: RunStatus) -> None:
         """Closes the tracker that it wraps."""
-        self.tracker.close()
+        self.tracker.close(status)

@@ -9,6 +9,7 @@ from mlm.models import lm
 from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, plateau, spikes
 from mlm.training.run.evaluations import Evaluate
 from mlm.training.run.log import Log
+from mlm.training.run.trackers import RunStatus
 from mlm.training.step import cost, parallel
 from mlm.training.step import program as programs
 
@@ -141,6 +142,7 @@ class TrainingRun:
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
             directory.write_result(files.make_path(cfg.workdir), result, columns)
+        self.log.status = RunStatus.FINISHED
         return result
 
     def close(self) -> None:
