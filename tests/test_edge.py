@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from mlm.base import config, errors, fields, types
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, SEP
 from mlm.data.language import tags
-from mlm.data.rows import pack, preprocessors
+from mlm.data.rows import labelled, pack, preprocessors
 from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import predictions
@@ -170,18 +171,41 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
                 assert rows[f"{before}from"][0, at] == starts[word]
                 assert rows[f"{before}to"][0, at] == starts[word + 1] - 1
         assert (rows["edge"][0, 4:] == -1).all()
-        length = len(known.encode("abc"))
-        fit = (16 - 2) // length  # words of the second row that stand in it whole
-        first = int(task == "ud_dep")  # its head is the last word, which is cut off
-        assert np.flatnonzero(rows["edge"][1] >= 0).tolist() == list(range(first, fit))
-        assert packed.manifest["train"]["lost"] == 20 - (fit - first) and packed.manifest["train"]["truncated"] == 1
+        fit = (16 - 2) // len(known.encode("abc"))  # words of a window
+        # All words but the first depend on the first, which depends on the last: no window holds those that are apart.
+        scored = range(1, fit) if task == "ud_dep" else range(20)
+        (_, record) = labelled.read_examples(packed, "train")
+        first_row = record["row"]
+        assert record["rows"] > 20 // fit and record["first_words"][:2] == [0, math.ceil(7 / len(known.encode("abc")))]
+        placed = [
+            (first + slot, rows["other_from"][row, slot] - rows["from"][row, slot])
+            for row, first in enumerate(record["first_words"], first_row)
+            for slot in np.flatnonzero(rows["edge"][row] >= 0).tolist()
+        ]
+        assert [word for word, _ in placed] == [*scored]
+        if task == "ud_dep":
+            assert [gap for _, gap in placed] == [-word * len(known.encode("abc")) for word in scored]
+        assert packed.manifest["train"]["lost"] == 20 - len(scored)
         columns = {"predicted": rows["edge"] * (rows["edge"] >= 0), "score": np.zeros(rows["edge"].shape)}
         told = list(predictions.iterate_records(cfg, packed, "train", columns))
         assert [(one["word"], one["gold"]) for one in told[: sum(map(bool, labels))]] == [
             (at, label) for at, label in enumerate(labels) if label
         ]
-        assert [one["word"] for one in told if one["id"] == "1"] == list(range(first, fit))
-        assert all(one["gold"] == one["predicted"] for one in json.loads(json.dumps(told)))
+        last = {one["word"]: one["predicted"] for one in told if one["id"] == "1"}
+        assert [*last] == [*range(20)] and [word for word, said in last.items() if said is not None] == [*scored]
+        assert all(one["predicted"] in (one["gold"], None) for one in json.loads(json.dumps(told)))
+        sums = {"edge_probing_weight": (rows["edge"] >= 0).sum(1).astype(np.float32)}
+        merged = (
+            OBJECTIVES["edge_probing"]
+            .build(cfg, packed.dataset_info)
+            .host_metrics(sums, rows, labelled.read_examples(packed, "train"))
+        )
+        assert merged["unscored"].tolist()[:2] == [0, 20 - len(scored)]
+        assert merged["edge_probing_weight"].tolist() == [
+            sum(map(bool, labels)),
+            len(scored),
+            *[0] * (len(rows["ids"]) - 2),
+        ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import pathlib
 import random
 
@@ -114,34 +115,53 @@ def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
     assert [one["id"] for one in labelled.read_examples(packed, "train")] == [f"e{i}" for i in range(10)]
 
 
-@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 17), ("bpe", 265)])
-def test_the_first_piece_of_each_word_has_its_tag_and_words_cut_off_are_counted(tmp_path, kind, size):
-    folder = tmp_path / "pieces"
+@pytest.mark.parametrize(("kind", "size", "stride"), [("wordpiece", 17, 0), ("bpe", 265, 3)])
+def test_each_word_has_its_tag_once_at_its_first_piece_where_it_has_most_context(tmp_path, kind, size, stride):
+    folder, draw = tmp_path / "pieces", random.Random(3)
     folder.mkdir()
     kinds.train_tokenizer(config.Tokenizer(kind, size), ["abcab cabca bca"] * 50).save(folder)
-    sentences = [[("abc", "X"), ("cab", "Y")], [("b", "X"), ("\u200b", "X"), ("cbacbac", "Y"), ("a", "X")] * 5]
+    words = ["".join(draw.choices("abc", k=draw.randint(1, 9))) for _ in range(60)]
+    long = [(draw.choice([*words, "\u200b"]), draw.choice("XY")) for _ in range(50)]
+    sentences = [
+        [("abc", "X"), ("cab", "Y")],
+        long,
+        [*long[:9], ("ab" * 40, "Y")],  # ends with a word that no window holds
+        [("bc" * 40, "X"), *long[9:12]],
+    ]
     for name in ("train", "dev"):
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
         write(tmp_path, name, "-DOCSTART- O", *lines)
-    cfg = asked(tmp_path, str(folder), format="conll", text_column="0", label_column="1")
-    packed = pack.load_dataset(cfg)
-    known, cut = packed.tokenizer, 0
-    for row, sentence in enumerate(sentences):
-        ids, tags = [CLS], [-1]
-        for at, (word, tag) in enumerate(sentence):
-            if len(ids) >= 15:
-                cut += len(sentence) - at
-                break
-            pieces = known.encode(word) or [UNK]
-            ids, tags = ids + pieces, tags + ["XY".index(tag)] + [-1] * (len(pieces) - 1)
-        ids, tags = ids[:15], tags[:15]
-        assert tokens(packed.train)[row] == [*ids, SEP]
-        assert packed.train["tag"][row].tolist() == tags + [-1] * (16 - len(tags))
-    assert cut and packed.manifest["train"]["lost"] == cut and packed.manifest["train"]["truncated"] == 1
-    assert packed.manifest["counts"] == {"X": 16, "Y": 6} and packed.dataset_info.label_names == ("tag_BxL",)
+    packed = pack.load_dataset(
+        asked(tmp_path, str(folder), format="conll", text_column="0", label_column="1", doc_stride=stride)
+    )
+    known, lost = packed.tokenizer, 0
+    for sentence, record in zip(sentences, labelled.read_examples(packed, "train"), strict=True):
+        pieces = [known.encode(f" {word}") or [UNK] for word, _ in sentence]
+        start_W, whole = list(itertools.accumulate(map(len, pieces), initial=0)), [i for part in pieces for i in part]
+        rows, windows, found = range(record["row"], record["row"] + record["rows"]), [], {}
+        for row in rows:
+            inside = tokens(packed.train)[row][1:-1]
+            later = [at for at in start_W if not windows or at > windows[-1][0]]
+            start = next(at for at in later if whole[at : at + len(inside)] == inside)
+            windows.append((start, min(at for at in start_W if at >= start + len(inside))))  # whole words
+            for at in np.flatnonzero(packed.train["tag"][row] >= 0).tolist():
+                assert start_W.index(start + at - 1) not in found
+                found[start_W.index(start + at - 1)] = row, "XY"[packed.train["tag"][row, at]]
+        assert windows[0][0] == 0 and all(b <= a_end for (_, a_end), (b, _) in itertools.pairwise(windows))
+        assert {word: tag for word, (_, tag) in found.items()} == dict(enumerate(tag for _, tag in sentence))
+        assert list(found) == sorted(found)
+        for word, (row, _) in found.items():
+            a, b = start_W[word], start_W[word + 1]
+            contexts = [min(a - s, e - b) if s <= a < e else -math.inf for s, e in windows]
+            assert contexts[row - rows[0]] == max(contexts)
+        lost += sum(max(0, len(part) - 14) for part in pieces)
+    assert record["rows"] > 1 and record["row"] + record["rows"] == len(packed.train["ids"])
+    assert lost and packed.manifest["train"]["lost"] == lost and packed.manifest["train"]["truncated"] == 2
+    assert packed.dataset_info.label_names == ("tag_BxL",)
     assert [one["words"] for one in labelled.read_examples(packed, "train")] == [[w for w, _ in s] for s in sentences]
-    batch = next(loader.iterate_eval_batches(packed.train, batch_size=4))
-    assert (batch.labels["tag_BxL"][2:] == -1).all() and batch.labels["tag_BxL"].dtype == np.int32
+    batch = next(loader.iterate_eval_batches(packed.train, batch_size=64))
+    assert (batch.labels["tag_BxL"][len(packed.train["ids"]) :] == -1).all()
+    assert batch.labels["tag_BxL"].dtype == np.int32
 
 
 def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):

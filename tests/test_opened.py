@@ -258,7 +258,9 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
     else:
         blocks = (texts / "dev.conll").read_text().strip().split("\n\n")
         given = [[line.split()[0] for line in block.splitlines()] for block in blocks]
-        found = [one for each in model.predict(given) for one in each]
+        by_sentence = model.predict(given)
+        assert list(map(len, by_sentence)) == list(map(len, given)) and len(packed.validation["ids"]) > len(given)
+        found = [one for each in by_sentence for one in each]
         one = model.predict(" ".join(given[0]))  # words apart by spaces
         assert [word.label for word in one] == [word.label for word in model.predict(given)[0]]
     assert [one.label for one in found] == [one["predicted"] for one in told]

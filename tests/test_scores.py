@@ -206,3 +206,36 @@ def test_entities_of_broken_tags_by_hand():
         np.zeros((2, 5), int), tag_NxL, np.array([[1, 1, 1, 1, 2], [0] * 5]), ("O", "B-A", "I-A")
     )
     assert of["entities_actual"].tolist() == [2, 0] and of["strict_entities_actual"].tolist() == [1, 0]
+
+
+def test_windows_of_a_sentence_count_as_the_merged_sentence():
+    rng, classes = np.random.default_rng(7), ("O", "B-A", "I-A", "B-B", "I-B")
+    for _ in range(CASES // 10):
+        sizes = rng.integers(1, 4, 4)  # windows of each sentence
+        first = np.cumsum([0, *sizes])
+        sentences = rng.integers(0, 5, (4, 2, 12))  # predicted and actual tags of 12 words
+        predicted_NxL, tag_NxL = rng.integers(0, 5, (first[-1], 16)), np.full((first[-1], 16), -1)
+        for sentence, row, count in zip(sentences, first, sizes, strict=False):
+            window_W = np.sort(rng.integers(0, count, 12))  # of each word that with most context
+            for window in range(count):
+                place = np.sort(rng.choice(16, (window_W == window).sum(), replace=False))
+                predicted_NxL[row + window, place], tag_NxL[row + window, place] = sentence[:, window_W == window]
+        examples = [
+            {"row": int(row), "rows": int(count), "label": ["O"] * 13}  # one more than there are predictions
+            for row, count in zip(first, sizes, strict=False)
+        ]
+        segments_NxL = np.ones_like(tag_NxL)
+        sentence_N = np.repeat(first[:-1], sizes)
+        found = entity_tags.count_entities(predicted_NxL, tag_NxL, segments_NxL, classes, sentence_N)
+        whole = entity_tags.count_entities(sentences[:, 0], sentences[:, 1], np.ones((4, 12), int), classes)
+        for name, value_S in whole.items():
+            assert found[name][first[:-1]].tolist() == value_S.tolist() and found[name].sum() == value_S.sum()
+        correct_N = ((predicted_NxL == tag_NxL) & (tag_NxL >= 0)).sum(1).astype(np.float32)
+        weight_N = (tag_NxL >= 0).sum(1).astype(np.float32)
+        columns = {"correct": correct_N, "tagging_weight": weight_N, "predicted": predicted_NxL}
+        merged = scores.merge_windows(columns, "tagging_weight", examples)
+        assert merged["correct"][first[:-1]].tolist() == (sentences[:, 0] == sentences[:, 1]).sum(1).tolist()
+        assert merged["tagging_weight"].sum() == 4 * 12 and merged["unscored"].sum() == 4
+        assert merged["predicted"] is predicted_NxL and correct_N.sum() == merged["correct"].sum()
+        cut = scores.merge_windows({name: x_Nx[:-1] for name, x_Nx in columns.items()}, "tagging_weight", examples)
+        assert cut["tagging_weight"].sum() == 3 * 12 and cut["unscored"].sum() == 3  # the last sentence is not whole

@@ -101,7 +101,8 @@ class Labelled:
     doc_stride: int = field(
         0,
         "squad: tokens between the starts of two windows of a passage; 0: 128, or half of a window if that is less "
-        "(a window has pack.seq_len tokens without the question and its separators)",
+        "(a window has pack.seq_len tokens without the question and its separators). conll, conllu: the same of a "
+        "sentence that is longer than pack.seq_len; 0: half of a window",
     )
 
 

@@ -50,7 +50,8 @@ class DatasetInfo(NamedTuple):
     label_names: tuple[str, ...]  # each ends in the letters of its shape, such as next_B
     unigram_counts: bytes  # int64: count of each vocabulary entry in the train split
     classes: tuple[str, ...] = ()  # names of the classes or tags, in the order of their ids
-    class_counts: bytes = b""  # int64: count of each class among the labels of the train split
+    # int64: count of each class among the labels of the train split, or of its questions with and without an answer
+    class_counts: bytes = b""
     source_len: int = 0  # tokens of the source beside each example; 0: there is no source
     word_starts: bytes = b""  # bool: which vocabulary entries begin a word; empty where no mask needs it
 

@@ -212,7 +212,7 @@ def predict(model, texts: list[str], args) -> Iterator[dict]:
     tags = model.config.objective == "tagging"
     given = [text.split() if tags else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
-        for word, one in zip(text, found, strict=False) if tags else [(" | ".join(text), found)]:
+        for word, one in zip(text, found, strict=True) if tags else [(" | ".join(text), found)]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 

@@ -12,7 +12,7 @@ from mlm.training.run import directory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import evaluation, parallel
 
-FORMAT = 1
+FORMAT = 2
 SPLITS = {"dev": "validation", "test": "test"}
 
 
@@ -34,8 +34,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """The objective's scores on the split; also writes a file of predictions, a line of JSON for each example.
 
     A line holds the "id", the "gold" label, the "predicted" one and its "score": the log-probability of the prediction,
-    or for extractive QA the logits of the answer less those of no answer. In tagging each word is an example, by "id"
-    and "word".
+    or for extractive QA the logits of the answer less those of no answer. In tagging each word with a label is an
+    example, by "id" and "word"; a word that could not be scored has null for its prediction and score.
     """
     packed = run.load_data()
     known = {}
@@ -56,26 +56,36 @@ def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, 
     """The lines of the predictions file, for the first config.eval.max_examples examples where that is set."""
     classes, arrays, count = packed.dataset_info.classes, packed.get_split(split), len(columns["predicted"])
     for record in pack.read_examples(cfg, packed, split):
-        index = record["row"]
+        index, end = record["row"], record["row"] + record["rows"]
         if index >= count:
             return
-        predicted, score = columns["predicted"][index], columns["score"][index]
-        if cfg.objective not in ("tagging", "edge_probing"):
-            label = classes[int(predicted)] if classes else predicted.item()
-            gold = [text for text, _ in record["label"]] if cfg.objective == "extractive_qa" else record["label"]
-            yield {"id": record["id"], "gold": gold, "predicted": label, "score": float(score)}
+        if cfg.objective in ("tagging", "edge_probing"):
+            if end <= count:  # else some of its windows were not evaluated
+                yield from _iterate_words(cfg, record, arrays, columns, classes)
             continue
-        positions = np.flatnonzero(arrays["tag" if cfg.objective == "tagging" else "edge"][index] >= 0)
-        words = (
-            [number for number, label in enumerate(record["label"]) if label]
-            if cfg.objective == "tagging"
-            else positions
-        )
-        for word, position in zip(words, positions, strict=False):  # leaves out words past the end
-            yield {
-                "id": record["id"],
-                "word": int(word),
-                "gold": record["label"][word],
-                "predicted": classes[int(predicted[position])],
-                "score": float(score[position]),
-            }
+        predicted, score = columns["predicted"][index], columns["score"][index]
+        label = classes[int(predicted)] if classes else predicted.item()
+        gold = [text for text, _ in record["label"]] if cfg.objective == "extractive_qa" else record["label"]
+        yield {"id": record["id"], "gold": gold, "predicted": label, "score": float(score)}
+
+
+def _iterate_words(cfg, record, arrays, columns, classes):
+    """The lines of a sentence: a line for each word that has a label."""
+    start = record["row"]
+    labels = arrays["tag" if cfg.objective == "tagging" else "edge"][start : start + record["rows"]]
+    places = [(start + row, position) for row, position in np.argwhere(labels >= 0)]
+    words = [word for word, label in enumerate(record["label"]) if label]
+    if cfg.objective == "tagging":
+        place_by_word = dict(zip(words, places, strict=True))
+    else:
+        first_words = record.get("first_words", [0])
+        place_by_word = {first_words[row - start] + position: (row, position) for row, position in places}
+    for word in words:
+        place = place_by_word.get(word)
+        yield {
+            "id": record["id"],
+            "word": word,
+            "gold": record["label"][word],
+            "predicted": None if place is None else classes[int(columns["predicted"][place])],
+            "score": None if place is None else float(columns["score"][place]),
+        }

@@ -40,7 +40,8 @@ def predict_labels(model, text) -> Any:
         (predicted,) = predict_labels(model, [text])
         return predicted
     examples = [make_example(model, one) for one in text]
-    by_example = PREPROCESSORS[objective].encode(examples, model.tokenizer, model.config, model.dataset_info.classes)
+    encode = PREPROCESSORS[objective].encode
+    by_example = list(encode(examples, model.tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
     predictions: list = [None] * len(sequences)
     predict_batch = model.compile(compute_predictions, model.objective)
@@ -52,7 +53,10 @@ def predict_labels(model, text) -> Any:
                 np.flatnonzero(np.array(sequences[index].labels["tag"]) >= 0) if objective == "tagging" else None
             )
             predictions[index] = _make_prediction(model, predicted_Bx[i], score_Bx[i], positions)
-    return predictions
+    if objective != "tagging":
+        return predictions
+    windows = iter(predictions)
+    return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
 
 
 def make_example(model, text) -> Example:

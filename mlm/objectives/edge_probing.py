@@ -23,6 +23,8 @@ F1_SCORE = Score(
     share=True,
     chart=True,
 )
+# With one prediction for each label, F1 is accuracy.
+MAJORITY_COLUMNS = {"f1": ("majority_correct", WEIGHT, WEIGHT), "accuracy": ("majority_correct",)}
 CENTER_OF_GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", format=".2f")
 
 
@@ -95,7 +97,12 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         loss=loss,
         eval_mask=heads.make_empty_eval_mask,
         predicts_tokens=False,
-        scores=(*model_scores, *build_majority_scores(model_scores, dataset), CENTER_OF_GRAVITY),
+        host_metrics=lambda columns, rows, examples: scores.merge_windows(columns, WEIGHT, examples),
+        scores=(
+            *model_scores,
+            *scores.build_majority_scores(model_scores, dataset, MAJORITY_COLUMNS),
+            CENTER_OF_GRAVITY,
+        ),
         train_scores=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),),
     )
 
@@ -123,24 +130,6 @@ def pool_spans(params: types.Params, h_BxLxD, first_BxS, last_BxS):
     attention_logit_BxL = (x_BxLxP @ params["attend"])[..., 0]
     share_BxSxL = jax.nn.softmax(jnp.where(inside_BxSxL, attention_logit_BxL[:, None], -jnp.inf))
     return jnp.einsum("bsl,blp->bsp", share_BxSxL, x_BxLxP)
-
-
-def build_majority_scores(model_scores: tuple[Score, ...], dataset: types.DatasetInfo) -> tuple[Score, ...]:
-    """The majority class's F1 and accuracy, which are equal with one answer to each label."""
-    columns = {"f1": ("majority_correct", WEIGHT, WEIGHT, WEIGHT), "accuracy": ("majority_correct", WEIGHT)}
-    return tuple(
-        score._replace(
-            name=f"majority_{score.name}",
-            title=score.title.replace("held-out", "majority class"),
-            columns=columns[score.name],
-            better=0,
-            chart=False,
-            reference="majority class",
-            reference_for=score.name,
-        )
-        for score in model_scores
-        if score.name in columns and dataset.class_counts
-    )
 
 
 def check(cfg: config.Config) -> None:

@@ -32,30 +32,33 @@ def find_entities(tags: Sequence[str], *, strict: bool) -> set[tuple[str, int, i
     return entities
 
 
-def count_entities(predicted_NxL, tag_NxL, segments_NxL, classes: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns of the correct, predicted and actual entities of each example, by each of SCHEMES.
+def count_entities(
+    predicted_NxL, tag_NxL, segments_NxL, classes: Sequence[str], sentence_N: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Columns of the correct, predicted and actual entities of each sentence, by each of SCHEMES, in its first row.
 
     Args:
         predicted_NxL, tag_NxL: indices into classes; tokens whose tag is below 0 are no words.
         segments_NxL: words of one segment are a sentence.
+        sentence_N: rows of one number, which are next to each other, are windows of one sentence; None: no two rows.
     """
+    sentence_N = np.arange(len(tag_NxL)) if sentence_N is None else sentence_N
     columns = {
         f"{scheme}{count}": np.zeros(len(tag_NxL))
         for scheme in SCHEMES
         for count in ("entities_correct", "entities_predicted", "entities_actual")
     }
     word_NxL = (np.asarray(tag_NxL) >= 0) & (np.asarray(segments_NxL) > 0)
-    for example, word_L in enumerate(word_NxL):
-        words = zip(
-            segments_NxL[example][word_L], predicted_NxL[example][word_L], tag_NxL[example][word_L], strict=True
-        )
+    for row_R in np.split(np.arange(len(tag_NxL)), np.flatnonzero(np.diff(sentence_N)) + 1):
+        word_RxL = word_NxL[row_R]
+        words = zip(*(x_NxL[row_R][word_RxL] for x_NxL in (segments_NxL, predicted_NxL, tag_NxL)), strict=True)
         for _, sentence in itertools.groupby(words, key=lambda word: word[0]):
             tag_pairs = zip(*((classes[int(predicted)], classes[tag]) for _, predicted, tag in sentence), strict=True)
             predicted_tags, actual_tags = tag_pairs
             for scheme in SCHEMES:
                 predicted, actual = (find_entities(tags, strict=bool(scheme)) for tags in (predicted_tags, actual_tags))
                 for count, entities in (("correct", predicted & actual), ("predicted", predicted), ("actual", actual)):
-                    columns[f"{scheme}entities_{count}"][example] += len(entities)
+                    columns[f"{scheme}entities_{count}"][row_R[0]] += len(entities)
     return columns
 
 

@@ -3,7 +3,7 @@
 Letters in array names: C classes, N examples of a split, G groups of examples with equal values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -155,18 +155,52 @@ MAJORITY_COLUMNS = {
 }
 
 
-def build_majority_scores(scores: Sequence[Score], dataset: types.DatasetInfo) -> tuple[Score, ...]:
-    """The majority class's loss, accuracy and F1, where classes were counted; its correlations are always 0."""
+def build_majority_scores(
+    scores: Sequence[Score], dataset: types.DatasetInfo, columns: Mapping[str, tuple[str, ...]] = MAJORITY_COLUMNS
+) -> tuple[Score, ...]:
+    """The scores of the majority class, where classes were counted; its correlations are always 0.
+
+    columns: by the name of a score the columns of the majority's, without the weight.
+    """
     return tuple(
         score._replace(
             name=f"majority_{score.name}",
             title=score.title.replace("held-out", "majority class"),
-            columns=(*MAJORITY_COLUMNS[score.name], score.columns[-1]),
+            columns=(*columns[score.name], score.columns[-1]),
             better=0,
             chart=False,
             reference="majority class",
             reference_for=score.name,
         )
         for score in scores
-        if score.name in MAJORITY_COLUMNS and dataset.class_counts
+        if score.name in columns and dataset.class_counts
     )
+
+
+def merge_windows(columns: Mapping[str, np.ndarray], weight: str, examples: Sequence[Mapping]) -> dict:
+    """The columns with the sums of all windows of a sentence in its first row, and 0 in its others.
+
+    Adds "unscored", how many of a sentence's labels have no prediction. A sentence of which some windows were not
+    evaluated counts nothing.
+
+    Args:
+        columns: sums of each row; arrays with a value for each token stay as they are.
+        weight: the column with the number of predictions.
+        examples: the sentences with "label", "row" and "rows"; of any other row nothing changes.
+    """
+    count = len(columns[weight])
+    merged = {name: value_Nx.copy() if value_Nx.ndim == 1 else value_Nx for name, value_Nx in columns.items()}
+    merged["unscored"] = np.zeros(count, np.int64)
+    for example in examples:
+        row, end = example["row"], example["row"] + example["rows"]
+        if row >= count:
+            break
+        if example["rows"] > 1:
+            for value_Nx in merged.values():
+                if value_Nx.ndim == 1:
+                    total = value_Nx[row:end].sum() if end <= count else 0
+                    value_Nx[row:end] = 0
+                    value_Nx[row] = total
+        if end <= count:
+            merged["unscored"][row] = sum(map(bool, example["label"])) - merged[weight][row]
+    return merged

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
@@ -16,6 +17,8 @@ FIELD_CONDITIONS = (FieldCondition(("finetune.head_dim",), "finetune.head", ("bi
 
 def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with tag_BxL, a class id, or -1 where no tag is predicted.
+
+    The windows of a long sentence are examples in training, and one example in evaluation.
 
     In evaluation the sums include "predicted", the class id of each token, and "score", its log-probability.
 
@@ -68,13 +71,16 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         nats_BxL = -jnp.take_along_axis(log_prob_BxLxC, tag_BxL[..., None], axis=-1)[..., 0] * word_BxL
         return types.LossSums({"tagging": nats_BxL.sum(-1)}, {"tagging": word_BxL.sum(-1)}, sums)
 
-    def count_entities(columns, rows, examples):
-        if "f1" not in score_names:
-            return columns
-        count = len(columns["predicted"])
-        return columns | entity_tags.count_entities(
-            columns["predicted"], rows["tag"][:count], rows["segments"][:count], classes
-        )
+    def merge_sentences(columns, rows, examples):
+        if "f1" in score_names:
+            count = len(columns["predicted"])
+            sentence_N = np.arange(count)
+            for example in examples:
+                sentence_N[example["row"] : example["row"] + example["rows"]] = example["row"]
+            columns = columns | entity_tags.count_entities(
+                columns["predicted"], rows["tag"][:count], rows["segments"][:count], classes, sentence_N
+            )
+        return scores.merge_windows(columns, WEIGHT, examples)
 
     mean_scores = [score for score in model_scores if score.function == "mean"]
     return types.Objective(
@@ -82,7 +88,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         loss=loss,
         eval_mask=heads.make_empty_eval_mask,
         predicts_tokens=False,
-        host_metrics=count_entities,
+        host_metrics=merge_sentences,
         scores=(*model_scores, *scores.build_majority_scores(mean_scores, dataset)),
         train_scores=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),),
     )

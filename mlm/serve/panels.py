@@ -88,9 +88,7 @@ def predict(panel: ModelPanel, request: PanelRequest) -> list:
     model, text = panel.model, request.text
     if model.config.objective == "tagging":
         words = text.split()
-        return [
-            {"text": word, **dataclasses.asdict(one)} for word, one in zip(words, model.predict(text), strict=False)
-        ]
+        return [{"text": word, **dataclasses.asdict(one)} for word, one in zip(words, model.predict(text), strict=True)]
     parts = text.replace(PAIR_SEPARATOR, "\t").split("\t") if 2 in model.text_counts else [text]
     (found,) = model.predict([parts[0] if len(parts) == 1 else tuple(parts)])
     return [{"text": PAIR_SEPARATOR.join(parts), **dataclasses.asdict(found)}]

@@ -21,7 +21,7 @@ from mlm.data.tasks.examples import list_choice_columns
 from mlm.data.text import warnings_
 from mlm.data.tokenizers import hub, kinds, words
 
-FORMAT = 1  # of the cached files; a change of their content must raise it
+QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
 WARN_FRACTION = 0.01  # fraction of truncated examples, or of unknown words, that causes a warning
 
@@ -30,8 +30,9 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     """The examples of all splits of config.data.task, packed first if cfg.data.cache_dir does not have them.
 
     The validation split is the task's dev split. The cache depends on the content of the task's files, on how they are
-    read, on the tokenizer and on the length. The manifest has the classes, "counts" (of each class in the train split)
-    and for each split what SplitWriter.compute_statistics returns, the number of examples and of truncated ones.
+    read, on the tokenizer and on the length. The manifest has the classes, "counts" (of each class in the train split,
+    or of QUESTION_KINDS) and for each split what SplitWriter.compute_statistics returns, the number of examples and of
+    truncated ones.
 
     Raises:
         ConfigError: as splits.open_task does.
@@ -41,7 +42,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         tokenizer = words.recognize_mask_token(tokenizer)
     source = splits.open_task(cfg)
     inputs = {
-        "format": FORMAT,
+        "format": PREPROCESSORS[cfg.objective].format,
         "corpus": source.hash_content(),
         "objective": cfg.objective,
         "kind": tokenizer.kind,
@@ -68,7 +69,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
             if split == "train":
                 writer.unigram_V[PAD] = 0
                 (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-                manifest["counts"] = {name: label_counts[name] for name in classes}
+                manifest["counts"] = {name: label_counts[name] for name in _list_counted(cfg, classes)}
             logging.info("packed %s: %d examples as %d rows", split, counts["examples"], manifest[split]["rows"])
         return manifest
 
@@ -82,7 +83,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         split_columns[loader.NUM_TOKENS] = np.count_nonzero(
             split_columns["segments"].reshape(len(split_columns["ids"]), _count_choices(cfg), -1), axis=-1
         )
-    counts_C = np.array([manifest["counts"][name] for name in manifest["classes"]], np.int64)
+    counts_C = np.array([manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])], np.int64)
     unigram_V = np.fromfile(folder / "unigram.bin", np.int64)
     dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
     dataset_info = dataset_info._replace(class_counts=counts_C.tobytes())
@@ -141,11 +142,17 @@ def _list_columns(cfg, vocab_size):
     )
 
 
+def _list_counted(cfg, classes):
+    return QUESTION_KINDS if cfg.objective == "extractive_qa" else classes
+
+
 def _count_labels(examples, classes, label_counts):
-    """Yields the examples, and counts their labels if these are classes."""
+    """Yields the examples, and counts their labels if these are classes, or QUESTION_KINDS if they are answers."""
     for example in examples:
         if classes:
             label_counts.update([example.label] if isinstance(example.label, str) else example.label)
+        elif isinstance(example.label, tuple):
+            label_counts[QUESTION_KINDS[not example.label]] += 1
         yield example
 
 

@@ -2,7 +2,8 @@
 
 import bisect
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ class Preprocessor(NamedTuple):
     truncation_message: str = (
         "are longer than config.pack.seq_len = {seq_len} tokens and were truncated; {lost} tokens are lost"
     )
+    format: int = 1  # of the cached files; a change of their content must raise it
 
 
 def encode_texts(
@@ -93,56 +95,104 @@ def encode_multiple_choice(examples, tokenizer, cfg, classes):
         yield [first._replace(labels=labels, num_truncated=num_truncated, other_choices=tuple(others))]
 
 
-def _encode_words(tokenizer, examples):
-    """The ids of each word after a space: byte-level pieces differ at the beginning of a text."""
-    return tokenizer.encode_batch([f" {word}" for example in examples for word in example.words])
+def list_windows(size_W: Sequence[int], max_tokens: int, stride: int) -> list[tuple[int, int]]:
+    """(first word, end) of each window of a sentence: all words where they fit, else overlapping runs of whole words.
+
+    The last window is as long as the others. A word longer than a window has one of its own.
+
+    Args:
+        size_W: tokens of each word.
+        max_tokens: tokens of a window.
+        stride: tokens between the starts of two windows, at least.
+    """
+    start_W = np.cumsum([0, *size_W])
+    num_words, windows, first, end = len(size_W), [], 0, 0
+    last_first = min(np.searchsorted(start_W, start_W[-1] - max_tokens), num_words - 1)
+    while end < num_words:
+        first = min(max(np.searchsorted(start_W, start_W[first] + stride), first + 1), end, last_first) if end else 0
+        end = max(np.searchsorted(start_W, start_W[first] + max_tokens, "right") - 1, first + 1)
+        windows.append((int(first), int(end)))
+    return windows or [(0, 0)]
+
+
+def find_widest_window(windows: Sequence[tuple[int, int]], start_W: np.ndarray, words: Sequence[int]) -> int:
+    """The index of the window in which the nearer end is farthest from these words; -1: none holds them all.
+
+    start_W: the position of each word in the sentence, and last the sentence's length.
+    """
+    low, high = min(words), max(words)
+    contexts = [
+        (min(start_W[low] - start_W[first], start_W[end] - start_W[high + 1]), -index)
+        for index, (first, end) in enumerate(windows)
+        if first <= low and high < end
+    ]
+    return -max(contexts)[1] if contexts else -1
+
+
+def _iterate_sentences(examples, tokenizer, cfg):
+    """Yields (example, ids of each word, start_W, windows); a byte-level piece differs at the beginning of a text."""
+    max_tokens = cfg.pack.seq_len - 2
+    stride = cfg.data.labelled.doc_stride or max(1, max_tokens // 2)
+    pieces = iter(tokenizer.encode_batch([f" {word}" for example in examples for word in example.words]))
+    for example in examples:
+        word_ids = [next(pieces) or [UNK] for _ in example.label]  # the tokenizer may have no piece for a word
+        sizes = [len(ids) for ids in word_ids]
+        yield example, word_ids, np.cumsum([0, *sizes]), list_windows(sizes, max_tokens, stride)
+
+
+def _join_words(word_ids, seq_len):
+    """[CLS] words [SEP], without what does not fit, and how many tokens do not."""
+    ids = [CLS, *itertools.chain.from_iterable(word_ids)]
+    return [*ids[: seq_len - 1], SEP], max(0, len(ids) - (seq_len - 1))
 
 
 def encode_tagging(examples, tokenizer, cfg, classes):
-    """[CLS] words [SEP]: the first piece of each word has its tag, every other token has -1 and no loss."""
+    """[CLS] words [SEP]: the first piece of each word has its tag, every other token has -1 and no loss.
+
+    A sentence that is too long is several windows. Each word has its tag in the one where it has most context.
+    """
     class_index = {name: index for index, name in enumerate(classes)}
-    pieces = iter(_encode_words(tokenizer, examples))
-    max_tokens = cfg.pack.seq_len - 2
-    for example in examples:
-        ids, tags, num_truncated = [], [], 0
-        for name in example.label:
-            word_ids = next(pieces) or [UNK]  # the tokenizer may have no piece for a word
-            if len(ids) < max_tokens:
-                ids += word_ids
-                tags += [class_index[name] if name else -1, *[-1] * (len(word_ids) - 1)]
-            else:
-                num_truncated += 1
-        del ids[max_tokens:], tags[max_tokens:]
-        ids = [CLS, *ids, SEP]
-        labels = {"tag": [-1, *tags] + [-1] * (cfg.pack.seq_len - 1 - len(tags))}
-        yield [EncodedExample(ids, len(ids), labels, num_truncated)]
+    for example, word_ids, start_W, windows in _iterate_sentences(examples, tokenizer, cfg):
+        window_W = [find_widest_window(windows, start_W, [word]) for word in range(len(word_ids))]
+        sequences = []
+        for index, (first, end) in enumerate(windows):
+            tag_L = np.full(cfg.pack.seq_len, -1, np.int32)
+            for word in range(first, end):
+                if example.label[word] and window_W[word] == index:
+                    tag_L[1 + start_W[word] - start_W[first]] = class_index[example.label[word]]
+            ids, num_truncated = _join_words(word_ids[first:end], cfg.pack.seq_len)
+            sequences.append(EncodedExample(ids, len(ids), {"tag": tag_L}, num_truncated))
+        yield sequences
 
 
 def encode_edges(examples, tokenizer, cfg, classes):
     """[CLS] words [SEP]: for each word, by its index, its class, and the first and last token of it and of its head.
 
-    The head of a word is the word that its label relates it to, or itself. A word that does not fit, or whose head
-    does not, has the class -1 and no loss.
+    The head of a word is the word that its label relates it to, or itself. A sentence that is too long is several
+    windows, whose first words are in the metadata; a label is in the one that shows most context around word and head.
+    Where none holds both of them whole, the word has the class -1 everywhere and no loss.
     """
     class_index = {name: index for index, name in enumerate(classes)}
-    pieces = iter(_encode_words(tokenizer, examples))
-    max_tokens = cfg.pack.seq_len - 2
-    for example in examples:
-        ids, spans = [], []
-        for _ in example.label:
-            word_ids = next(pieces) or [UNK]  # the tokenizer may have no piece for a word
-            spans.append((len(ids) + 1, len(ids) + len(word_ids)))
-            ids += word_ids
-        edge_5xL = np.zeros((len(EDGE_COLUMNS), cfg.pack.seq_len), np.int32)
-        edge_5xL[0], num_truncated = -1, 0
-        heads = getattr(example, "heads", ()) or range(1, len(spans) + 1)
-        for index, (name, head) in enumerate(zip(example.label, heads, strict=True)):
-            if name and max(spans[index][1], spans[head - 1][1]) <= max_tokens:
-                edge_5xL[:, index] = class_index[name], *spans[index], *spans[head - 1]
+    for example, word_ids, start_W, windows in _iterate_sentences(examples, tokenizer, cfg):
+        edges = np.zeros((len(windows), len(EDGE_COLUMNS), cfg.pack.seq_len), np.int32)
+        edges[:, 0], num_truncated = -1, 0
+        heads = getattr(example, "heads", ()) or range(1, len(word_ids) + 1)
+        for word, (name, head) in enumerate(zip(example.label, heads, strict=True)):
+            window = find_widest_window(windows, start_W, [word, head - 1]) if name else 0
+            first, end = windows[window]
+            if name and window >= 0 and start_W[end] - start_W[first] <= cfg.pack.seq_len - 2:
+                spans = [(start_W[one] + 1, start_W[one + 1]) for one in (word, head - 1)]
+                edges[window, 0, word - first] = class_index[name]
+                edges[window, 1:, word - first] = np.ravel(spans) - start_W[first]
             else:
                 num_truncated += bool(name)
-        ids = [CLS, *ids[:max_tokens], SEP]
-        yield [EncodedExample(ids, len(ids), dict(zip(EDGE_COLUMNS, edge_5xL, strict=True)), num_truncated)]
+        metadata = {"first_words": [first for first, _ in windows]} if len(windows) > 1 else {}
+        sequences = []
+        for (first, end), edge_5xL in zip(windows, edges, strict=True):
+            ids, _ = _join_words(word_ids[first:end], cfg.pack.seq_len)
+            labels = dict(zip(EDGE_COLUMNS, edge_5xL, strict=True))
+            sequences.append(EncodedExample(ids, len(ids), labels, num_truncated, metadata))
+        yield sequences
 
 
 def encode_questions(examples, tokenizer, cfg, classes):
@@ -195,17 +245,21 @@ PREPROCESSORS = {
     "tagging": Preprocessor(
         {"tag": ColumnSpec(np.int32, "NxL", -1)},
         encode_tagging,
-        "are longer than config.pack.seq_len = {seq_len} tokens and were truncated; {lost} words are lost",
+        "have a word longer than config.pack.seq_len = {seq_len} tokens, which was truncated; {lost} tokens are lost",
+        format=2,
     ),
     "edge_probing": Preprocessor(
         EDGE_COLUMNS,
         encode_edges,
-        "are longer than config.pack.seq_len = {seq_len} tokens and were truncated; {lost} labels are lost",
+        "have a word, or a word and its head, that no window of config.pack.seq_len = {seq_len} tokens contains; "
+        "{lost} labels are not scored",
+        format=2,
     ),
     "extractive_qa": Preprocessor(
         {name: ColumnSpec(np.int32, "N") for name in ("start", "end", "example", "passage", "first")},
         encode_questions,
         f"have a question of more than {MAX_QUESTION_TOKENS} tokens, which was truncated, or an answer that no "
         "window of config.pack.seq_len = {seq_len} tokens contains; {lost} tokens are lost",
+        format=2,
     ),
 }

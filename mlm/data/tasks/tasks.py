@@ -56,7 +56,7 @@ FIELD_CONDITIONS = (
     FieldCondition(("data.labelled.scheme",), "objective", ("tagging",)),
     FieldCondition(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
     FieldCondition(("data.labelled.head_column",), "objective", ("edge_probing",)),
-    FieldCondition(("data.labelled.doc_stride",), "data.labelled.format", ("squad",)),
+    FieldCondition(("data.labelled.doc_stride",), "objective", ("extractive_qa", "tagging", "edge_probing")),
     FieldCondition(("data.labelled.labels",), "objective", CLASS_OBJECTIVES),
 )
 
@@ -434,6 +434,14 @@ def check(cfg: config.Config) -> None:
             f"{name}.labels",
             labelled.labels,
             "two or more different labels, separated by commas",
+        )
+    if labelled.doc_stride and labelled.format in ("conll", "conllu"):
+        errors.require(
+            1 <= labelled.doc_stride <= cfg.pack.seq_len - 2,
+            f"{name}.doc_stride",
+            labelled.doc_stride,
+            f"1 <= value <= {cfg.pack.seq_len - 2}, the tokens of a window, since config.pack.seq_len = "
+            f"{cfg.pack.seq_len}",
         )
     if labelled.format == "squad":
         window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS

@@ -36,7 +36,10 @@ def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
 
 
 def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
-    """An evaluation in one line: the model's scores with their errors, then the references of the first score."""
+    """An evaluation in one line: the model's scores with their errors, then the references of the first score.
+
+    It ends with the number of labels that have no prediction, if there are any.
+    """
     parts = [
         f"{score.title} {evaluation[score.name]:.4f} ± {evaluation[f'{score.name}_se']:.4f}"
         for score in scores
@@ -45,6 +48,8 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
     parts += [
         f"{score.title} {evaluation[score.name]:.4f}" for score in scores if score.reference_for == scores[0].name
     ]
+    if evaluation.get("unscored"):
+        parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
 
 
