@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from small import make_dataset_info, small_config
 
 from mlm.base import estimates
 from mlm.objectives import answer_extraction, extractive_qa
@@ -62,8 +63,8 @@ def test_exact_match_and_f1_by_hand():
 
 def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
     rng = np.random.default_rng(1)
-    passage = "".join(map(chr, range(100, 200)))
-    spans = [[at, at + 1] for at in range(100)]
+    passage = " ".join(map(chr, range(100, 200)))
+    spans = [[2 * at, 2 * at + 1] for at in range(100)]
     for case in range(200):
         windows, found, nulls = [], {}, []
         for first in range(0, 40, 20):
@@ -79,12 +80,32 @@ def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
             for start in starts:
                 for end in ends:
                     if start <= end < start + 30:
-                        text = passage[first + start - 3 : first + end - 2]
+                        text = passage[2 * (first + start - 3) : 2 * (first + end - 3) + 1]
                         found[text] = max(found.get(text, -math.inf), start_L[start] + end_L[end])
         answer = answer_extraction.find_best_answer(windows, passage)
         assert answer.null_score == min(nulls)
         assert answer.score == max(found.values(), default=-math.inf)
         assert (found[answer.text] == answer.score) if found else answer.text == ""
+
+
+def test_answers_are_whole_words():
+    rng = np.random.default_rng(3)
+    passage = "The (re)unification's 1,000th day: Zo\u00eb, co-author_2 of caf\u00e9s."
+    words = [match.span() for match in re.finditer(r"[^\W_]+", passage)]
+    for _ in range(CASES):
+        first, last = np.sort(rng.choice(len(passage), 2, replace=False)).tolist()
+        start_T = end_T = np.zeros(2)
+        answer = answer_extraction.find_best_answer([(start_T, end_T, 0, np.array([[first, last]]))], passage)
+        start = next((a for a, b in words if a < first < b), first)
+        end = next((b for a, b in words if a < last < b), last)
+        assert answer.text == passage[start:end]
+    for text, span, words in (
+        ("the unhappily wed", (6, 9), "unhappily"),
+        ("\u0928\u093f\u0930 \u0928", (0, 1), "\u0928\u093f\u0930"),  # a vowel sign is part of its word
+        ("\u4e2d\u534e\u4eba", (1, 2), "\u534e"),  # ideographs are words
+        ("well-read (yes)", (5, 9), "read"),
+    ):
+        assert text[slice(*answer_extraction.snap_to_words(text, *span))] == words
 
 
 def test_the_threshold_is_the_best_there_is():
@@ -135,6 +156,12 @@ def test_examples_are_counted_once_whatever_their_windows():
     assert values == {"f1": 1, "exact": 1}
     assert not {"start_logit", "end_logit"} & found.keys() and found["extractive_qa_nats"].tolist() == [1, 1, 1]
     assert found["threshold"].tolist() == [1.5] * 3
+    info, cfg = make_dataset_info(small_config(objective="extractive_qa")), small_config(objective="extractive_qa")
+    for counts, names in (([3, 1], {"majority_f1": 0.5}), ([4, 0], {}), ([], {})):
+        counted = info._replace(class_counts=np.array(counts, np.int64).tobytes())
+        references = [score for score in extractive_qa.build(cfg, counted).scores if score.reference]
+        assert {score.name: estimates.compute_score(score, found)[0] for score in references} == names
+        assert all((score.reference, score.reference_for) == ("majority class", "f1") for score in references)
 
 
 def test_a_threshold_is_tuned_where_some_have_no_answer_and_none_is_given():

@@ -239,6 +239,7 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
     rows, kept = packed.train, labelled.read_examples(packed, "train")
     assert packed.dataset_info.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
     assert packed.manifest["train"]["truncated"] == len(passages)  # the long questions
+    assert np.frombuffer(packed.dataset_info.class_counts, np.int64).tolist() == [len(passages), 2 * len(passages)]
     assert sum(one["rows"] for one in kept) == len(rows["ids"]) and len(kept) == 3 * len(passages)
     for number, one in enumerate(kept):
         question, passage = (packed.tokenizer.encode(part) for part in one["texts"])

@@ -7,6 +7,7 @@ tokens of a window.
 import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +18,8 @@ NUM_CANDIDATES = 20  # starts, and ends, of a window that are tried
 MAX_ANSWER_TOKENS = 30
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Each is a word of its own, as in BERT's tokenizer: these scripts have no spaces between words.
+IDEOGRAPH = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f]")
 
 
 class Answer(NamedTuple):
@@ -55,8 +58,29 @@ def get_reference_texts(answers: Sequence[Sequence]) -> list[str]:
     return [text for text, *_ in answers if normalize_answer(text)] or [""]
 
 
+def snap_to_words(passage: str, start: int, end: int) -> tuple[int, int]:
+    """The start and end of a span in a passage, in characters, moved outwards to those of its first and last word.
+
+    A word is a run of letters, marks and digits, or one ideograph, as BERT's tokenizer cuts words before their pieces.
+    """
+
+    def is_inside_word(index):
+        return 0 < index < len(passage) and all(
+            unicodedata.category(letter)[0] in "LMN" and not IDEOGRAPH.match(letter)
+            for letter in passage[index - 1 : index + 1]
+        )
+
+    while is_inside_word(start):
+        start -= 1
+    while is_inside_word(end):
+        end += 1
+    return start, end
+
+
 def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.ndarray]], passage: str) -> Answer:
     """The answer with the highest sum of logits over a question's windows, at most MAX_ANSWER_TOKENS long.
+
+    Its text is that of whole words, as in BERT's reference code.
 
     Args:
         windows: (start_L, end_L, first, characters_Tx2) of each: the logits (Devlin et al. 2019, sections 4.2 and 4.3);
@@ -74,7 +98,8 @@ def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.nda
         if sums.size and sums.max() > best_sum:
             start, end = np.unravel_index(sums.argmax(), sums.shape)
             best_sum = float(sums.max())
-            text = passage[characters_Tx2[starts[start]][0] : characters_Tx2[ends[end]][1]]
+            span = int(characters_Tx2[starts[start]][0]), int(characters_Tx2[ends[end]][1])
+            text = passage[slice(*snap_to_words(passage, *span))]
     return Answer(text, best_sum, min(float(start_L[0] + end_L[0]) for start_L, end_L, _, _ in windows))
 
 
@@ -104,7 +129,8 @@ def compute_answer_metrics(
 ) -> dict:
     """The columns, extended by each question's exact match and F1 in its first window, whose answer_weight is 1.
 
-    "predicted" is the text of the answer, "score" its margin over no answer. Where some question has no answer, one is
+    "predicted" is the text of the answer, "score" its margin over no answer. "null_exact" and "null_f1" are the exact
+    match and F1 of no answer. Where some question has no answer, one is
     given only above a threshold: columns["threshold"] if there is one, else that of the highest F1.
 
     Args:
@@ -150,6 +176,7 @@ def compute_answer_metrics(
             f"answer_{name}": place_in_first_window(np.where(is_answered_E, *value_Ex2.T))
             for name, value_Ex2 in values.items()
         },
+        **{f"null_{name}": place_in_first_window(value_Ex2[:, 1]) for name, value_Ex2 in values.items()},
         "answer_weight": place_in_first_window(np.ones(len(answers))),
         "score": place_in_first_window(margin_E),
         "predicted": place_in_first_window(texts_E),

@@ -4,6 +4,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
@@ -15,6 +16,8 @@ SCORES = {
     for name, title in (("f1", "answer F1"), ("exact", "exact match"))
 }
 
+NULL_COLUMNS = {name: (f"null_{name}",) for name in SCORE_NAMES}  # the scores of no answer
+
 
 def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on windows of passages with start_B and end_B, both 0 where a window holds no answer.
@@ -22,6 +25,8 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     The nats of a window are the mean of those of its start and its end, each among all its tokens. In evaluation the
     sums include the logits, from which `answer_extraction.compute_answer_metrics` makes "predicted" and "score". All
     windows of an example are in one split; answer_weight counts windows in training and examples in evaluation.
+
+    Where some questions have no answer, the majority class is that none has one.
     """
 
     def init(key, model):
@@ -41,6 +46,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
             sums |= {"start_logit": start_BxL, "end_logit": end_BxL}
         return types.LossSums({"extractive_qa": nats_Bx2.mean(1) * real_B}, {"extractive_qa": real_B}, sums)
 
+    has_unanswerable = bool(dataset.class_counts) and np.frombuffer(dataset.class_counts, np.int64)[-1] > 0
     model_scores = tuple(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES))
     return types.Objective(
         init=init,
@@ -48,7 +54,11 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         eval_mask=heads.make_empty_eval_mask,
         predicts_tokens=False,
         host_metrics=answer_extraction.compute_answer_metrics,
-        scores=(*model_scores, scores.build_loss_score("extractive_qa", "nats per window")),
+        scores=(
+            *model_scores,
+            scores.build_loss_score("extractive_qa", "nats per window"),
+            *(scores.build_majority_scores(model_scores, dataset, NULL_COLUMNS) if has_unanswerable else ()),
+        ),
         train_scores=(Score("accuracy", "training exact spans", ("correct", "extractive_qa_weight"), share=True),),
     )
 
