@@ -1,6 +1,7 @@
 """Embeddings of sentences and the geometry of states: against numpy, all pairs, and states whose answer is known."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -105,6 +106,16 @@ def test_similarities_are_the_correlations_of_cosines(run):
         "cls, layer 1",
         "mean, layer 1",
     ]
+    (below,) = (
+        row for row in evaluation_tables.build_similarity_table(kept)[0] if row["embedding"] == "cls, embeddings"
+    )
+    assert below["spearman"] == below["pearson"] == "undefined: all cosines are equal"  # [CLS] alone knows no text
+    assert found["layers"][0]["cls"]["spearman"] is None and "NaN" not in json.dumps(found)
+    found["layers"].append({"mean": found["layers"][0]["cls"]})  # a last layer that says the same of all
+    columns = evaluation_columns.build_columns([kept])
+    (cell,) = (column.name for column in columns.values() if column.name.endswith("_mean"))
+    assert evaluation_columns.build_cells([kept], columns)[cell] == "undefined: all cosines are equal"
+    assert embeddings.compute_correlations(np.arange(3.0), np.ones(3))["undefined"] == "all similarities are equal"
     left = run._replace(cfg=fields.override(run.cfg, {"model.context": "causal"}))
     assert embeddings.evaluate_similarity(left, part, lambda: None)["layers"][-1].keys() == {
         "mean"

@@ -30,7 +30,7 @@ SPLITS = {"dev": "validation", "test": "test"}
 MAX_TOKENS = 2**14  # of held-out text for anisotropy: as many examples as hold so many tokens
 MIN_CONTEXTS = 5  # examples that must hold a word for self-similarity (Ethayarajh 2019, section 3.3)
 SEED = 0  # of the random words
-FORMAT = 1  # of the results: raise it when their meaning changes
+SIMILARITY_FORMAT, ANISOTROPY_FORMAT = 2, 1  # of the results: raise it when their meaning changes
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -65,7 +65,7 @@ def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
     except errors.ConfigError as error:
         raise errors.ConfigError(f"{field} = {folder!r}: {error}") from None
     return [
-        EvaluationCase("sts", f"{STS_TASK}/{name}", {"pairs": split_pairs, "format": FORMAT})
+        EvaluationCase("sts", f"{STS_TASK}/{name}", {"pairs": split_pairs, "format": SIMILARITY_FORMAT})
         for name, split_pairs in pairs.items()
     ]
 
@@ -83,8 +83,9 @@ def evaluate_similarity(run: TrainedRun, case: EvaluationCase, progress: ReportP
     """Correlations of the cosine of two sentences' embeddings with human similarity scores (Cer et al. 2017).
 
     "spearman" and "pearson", each with its standard error over pairs ("_se"), of the "static" embeddings and, for each
-    of "layers", of the "mean" and the "cls" embeddings (`SentenceEmbeddings`). A causal model has no "cls". "truncated"
-    counts truncated sentences.
+    of "layers", of the "mean" and the "cls" embeddings (`SentenceEmbeddings`). They are None, and "undefined" says why,
+    where embeddings are constant, as the embedding of [CLS] is below the first layer. A causal model has no "cls".
+    "truncated" counts truncated sentences.
     """
     pairs = case.inputs["pairs"]
     texts = list(dict.fromkeys(text for *pair_texts, _ in pairs for text in pair_texts))
@@ -118,7 +119,14 @@ def count_units(run: TrainedRun, case: EvaluationCase) -> int:
 
 
 def compute_correlations(x_P, y_P) -> dict:
-    """Spearman's and Pearson's correlation over P pairs, each with its standard error."""
+    """Spearman's and Pearson's correlation of cosines x and similarities y over P pairs, with their standard errors.
+
+    All are None, and "undefined" says why, where one of the two does not vary.
+    """
+    for name, value_P in (("cosines", x_P), ("similarities", y_P)):
+        if np.ptp(value_P) == 0:
+            names = ("spearman", "spearman_se", "pearson", "pearson_se")
+            return {**dict.fromkeys(names), "undefined": f"all {name} are equal"}
     columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}
     result = {}
     for score in (scores.build_spearman_score("weight"), scores.build_pearson_score("weight")):
@@ -168,7 +176,9 @@ def _iterate_batches(run, sequences):
 def make_anisotropy_case() -> EvaluationCase:
     """The case of anisotropy on held-out text."""
     return EvaluationCase(
-        "anisotropy", "held-out", {"tokens": MAX_TOKENS, "contexts": MIN_CONTEXTS, "seed": SEED, "format": FORMAT}
+        "anisotropy",
+        "held-out",
+        {"tokens": MAX_TOKENS, "contexts": MIN_CONTEXTS, "seed": SEED, "format": ANISOTROPY_FORMAT},
     )
 
 

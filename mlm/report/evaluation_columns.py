@@ -38,12 +38,13 @@ class EvaluationKey(NamedTuple):
 class EvaluationValue(NamedTuple):
     """The result of an evaluation of one run."""
 
-    value: float
+    value: float | None  # None: undefined
     error: float | None  # standard error over examples
     description: str  # of the evaluation, for the note below the table
     failed: tuple[str, ...] = ()  # fine-tunings without success
     values: tuple[float, ...] = ()  # over fine-tuning seeds, whose mean is `value`
     references: tuple[tuple[str, float], ...] = ()  # values that need no model, by name
+    undefined: str = ""  # why it is undefined
 
 
 def iterate_evaluations(result: dict) -> Iterator[tuple[EvaluationKey, EvaluationValue]]:
@@ -160,7 +161,10 @@ def iterate_embeddings(result: dict) -> Iterator[tuple[EvaluationKey, Evaluation
                     (-1.0, 1.0),
                 ),
                 EvaluationValue(
-                    values["spearman"], values["spearman_se"], f"{evaluation['pairs']:,} pairs of sentences"
+                    values["spearman"],
+                    values["spearman_se"],
+                    f"{evaluation['pairs']:,} pairs of sentences",
+                    undefined=values.get("undefined", ""),
                 ),
             )
 
@@ -229,15 +233,18 @@ def describe_failures(values: Sequence[EvaluationValue]) -> str:
 def build_cells(seeds: Sequence[dict], columns: dict[EvaluationKey, Column]) -> dict:
     """A group's cells: the mean over its runs if all have the evaluation, else the number of runs that have it.
 
+    Where it is undefined for a run, the cell says why.
     The interval of a single run with several fine-tuning seeds is over these.
     """
     row, runs = {}, [dict(iterate_evaluations(result)) for result in seeds]
     for key, column in columns.items():
         values = [run[key] for run in runs if key in run]
-        if len(values) == len(seeds):
+        defined = [value.value for value in values if value.value is not None]
+        if len(defined) < len(values):
+            row[column.name] = f"undefined: {next(value.undefined for value in values if value.undefined)}"
+        elif len(values) == len(seeds):
             row[column.name] = estimate_mean(
-                (values[0].values if len(values) == 1 and values[0].values else (value.value for value in values)),
-                key.bounds,
+                values[0].values if len(values) == 1 and values[0].values else defined, key.bounds
             )
             if len(values) == 1 and values[0].error is not None:
                 row[f"{column.name}_se"] = values[0].error

@@ -39,7 +39,10 @@ def build_similarity_table(run: Mapping) -> tuple[list[dict], Sequence[Column]]:
             embeddings |= {f"{pooling}, {layer}": values for pooling, values in by_pooling.items()}
         rows += [
             {"split": split, "pairs": evaluation["pairs"], "embedding": name}
-            | {score: normal_interval(values, score) for score in ("spearman", "pearson")}
+            | {
+                score: f"undefined: {values['undefined']}" if "undefined" in values else normal_interval(values, score)
+                for score in ("spearman", "pearson")
+            }
             for name, values in embeddings.items()
         ]
     return rows, (
