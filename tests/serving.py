@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import urllib.parse
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -42,22 +43,29 @@ def models(folder) -> dict:
     return {name: dataclasses.replace(model, length=16) for name, model in made.items()}
 
 
+class Served(NamedTuple):
+    server_address: tuple[str, int]
+
+    @property
+    def server_port(self) -> int:
+        return self.server_address[1]
+
+
 @contextlib.contextmanager
 def served(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, http_server.bind_socket("127.0.0.1", 0) as bound:
         patch.setattr(pretrained_io, "load_model", opened.get)
         patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
         patch.setattr(http_server, "TIMEOUT_SECONDS", 1.0)
-        patch.setattr(http_server.RequestHandler, "timeout", 1.0)
         asks = app.ModelServer([panels.prepare_panel(name, name, NUMBERED) for name in names], "a [MASK] .")
-        made = http_server.HttpServer("127.0.0.1", 0, asks.routes())
-        made.server_activate()
-        thread = threading.Thread(target=made.serve_forever, args=(0.1,), daemon=True)
+        server = http_server.make_server(asks.routes(), "127.0.0.1")
+        address = bound.getsockname()
+        bound.listen()
+        thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
         thread.start()
-        yield made
-        made.shutdown()
-        made.server_close()
+        yield Served(address)
+        server.should_exit = True
         thread.join()
 
 
@@ -91,10 +99,10 @@ def exchanged(server, sent) -> list[tuple[int, bytes]]:
     found = []
     while came:
         head, _, came = came.partition(b"\r\n\r\n")
-        status, size = re.match(rb"HTTP/1\.1 (\d+) ", head), re.search(rb"Content-Length: (\d+)", head)
+        status, size = re.match(rb"HTTP/1\.1 (\d+) ", head), re.search(rb"(?i)content-length: (\d+)", head)
         if int(status[1]) != 100:
             size = min(int(size[1]), len(came)) if sent.startswith(b"HEAD") else int(size[1])
-            assert b"nosniff" in head and len(came) >= size, head
+            assert b"nosniff" in head and b"default-src 'none'" in head and len(came) >= size, head
             found.append((int(status[1]), came[:size]))
             came = came[size:]
     return found

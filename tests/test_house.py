@@ -1,6 +1,7 @@
 """The house: which room may import which, who alone says what, and how long a file may be. Read from the sources."""
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -163,7 +164,8 @@ def test_what_is_imported_is_a_dependency_or_of_an_extra_that_its_absence_names(
         if path.parts[0] != "mlm":
             continue
         optional = set()
-        for call in ast.walk(ast.parse(source(path))):
+        trees = [ast.parse(source(file)) for file in {path, path.with_name("__init__.py")}]  # which runs before it
+        for call in itertools.chain(*map(ast.walk, trees)):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("import_extra", "format_hint"):
                 module, extra, *_ = call.args
                 if isinstance(module, ast.Constant) and isinstance(extra, ast.Constant):

@@ -355,10 +355,7 @@ def main(words: list[str]) -> None:
     name = words[0]
     args = make_parser(name).parse_words(words[1:])
     if name == "serve":
-        from mlm.base import extras
         from mlm.serve import app
-
-        extras.import_extra("jinja2", "serve", "mlm serve")
 
         app.serve_models(
             args.models, read_numbered_lines(args.file) if args.file else {}, app.ServeOptions(args.host, args.port)

@@ -1,11 +1,19 @@
 """A page of trained models side by side, for a talk or a class: fillings, attention, and similar texts and words."""
 
+import asyncio
 import dataclasses
 import signal
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from mlm.base import errors
+from mlm.report.pages import serve
 from mlm.serve import http_server, panels
 
 MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
@@ -43,69 +51,71 @@ class ModelServer:
 
     def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
         self.panels, self.example = model_panels, example
-        self.lock, self.waiting = threading.Lock(), threading.BoundedSemaphore(MAX_WAITING)
+        self.lock, self.num_waiting = asyncio.Lock(), 0
 
-    def routes(self) -> dict[tuple[str, str], Callable[[http_server.Request], http_server.Response]]:
-        """Returns the functions that respond, by method and path, as HttpServer uses them."""
-        return {
-            ("GET", "/"): self.send_page,
-            ("GET", "/serve.css"): self.send_style,
-            ("GET", "/serve.js"): self.send_script,
-            ("POST", "/ask"): self.answer_request,
-            ("GET", "/attention"): self.send_attention,
-        }
+    def routes(self) -> list[Route]:
+        """Returns the addresses."""
+        return [
+            Route("/", self.send_page),
+            Route("/serve.css", self.send_style),
+            Route("/serve.js", self.send_script),
+            Route("/ask", self.send_answer, methods=["POST"]),
+            Route("/attention", self.send_attention),
+        ]
 
-    def send_page(self, request: http_server.Request) -> http_server.Response:
+    async def send_page(self, request: Request) -> Response:
         """Returns the HTML page, with a column for each model."""
-        from mlm.report.pages import serve
-
         columns = [
             serve.ModelColumn(panel.name, panels.describe_model(panel.model), panel.unsupported)
             for panel in self.panels
         ]
         html = serve.render_html(columns, self.example, panels.MAX_TEXT, bool(self.panels[0].lines))
-        return http_server.Response("text/html; charset=utf-8", html.encode(), PAGE_POLICY)
+        return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
 
-    def send_style(self, request: http_server.Request) -> http_server.Response:
+    async def send_style(self, request: Request) -> Response:
         """Returns the page's style sheet."""
-        from mlm.report.pages import serve
+        return Response(serve.render_css(), media_type="text/css")
 
-        return http_server.Response("text/css; charset=utf-8", serve.render_css().encode())
-
-    def send_script(self, request: http_server.Request) -> http_server.Response:
+    async def send_script(self, request: Request) -> Response:
         """Returns the page's script."""
-        from mlm.report.pages import serve
+        return Response(serve.read_js(), media_type="text/javascript")
 
-        return http_server.Response("text/javascript; charset=utf-8", serve.read_js().encode())
-
-    def answer_request(self, request: http_server.Request) -> http_server.Response:
+    async def send_answer(self, request: Request) -> Response:
         """Returns {"answer": ...} to the JSON value of a POST, as `compute_answer` computes it."""
-        return http_server.json_response({"answer": self.compute_answer(request.body)})
-
-    def send_attention(self, request: http_server.Request) -> http_server.Response:
-        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text."""
-        run = request.query.get("run", "")
-        value = request.query | {"run": int(run) if run.isdecimal() and len(run) < 9 else run, "what": "attend"}
-        return http_server.Response("text/html; charset=utf-8", self.compute_answer(value).encode(), FRAME_POLICY)
-
-    def compute_answer(self, value):
-        """A panel's answer to the request in a JSON value, computed while no other request is."""
-        from mlm.base import errors
-
-        if not self.waiting.acquire(blocking=False):
-            raise http_server.RequestRefused(429, "too many requests at once; try again")
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "expected Content-Type: application/json")
         try:
-            request = panels.parse_request(value, len(self.panels))
-            if not self.lock.acquire(timeout=WAIT_SECONDS):
-                raise http_server.RequestRefused(429, "earlier requests take long; try again")
-            try:
-                return panels.answer_request(self.panels[request.run], request)
-            finally:
-                self.lock.release()
-        except errors.ConfigError as error:
-            raise http_server.RequestRefused(400, str(error)) from None
+            value = await request.json()
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "expected JSON in UTF-8") from None
+        return JSONResponse({"answer": await self.compute_answer(value)})
+
+    async def send_attention(self, request: Request) -> Response:
+        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text."""
+        run = request.query_params.get("run", "")
+        value = dict(request.query_params, run=int(run) if run.isdecimal() and len(run) < 9 else run, what="attend")
+        return HTMLResponse(await self.compute_answer(value), headers={"Content-Security-Policy": FRAME_POLICY})
+
+    async def compute_answer(self, value):
+        """A panel's answer to the request in a JSON value, computed while no other request is.
+
+        Raises ConfigError for a bad request, HTTPException if too many wait.
+        """
+        request = panels.parse_request(value, len(self.panels))
+        if self.num_waiting == MAX_WAITING:
+            raise HTTPException(429, "too many requests at once; try again")
+        self.num_waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self.lock.acquire()
+        except TimeoutError:
+            raise HTTPException(429, "earlier requests take long; try again") from None
         finally:
-            self.waiting.release()
+            self.num_waiting -= 1
+        try:
+            return await run_in_threadpool(panels.answer_request, self.panels[request.run], request)
+        finally:
+            self.lock.release()
 
 
 def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: ServeOptions) -> None:
@@ -118,38 +128,31 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
     Raises:
         ConfigError: a bad folder, address or port, or too much text.
     """
-    from mlm.base import errors
-
     num_characters = sum(map(len, lines.values()))
     for count, limit, unit in ((len(lines), MAX_LINES, "lines"), (num_characters, MAX_CHARACTERS, "characters")):
         errors.require(count <= limit, "--file", count, f"at most {limit:,d} {unit}; mlm similar takes more")
-    model_panels = []
-    model_server = ModelServer(model_panels)
     try:
-        server = http_server.HttpServer(options.host, options.port, model_server.routes())
+        bound = http_server.bind_socket(options.host, options.port)
     except (OSError, UnicodeError) as error:
         raise errors.ConfigError(
             f"--host = {options.host!r}, --port = {options.port}: expected an address of this "
             f"machine and a free port ({errors.first_line(error)})"
         ) from None
-    try:
+    with bound:
+        model_panels = []
         for name, folder in name_folders(folders).items():
             print(f"{name}: loading and compiling", flush=True)
             model_panels.append(panels.prepare_panel(name, folder, lines))
-        model_server.example = panels.choose_example(model_panels)
-        server.server_activate()
+        model_server = ModelServer(model_panels, panels.choose_example(model_panels))
+        server = http_server.make_server(model_server.routes(), options.host)
+        bound.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(f"ready: open {server.url()} in a browser; Ctrl-C ends", flush=True)
-        server.serve_forever()
-    finally:
-        server.socket.close()
-        model_server.lock.acquire(timeout=5)  # nothing is computed while the process ends
+        print(f"ready: open {http_server.format_url(bound)} in a browser; Ctrl-C ends", flush=True)
+        server.run(sockets=[bound])
 
 
 def name_folders(folders: Sequence[str]) -> dict[str, str]:
     """Folders by the shortest ends of their paths that are unique."""
-    from mlm.base import errors
-
     paths = [Path(folder).absolute().parts for folder in folders]
     errors.require(len(set(paths)) == len(paths), "serve", list(folders), "each run once")
     depth = 1

@@ -1,277 +1,251 @@
-"""An HTTP server for a few people: requests are limited in size, number and time, and never trusted."""
+"""An HTTP server for a few people, by uvicorn: requests are limited in size, number and time, and never trusted."""
 
-import contextlib
-import http.server
+import asyncio
+import http
 import ipaddress
-import json
 import re
 import socket
-import socketserver
 import sys
-import threading
-import time
-import urllib.parse
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mlm.base import errors
 
-MAX_BODY_BYTES = 16 * 1024  # of a request
+MAX_BODY_BYTES = 16 * 1024  # of a request; as many hold its line and headers
 TIMEOUT_SECONDS = 10.0  # in which a request must have arrived, and a response must have been sent
+LINGER_SECONDS = 1.0  # that a refused client has to read why
+SHUTDOWN_SECONDS = 5  # that requests have to end with the server
 MAX_CONNECTIONS = 32  # at once
 CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-HEADERS = {
+HEADERS = {  # of each response that does not set them itself
+    "Content-Security-Policy": CLOSED_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-STATUS_CHANGES: dict[int, int] = {
-    http.HTTPStatus.NOT_IMPLEMENTED: http.HTTPStatus.METHOD_NOT_ALLOWED,  # the library's status: ours
-    http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: http.HTTPStatus.BAD_REQUEST,
-}
+REFUSALS = (HTTPException, errors.ConfigError, ClientDisconnect)  # errors of a request
 
 
-class Request(NamedTuple):
-    """A GET or POST request. body: a POST's JSON value."""
+class BoundedConnection(H11Protocol):
+    """A connection of uvicorn's whose requests must arrive, and whose responses must leave, within TIMEOUT_SECONDS.
 
-    path: str
-    query: dict[str, str]
-    body: Any = None
-
-
-class Response(NamedTuple):
-    """A response. policy: its Content-Security-Policy."""
-
-    content_type: str
-    body: bytes
-    policy: str = CLOSED_POLICY
-
-
-class RequestRefused(Exception):
-    """The server refuses a request, with an HTTP status and a line that says why."""
-
-    def __init__(self, status: int, line: str):
-        super().__init__(line)
-        self.status = status
-
-
-class HttpServer(http.server.ThreadingHTTPServer):
-    """Serves `routes`, functions of a Request by method and path, once it is activated.
-
-    It refuses requests whose Host is neither an address, localhost nor `host`: another site's page must not send
-    requests in its reader's name (DNS rebinding). Raises OSError if the port is taken.
+    If MAX_CONNECTIONS are open, a new one ends the one that has waited longest for its client. So connections that
+    drip turn nobody away.
     """
 
-    daemon_threads = True
-    request_queue_size = 64
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.half_closed = False  # the client sends no more, but reads
+        self.refused = False
+        self.clock = self.loop.call_later(TIMEOUT_SECONDS, self.check_time)
 
-    def __init__(self, host: str, port: int, routes: dict[tuple[str, str], Callable[[Request], Response]]):
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        self.routes, self.names = routes, {"localhost", host.lower(), socket.gethostname().lower()}
-        self.free_connections, self.deadlines = threading.BoundedSemaphore(MAX_CONNECTIONS), {}
-        super().__init__((host, port), RequestHandler, bind_and_activate=False)
-        try:
-            self.server_bind()
-        except OSError:
-            self.server_close()
-            raise
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Makes room."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            bounded = [one for one in self.connections if isinstance(one, BoundedConnection)]
+            oldest = min(bounded, key=lambda one: (one.awaits_server(), one.clock.when()))
+            oldest.end(503)
+            oldest.transport.close()
+            self.connections.discard(oldest)
 
-    def server_bind(self):
-        """Binds the socket as the library does, but looks up no host name."""
-        socketserver.TCPServer.server_bind(self)  # http.server's would ask the network for a name
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        super().connection_lost(exc)
+        self.clock.cancel()
 
-    def url(self) -> str:
-        """The address for a browser."""
-        host, port = str(self.server_address[0]), self.server_address[1]
-        host = socket.gethostname() if ipaddress.ip_address(host).is_unspecified else host
-        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    def restart_clock(self, seconds: float) -> None:
+        """Ends the connection after this time, unless a request is being answered then."""
+        self.clock.cancel()
+        self.clock = self.loop.call_later(seconds, self.check_time)
 
-    def process_request(self, request: Any, client_address):
-        """Starts a thread for a connection, or refuses it with status 503 if MAX_CONNECTIONS are open."""
-        if not self.free_connections.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            self.shutdown_request(request)
+    def check_time(self) -> None:
+        """Ends the connection, unless it waits for the server."""
+        if self.awaits_server():
+            self.restart_clock(TIMEOUT_SECONDS)
+        else:
+            self.end(408)
+
+    def is_answering(self) -> bool:
+        """Whether a request has arrived that is not answered yet."""
+        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+
+    def awaits_server(self) -> bool:
+        """Whether a request is being answered, and the client reads what it is sent."""
+        return self.is_answering() and not self.flow.write_paused
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what arrives; drops it after a refusal."""
+        if not self.refused:
+            super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Starts the clock for the response to leave and the next request to arrive."""
+        self.restart_clock(TIMEOUT_SECONDS)
+        super().on_response_complete()
+        if self.half_closed:
+            self.close(400)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keeps the connection open until what has arrived is answered."""
+        self.half_closed = True
+        self.close(400)
+        return self.is_answering()
+
+    def shutdown(self) -> None:
+        """Ends with the server: at once, or with the response to a request that has arrived."""
+        if self.is_answering():
+            super().shutdown()
+        else:
+            self.transport.abort()
+
+    def end(self, status: int) -> None:
+        """Closes the connection at once if the client does not read, otherwise as `close` does."""
+        if self.refused or self.transport.is_closing() or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.close(status)
+
+    def close(self, status: int) -> None:
+        """Closes the connection if no request is being answered; refuses a part of a request with the status."""
+        if self.is_answering() or self.refused:
             return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self.free_connections.release()
-            raise
+        if self.conn.trailing_data[0] or (self.cycle is not None and not self.cycle.response_complete):
+            self.refuse(status)
+        else:
+            self.transport.close()
 
-    def process_request_thread(self, request, client_address):
-        """Serves a connection in its thread, then frees its place among MAX_CONNECTIONS."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.deadlines.pop(request, None)
-            self.free_connections.release()
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, in this server's words."""
+        self.refuse(400)
 
-    def service_actions(self):
-        """Ends connections whose request has not arrived in time, however slowly it drips in."""
-        for request, deadline in list(self.deadlines.items()):
-            if deadline < time.monotonic():
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RD)
-
-    def handle_error(self, request, client_address):
-        """Prints an error of the server in one line; ignores those of a connection, which the client causes."""
-        error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, OSError):  # which the client causes
-            print_error(error)
+    def refuse(self, status: int) -> None:
+        """Sends the status and no more, and drops what still arrives: the client could lose the response otherwise."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            reason = http.HTTPStatus(status).phrase
+            response = make_refusal(status, f"{reason}: expected an HTTP/1.1 request in {TIMEOUT_SECONDS:g} seconds")
+            headers = HEADERS | dict(response.headers) | {"Connection": "close"}
+            head = h11.Response(status_code=status, headers=list(headers.items()), reason=reason)
+            for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.refused = True
+        self.transport.write_eof()
+        self.restart_clock(LINGER_SECONDS)
 
 
-class RequestHandler(http.server.BaseHTTPRequestHandler):
-    """One connection. The response to a bad request is one line of JSON; it closes the connection unless the end of the
-    request is certain.
+class RequestGuard:
+    """An ASGI app around another: refuses requests that are too large, or not the page's own, and sets HEADERS.
+
+    A request's Host must be an address or one of `names`: another site's page must not send requests in its reader's
+    name (DNS rebinding).
     """
 
-    server: HttpServer
-    protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # of a request without one: it is refused with headers, as others are
-    timeout = TIMEOUT_SECONDS
+    def __init__(self, app: ASGIApp, names: Collection[str]):
+        self.app, self.names = app, {name.lower() for name in names}
 
-    def handle_one_request(self):
-        """Serves one request of the connection, which must arrive within TIMEOUT_SECONDS."""
-        self.server.deadlines[self.connection] = time.monotonic() + TIMEOUT_SECONDS
-        super().handle_one_request()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Responds as ASGI has it."""
 
-    def finish(self):
-        """Closes the sending side and reads the rest: a client that still sends could lose the response otherwise."""
-        super().finish()
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(0.5)
-            deadline = time.monotonic() + 1
-            while self.connection.recv(2**16) and time.monotonic() < deadline:
-                pass
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
 
-    def do_GET(self):
-        """Responds to GET, and to HEAD without the body."""
-        self._respond(lambda: self._read_head()._replace(body=None))
+        await (self.find_refusal(Request(scope)) or self.app)(scope, receive, send_with_headers)
 
-    do_HEAD = do_GET
+    def find_refusal(self, request: Request) -> JSONResponse | None:
+        """The response to a request that is refused for its head."""
+        headers, host = request.headers, request.headers.get("host", "")
+        if request.scope["http_version"] not in ("1.0", "1.1"):
+            return make_refusal(400, "expected HTTP/1.1")
+        if not self.is_known_host(host):
+            return make_refusal(421, "expected the address of this server as Host")
+        if headers.getlist("origin") not in ([], [f"http://{host}"]):
+            return make_refusal(403, "expected a request from the page of this server")
+        size = headers.get("content-length", "" if request.method == "POST" else "0")
+        if "transfer-encoding" in headers or not size:
+            return make_refusal(411, "expected a body of a Content-Length")
+        if int(size) > (MAX_BODY_BYTES if request.method == "POST" else 0):
+            return make_refusal(413, f"expected at most {MAX_BODY_BYTES:,d} bytes by POST, none by GET")
+        return None
 
-    def do_POST(self):
-        """Responds to POST, whose body must be JSON."""
-        self._respond(lambda: self._read_head()._replace(body=self._read_body()))
-
-    def _respond(self, read):
-        try:
-            request = read()
-            self.server.deadlines.pop(self.connection, None)
-            method = "GET" if self.command == "HEAD" else self.command
-            paths = {path for _, path in self.server.routes}
-            if request.path not in paths:
-                raise RequestRefused(404, "no such page")
-            if (method, request.path) not in self.server.routes:
-                raise RequestRefused(405, f"{method} is not allowed here")
-            self._send(200, self.server.routes[method, request.path](request))
-        except RequestRefused as refused:
-            self._send(refused.status, error_response(str(refused)))
-        except OSError:
-            raise
-        except Exception as error:
-            print_error(error)
-            self._send(500, error_response("the server failed; its terminal shows the error"))
-
-    def _read_head(self) -> Request:
-        """The request without its body. Raises RequestRefused, and the connection ends, if it is not clear."""
-        self.close_connection, keep = True, self.close_connection
-        hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or self.headers.defects:
-            raise RequestRefused(400, "expected one Host, and headers that can be read")
-        if not self._is_known_host(hosts[0]):
-            raise RequestRefused(421, f"expected the address of this server, {self.server.url()}")
-        if self.headers.get_all("Origin", [f"http://{hosts[0]}"]) != [f"http://{hosts[0]}"]:
-            raise RequestRefused(403, "expected a request from the page of this server")
-        lengths = self.headers.get_all("Content-Length", ["0"])
-        if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not re.fullmatch(r"\d{1,12}", lengths[0], re.A):
-            raise RequestRefused(411, "expected a body of a Content-Length")
-        if int(lengths[0]) > (MAX_BODY_BYTES if self.command == "POST" else 0):
-            raise RequestRefused(413, f"expected at most {MAX_BODY_BYTES:,d} bytes by POST, none by GET")
-        path, _, query = self.path.partition("?")
-        try:
-            pairs = urllib.parse.parse_qsl(
-                query, keep_blank_values=True, strict_parsing=bool(query), errors="strict", max_num_fields=8
-            )
-        except ValueError as error:
-            raise RequestRefused(400, f"expected a query of names and values ({error})") from None
-        if len(dict(pairs)) < len(pairs) or not self.path.isascii():
-            raise RequestRefused(400, "expected each name once, in ASCII or percent-encoded")
-        self.close_connection = keep
-        return Request(path, dict(pairs))
-
-    def _read_body(self):
-        """The JSON of the body."""
-        self.close_connection, keep = True, self.close_connection
-        if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
-            raise RequestRefused(415, "expected Content-Type: application/json")
-        size = int(self.headers.get("Content-Length", "0"))
-        try:
-            body = self.rfile.read(size)
-        except TimeoutError:
-            body = b""
-        if len(body) < size:
-            raise RequestRefused(408, f"expected {size} bytes within {TIMEOUT_SECONDS:g} seconds")
-        self.close_connection = keep
-        try:
-            return json.loads(body.decode())
-        except (ValueError, RecursionError):
-            raise RequestRefused(400, "expected JSON in UTF-8") from None
-
-    def _is_known_host(self, host) -> bool:
+    def is_known_host(self, host: str) -> bool:
+        """Whether a Host, with or without a port, is this server's."""
         name = re.sub(r":\d{1,5}$", "", host, flags=re.A).removesuffix(".").lower()
         try:
-            return name in self.server.names or bool(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
+            return name in self.names or bool(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
         except ValueError:
             return False
 
-    def send_error(self, code, message=None, explain=None):
-        """The library's refusals, without its own messages, which may repeat the request."""
-        status = http.HTTPStatus(STATUS_CHANGES.get(code, code))
-        self.close_connection = True
-        self._send(status, error_response(f"{status.phrase}: expected an HTTP/1.1 request, GET, HEAD or POST"))
 
-    def _send(self, status, response):
-        self.server.deadlines.pop(self.connection, None)
-        self.send_response(status)
-        headers = HEADERS | {
-            "Content-Type": response.content_type,
-            "Content-Length": str(len(response.body)),
-            "Content-Security-Policy": response.policy,
-        }
-        if status == 405:
-            headers["Allow"] = "GET, HEAD, POST"
-        if self.close_connection:
-            headers["Connection"] = "close"
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(response.body)
-
-    def version_string(self):
-        """Returns the Server header, which names neither Python nor a version."""
-        return "mlm"
-
-    def log_message(self, *args):
-        """Prints nothing for each request, as http.server would."""
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound, and not listened at yet. Raises OSError if the port is taken."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
-def print_error(error: BaseException) -> None:
-    """Prints an error of the server in one line."""
+def format_url(bound: socket.socket) -> str:
+    """The address for a browser."""
+    host, port = bound.getsockname()[:2]
+    host = socket.gethostname() if ipaddress.ip_address(host).is_unspecified else host
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def make_server(routes: Sequence[Route], host: str) -> uvicorn.Server:
+    """A server of these routes that prints nothing but its errors; its method `run` takes the bound sockets."""
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys((*REFUSALS, Exception), respond_to_error))
+    app.router.redirect_slashes = False
+    return uvicorn.Server(
+        uvicorn.Config(
+            RequestGuard(app, ("localhost", host, socket.gethostname())),
+            http=BoundedConnection,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=round(TIMEOUT_SECONDS),
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            h11_max_incomplete_event_size=MAX_BODY_BYTES,
+        )
+    )
+
+
+def make_refusal(status: int, line: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The response that says in one line why a request is refused."""
+    return JSONResponse({"error": line}, status, headers)
+
+
+async def respond_to_error(request: Request, error: Exception) -> JSONResponse:
+    """The response to what a route raises; prints an error of the server in one line."""
+    if isinstance(error, HTTPException):
+        return make_refusal(error.status_code, error.detail, error.headers)
+    if isinstance(error, REFUSALS):
+        return make_refusal(400, str(error))
     print(f"error: {type(error).__name__}: {errors.first_line(error)}", file=sys.stderr)
-
-
-def error_response(error: str) -> Response:
-    """The answer that holds an error."""
-    return json_response({"error": error})
-
-
-def json_response(value) -> Response:
-    """A value as JSON, in ASCII."""
-    return Response("application/json", json.dumps(value).encode())
+    return make_refusal(500, "the server failed; its terminal shows the error")

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from mlm.base.special import NUM_SPECIAL
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -185,7 +187,7 @@ def prepare_panel(name: str, folder: str, lines: Mapping[int, str]) -> ModelPane
         )
     else:
         panel.unsupported.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
-    word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[5:])), "a")
+    word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[NUM_SPECIAL:])), "a")
     for what, size in ((what, size) for what in PANEL_TASKS for size in (3, 16)):
         last = batching.MASK_TOKEN if what == "fill_mask" else word
         text = " ".join([word] * size) + (PAIR_SEPARATOR if model.text_counts == (2,) else " ") + last
