@@ -58,7 +58,7 @@ def test_a_loaded_model_says_what_it_is(trained):
     with pytest.raises(TypeError):
         tuple(model)
     (one,) = model.fill_mask("the [MASK] .", top_k=1)
-    assert model.tokenizer.pieces[one[0].token_id] == one[0].token and 0 < one[0].probability <= 1
+    assert model.vocab[one[0].token_id] == one[0].token and 0 < one[0].probability <= 1
 
 
 def test_embeddings_are_normalized(trained):

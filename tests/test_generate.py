@@ -12,7 +12,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.inference import iterative_unmasking, masked_queries, pretrained_io
+from mlm.inference import forward_passes, iterative_unmasking, masked_queries, pretrained_io
 from mlm.inference.forward_passes import compute_logits
 from mlm.models import MODELS
 
@@ -55,7 +55,7 @@ def masked():
 def logits(model, ids):
     """logits_LxV of one row, of 16 places."""
     ids_1xL = np.array([[*ids, *[0] * (16 - len(ids))]], np.int32)
-    return np.asarray(model.compile(compute_logits)(model.params, ids_1xL))[0]
+    return np.asarray(forward_passes.compile_pass(compute_logits, model.model)(model.params, ids_1xL))[0]
 
 
 def likeliest(logits_V, never):

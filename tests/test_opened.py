@@ -19,7 +19,7 @@ from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import entry, use
 from mlm.data.rows import loader
 from mlm.evaluation import predictions
-from mlm.inference import batching, masked_queries
+from mlm.inference import batching, forward_passes, masked_queries, progress
 from mlm.training.run import finetuning_recipe, initialization, loop, trained_run
 from mlm.training.step import evaluation
 
@@ -156,8 +156,9 @@ def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(m
     np.testing.assert_allclose(model.encode(texts[3]), model.encode(texts)[3], atol=1e-5)
     np.testing.assert_array_equal(model.encode(texts[3], layers), model.encode(texts[3], -1))
     assert [len(one) for one in states] == [min(24, len(model.tokenizer.encode(text)) + 2) for text in texts]
-    others = model.encode([], layer=-1)
-    assert others.shape == (0, states[0].shape[1])
+    assert model.encode([]).shape == (0, states[0].shape[1]) == model.encode([], layer=0, normalize=True).shape
+    assert model.encode([], pooling=None) == model.similar([], texts) == model.fill_mask([]) == []
+    assert model.similar("red", []) == []
     near = model.similar(texts[:2], texts, top_k=3)
     assert [one[0].index for one in near] == [0, 1] and near[0][0].cosine == pytest.approx(1, abs=1e-5)
 
@@ -195,6 +196,55 @@ def test_few_shapes_are_compiled_and_every_text_is_in_one():
         ] == [(count, 24)]
     for mine, ids_BxL in made:
         np.testing.assert_array_equal((ids_BxL[: len(mine)] > 0).sum(-1), [lengths[number] for number in mine])
+
+
+@pytest.mark.parametrize("program_tokens", [0, 1, 50, 400, 3000, 10**6])
+def test_the_lengths_are_those_of_the_least_cost(program_tokens):
+    """Against every set of lengths; one in four is dear by its padding alone, the others by twice a program."""
+    rng = random.Random(program_tokens)
+    counts, lengths = [rng.randint(2, 70) for _ in range(60)], loader.list_bucket_lengths(100)
+
+    def cost(chosen):
+        programs = sum(
+            program_tokens * (1 if (len(lengths) - lengths.index(length)) % 4 == 1 else 2) for length in chosen
+        )
+        return programs + sum(min(length for length in chosen if length >= count) for count in counts)
+
+    sets = [[length for i, length in enumerate(lengths) if bits >> i & 1] for bits in range(1, 2 ** len(lengths))]
+    least = min(cost(chosen) for chosen in sets if chosen[-1] >= max(counts))
+    assert cost(batching.choose_lengths(counts, 100, program_tokens)) == least
+    made = [
+        ids_BxL.shape
+        for _, ids_BxL in batching.iterate_batches(
+            [[1] * count for count in counts], 100, 2, program_tokens=program_tokens
+        )
+    ]
+    assert program_tokens < 10**6 or len(set(made)) == 1
+    assert batching.choose_lengths([], 100, program_tokens) == lengths
+
+
+def test_a_model_that_is_loaded_again_has_its_programs(runs, models):
+    again = mlm.load(runs["wordpiece"].workdir)
+    for compiled in (forward_passes.compile_pass, forward_passes.compile_predictor):
+        before, now = (
+            compiled(forward_passes.compute_logits, one.model if compiled is forward_passes.compile_pass else one)
+            for one in (models["wordpiece"], again)
+        )
+        assert before is now
+
+
+def test_a_long_list_shows_its_progress_where_it_is_no_terminal_too(models, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
+    models["wordpiece"].encode(["the apple is red ."] * progress.LONG_LIST)
+    assert "32/32" in capsys.readouterr().err
+    models["wordpiece"].encode(["the apple is red ."] * (progress.LONG_LIST - 1))
+    assert capsys.readouterr().err == ""
+
+
+def test_masks_and_ranks_are_numbered_from_one(models):
+    args = use.make_parser("fill").parse_words(["fill", "MODEL", "--top_k=2"])
+    found = list(use.fill(models["wordpiece"], ["the [MASK] is [MASK] ."], args))
+    assert [(one["mask"], one["rank"]) for one in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_scores_hide_each_token_alone(models):
@@ -326,10 +376,10 @@ def test_the_command_prints_what_python_gives(models, runs, tmp_path):
     assert done.returncode == 0, done.stderr
     given = ["the [MASK] is red .", "[MASK] the [MASK]"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"prompt": text, "mask": mask, "rank": rank + 1, **dataclasses.asdict(one)}
+        {"prompt": text, "mask": mask, "rank": rank, **dataclasses.asdict(one)}
         for text, masks in zip(given, model.fill_mask(given, top_k=2), strict=True)
-        for mask, best in enumerate(masks)
-        for rank, one in enumerate(best)
+        for mask, best in enumerate(masks, 1)
+        for rank, one in enumerate(best, 1)
     ]
     (tmp_path / "texts.txt").write_text("the apple .\nthe sky is red .\n")
     done = command("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pooling=first")

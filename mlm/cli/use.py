@@ -13,7 +13,8 @@ from mlm.cli import command
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
-the words to tag. The output is a table, with --json a line for each text. From Python: mlm.load(MODEL).
+the words to tag. The output is a table, with --json a line for each answer; masks, ranks, numbers of texts and lines of
+a file count from 1, token ids are the folder's own. From Python: mlm.load(MODEL).
 """
 EXAMPLES = {
     "fill": 'mlm fill runs/a "The capital of France is [MASK]."',
@@ -162,9 +163,9 @@ def check_output(out: str, ending: str) -> Path:
 def fill(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the most probable tokens of each [MASK]."""
     for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
-        for number, fillings in enumerate(masks):
-            for rank, filling in enumerate(fillings):
-                yield {"prompt": text, "mask": number, "rank": rank + 1, **dataclasses.asdict(filling)}
+        for number, fillings in enumerate(masks, 1):
+            for rank, filling in enumerate(fillings, 1):
+                yield {"prompt": text, "mask": number, "rank": rank, **dataclasses.asdict(filling)}
 
 
 def embed(model, texts: list[str], args) -> Iterator[dict]:

@@ -86,26 +86,64 @@ def choose_batch_size(length: int) -> int:
     return max(1, BATCH_TOKENS.get(jax.default_backend(), 2**15) // length)
 
 
+def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: int) -> list[int]:
+    """The lengths, among `loader.list_bucket_lengths`, that sequences are padded to at the least cost.
+
+    The cost is the number of tokens, padding included, and for each length `program_tokens`, since each one compiles a
+    program. A length other than every fourth one costs twice that, so that later calls find the programs of earlier
+    ones.
+
+    Args:
+        token_counts: tokens of each sequence.
+        max_len: the longest length.
+        program_tokens: tokens that a program is worth; 0: every length is used.
+    """
+    lengths = loader.list_bucket_lengths(max_len)
+    if not program_tokens or not len(token_counts):
+        return lengths
+    count_K = np.bincount(np.searchsorted(lengths, token_counts), minlength=len(lengths))
+    best: list[tuple[int, list[int]]] = [(0, [])]  # cost and lengths of the sequences of the first 0, 1, 2, ... lengths
+    for end, length in enumerate(lengths, 1):
+        program = program_tokens * (1 if (len(lengths) - end) % 4 == 0 else 2)
+        best.append(
+            min(
+                (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
+                for start, (cost, chosen) in enumerate(best)
+            )
+        )
+    return min(best[int(np.flatnonzero(count_K)[-1]) + 1 :])[1]
+
+
 def iterate_batches(
-    sequences: Sequence[Sequence[int]], max_len: int, batch_size: int, *, full_batches: bool = False
+    sequences: Sequence[Sequence[int]],
+    max_len: int,
+    batch_size: int,
+    *,
+    full_batches: bool = False,
+    program_tokens: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (the indices of some sequences, ids_BxL), the longest sequences first.
 
-    Few shapes occur, since each one compiles a program: a batch is padded to one of `loader.lengths`, and a batch that
-    is not full repeats its last sequence, up to a power of two.
+    Few shapes occur, since each one compiles a program: a batch is padded to one of `choose_lengths`, and a batch that
+    is not full repeats its last sequence, up to a power of two or to the size of the batches before it.
 
     Args:
         sequences: the token ids of each sequence.
         max_len: the length of the longest batch.
         batch_size: sequences of `max_len` tokens in a batch; of shorter ones there are more.
         full_batches: fills up every batch.
+        program_tokens: tokens that a program is worth; 0: more than `choose_lengths` has are not avoided.
     """
-    order = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
+    lengths = choose_lengths([len(sequence) for sequence in sequences], max_len, program_tokens)
+    order, has_program = sorted(range(len(sequences)), key=lambda index: -len(sequences[index])), set()
     while order:
-        length = next(length for length in loader.list_bucket_lengths(max_len) if len(sequences[order[0]]) <= length)
+        length = next(length for length in lengths if len(sequences[order[0]]) <= length)
         limit = batch_size * (max_len // length) if full_batches else batch_size * max_len // length
         indices, order = order[:limit], order[limit:]
         count = limit if full_batches else min(limit, 1 << (len(indices) - 1).bit_length())
+        if length in has_program and (limit - count) * length <= program_tokens:
+            count = limit
+        has_program.add(length)
         ids_BxL = np.full((count, length), PAD, np.int32)
         for ids_L, index in zip(ids_BxL, indices + indices[-1:] * (count - len(indices)), strict=True):
             ids_L[: len(sequences[index])] = sequences[index]

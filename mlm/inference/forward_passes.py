@@ -1,16 +1,57 @@
-"""The forward passes of LanguageModel, pure functions that it compiles."""
+"""The forward passes of LanguageModel: pure functions, how they are compiled, and the batches that they read."""
 
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from mlm import objectives
 from mlm.base import types
-from mlm.inference import masked_queries
+from mlm.inference import batching, masked_queries
 from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference.progress import show_progress
+from mlm.models import lm
 
 POOLINGS = ("mean", "first", None)
 Pooling = Literal["mean", "first"] | None
+# Floating-point operations that the device could have done while it compiles a forward pass. Measured on a CPU of two
+# cores: 0.6 to 0.9 s at 83 GFLOP/s, for 4 layers of 256 and for 12 of 768.
+PROGRAM_FLOPS = {"cpu": 2**36}
+
+
+@functools.cache
+def compile_pass(function: Callable, model: types.Model, *args) -> Callable:
+    """function(model, *args, ...), compiled once for all models with these functions."""
+    return jax.jit(functools.partial(function, model, *args))
+
+
+def compile_predictor(function: Callable, language_model, *args) -> Callable:
+    """As `compile_pass`, of the model whose states predict the tokens at their own positions."""
+    return compile_pass(function, objectives.shift_states(language_model.config, language_model.model), *args)
+
+
+def count_program_tokens(language_model) -> int:
+    """The tokens that the device could have read in the time that a forward pass takes to compile."""
+    weights = lm.count_parameters(language_model.params["model"])["non_embedding"]
+    return PROGRAM_FLOPS.get(jax.default_backend(), 2**46) // (2 * max(1, weights))
+
+
+def iterate_batches(
+    language_model, sequences: Sequence[Sequence[int]], batch_size: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """`batching.iterate_batches` of sequences of token ids, few shapes of them, with a progress bar for a long list."""
+    with show_progress(len(sequences), "text") as advance:
+        for indices, ids_BxL in batching.iterate_batches(
+            sequences,
+            language_model.length,
+            batch_size or language_model.batch_size,
+            program_tokens=count_program_tokens(language_model),
+        ):
+            yield indices, ids_BxL
+            advance(len(indices))
 
 
 def predict_top_tokens(model: types.Model, top_k: int, params, queries: MaskedQueries):

@@ -12,7 +12,7 @@ from mlm import models, objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
-from mlm.inference import batching, beam_search, decoding, iterative_unmasking
+from mlm.inference import batching, beam_search, decoding, forward_passes, iterative_unmasking
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -178,7 +178,9 @@ def translate_texts(
         ids[segments > 0].tolist()
         for ids, segments in zip(columns["source_ids"], columns["source_segments"], strict=True)
     ]
-    translate_batch = model.compile(_translate_batch, model.length, num_beams, length_penalty)
+    translate_batch = forward_passes.compile_pass(
+        _translate_batch, model.model, model.length, num_beams, length_penalty
+    )
     batch_size = max(1, 4 * batching.choose_batch_size(max_len) // num_beams)
     generations = [[] for _ in sequences]
     for indices, ids_BxS in batching.iterate_batches(sequences, max_len, batch_size):
@@ -256,7 +258,9 @@ def _select_keys(keys, indices, batch_size):
 def _continue_prompts(model, sequences, max_length, keys, sampler_args, *, sample) -> list[GeneratedText]:
     cache_len = _choose_cache_len(model, max_length)
     generations: list[Any] = [None] * len(sequences)
-    decode_batch = model.compile(_decode_batch, cache_len, sample, _get_suppressed_ids(model))
+    decode_batch = forward_passes.compile_pass(
+        _decode_batch, model.model, cache_len, sample, _get_suppressed_ids(model)
+    )
     for indices, ids_BxL in _iterate_batches(model, sequences, cache_len):
         key_B = _select_keys(keys, indices, len(ids_BxL))
         decoded = jax.device_get(decode_batch(model.params, ids_BxL, np.int32(max_length), key_B, *sampler_args))
@@ -269,7 +273,9 @@ def _continue_prompts(model, sequences, max_length, keys, sampler_args, *, sampl
 
 def _search_beams(model, sequences, max_length, num_beams, length_penalty, count) -> list[list[GeneratedText]]:
     cache_len, generations = _choose_cache_len(model, max_length), [[] for _ in sequences]
-    search_batch = model.compile(_beam_search_batch, cache_len, num_beams, length_penalty, _get_suppressed_ids(model))
+    search_batch = forward_passes.compile_pass(
+        _beam_search_batch, model.model, cache_len, num_beams, length_penalty, _get_suppressed_ids(model)
+    )
     for indices, ids_BxL in _iterate_batches(model, sequences, cache_len, num_beams):
         best = jax.device_get(search_batch(model.params, ids_BxL, np.int32(max_length)))
         for i, index in enumerate(indices):
@@ -278,9 +284,9 @@ def _search_beams(model, sequences, max_length, num_beams, length_penalty, count
 
 
 def _fill_masks(model, sequences, keys, sampler_args, tokens_per_step, unmask_order, *, sample) -> list[GeneratedText]:
-    unmask_batch = model.compile_predictor(_unmask_batch, unmask_order, sample)
+    unmask_batch = forward_passes.compile_predictor(_unmask_batch, model, unmask_order, sample)
     generations: list[Any] = [None] * len(sequences)
-    for indices, ids_BxL in model.iterate_batches(sequences):
+    for indices, ids_BxL in forward_passes.iterate_batches(model, sequences):
         key_B = _select_keys(keys, indices, len(ids_BxL))
         filled_BxL, log_prob_B = jax.device_get(
             unmask_batch(model.params, ids_BxL, key_B, *sampler_args, np.int32(tokens_per_step))

@@ -3,24 +3,23 @@
 Letters in array names: S texts; K entries of the vocabulary that are likeliest; T tokens of one text.
 """
 
-import contextlib
 import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
 import numpy as np
-import tqdm
 
 from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import MASK
+from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
 from mlm.inference.forward_passes import Pooling
 from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference.progress import show_progress
 from mlm.inference.similarity import l2_normalize
 from mlm.models.hub import hub
 
@@ -82,7 +81,6 @@ class LanguageModel:
         length: tokens of the longest sequence, [CLS] and [SEP] included.
         batch_size: sequences of that length in a batch; of shorter ones there are more.
         has_lm_head: whether the model has an output layer over the vocabulary.
-        text_counts: how many texts an example of a fine-tuned model may have.
         source: the Hugging Face folder that it came from, where it did.
     """
 
@@ -95,7 +93,6 @@ class LanguageModel:
     length: int
     batch_size: int = 32
     has_lm_head: bool = True
-    text_counts: tuple[int, ...] = (1, 2)
     source: hub.HubModel | None = None
 
     def __repr__(self) -> str:
@@ -129,9 +126,9 @@ class LanguageModel:
             errors.require(batching.MASK_TOKEN in each, "text", each, f"a text with {batching.MASK_TOKEN} in it")
         sequences = self._encode(texts)
         masks = [(i, place) for i, ids in enumerate(sequences) for place, token in enumerate(ids) if token == MASK]
-        predict = self.compile_predictor(forward_passes.predict_top_tokens, top_k)
+        predict = forward_passes.compile_predictor(forward_passes.predict_top_tokens, self, top_k)
         top: dict[tuple[int, int], list] = {}
-        for indices, ids_BxL in self.iterate_batches([sequences[i] for i, _ in masks], batch_size):
+        for indices, ids_BxL in forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size):
             place_B = np.zeros(len(ids_BxL), np.int32)
             place_B[: len(indices)] = [masks[index][1] for index in indices]
             prob_BxK, id_BxK = predict(self.params, MaskedQueries(ids_BxL, place_B, place_B + 1))
@@ -142,7 +139,12 @@ class LanguageModel:
             number = len(answers[i])
             answers[i].append(
                 [
-                    MaskPrediction(self.tokenizer.pieces[entry], entry, prob, self._fill(texts[i], number, entry))
+                    MaskPrediction(
+                        self.tokenizer.pieces[entry],
+                        int(self._original_ids[entry]),
+                        prob,
+                        self._fill(texts[i], number, entry),
+                    )
                     for entry, prob in top[i, place]
                 ]
             )
@@ -177,7 +179,8 @@ class LanguageModel:
         errors.require_number("layer", layer, -fields.num_layers - 1, fields.num_layers)
         errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first or None")
         layer %= fields.num_layers + 1
-        encode = self.compile(forward_passes.encode_tokens, layer if layer < fields.num_layers else -1, pooling)
+        layer = layer if layer < fields.num_layers else -1
+        encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
         sequences = batching.encode_truncated(self.tokenizer, texts, self.length)
         states = self._map_sequences(sequences, encode, batch_size)
         if normalize:
@@ -215,12 +218,15 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """The output layer's logits for all tokens of each text, TxV float32; a [MASK] in a text is masked."""
+        """The output layer's logits for all tokens of each text, TxV float32; a [MASK] in a text is masked.
+
+        Row i is of the token `tokenize(text)[i]`, column j of the entry `vocab[j]`.
+        """
         self._require_masked_predictions("logits")
         texts, is_single = _listed(text)
-        answers = self._map_sequences(
-            self._encode(texts), self.compile_predictor(forward_passes.compute_logits), batch_size
-        )
+        compute = forward_passes.compile_predictor(forward_passes.compute_logits, self)
+        answers = self._map_sequences(self._encode(texts), compute, batch_size)
+        answers = [logits_TxV[:, np.argsort(self._original_ids)] for logits_TxV in answers]
         return answers[0] if is_single else answers
 
     def pseudo_log_likelihood(
@@ -237,15 +243,17 @@ class LanguageModel:
         self._require_masked_predictions("pseudo_log_likelihood")
         errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
         texts, is_single = _listed(text)
-        predict = self.compile_predictor(masked_queries.compute_target_log_prob)
+        predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, self)
         queries = pseudo_likelihood.build_queries(self.tokenizer, texts, self.length)
-        with _show_progress(len(queries.sequence_I), "token") as advance:
+        with show_progress(len(queries.sequence_I), "token") as advance:
 
             def score(batch):
                 advance(len(batch.ids_BxL))
                 return predict(self.params, batch)
 
-            scores = pseudo_likelihood.score_sentences(score, queries, batch_size or self.batch_size)
+            scores = pseudo_likelihood.score_sentences(
+                score, queries, batch_size or self.batch_size, forward_passes.count_program_tokens(self)
+            )
         nats_S = getattr(scores, f"{metric}_S")
         return nats_S[0] if is_single else nats_S
 
@@ -256,8 +264,8 @@ class LanguageModel:
         texts, is_single = _listed(text)
         sequences = self._encode(texts)
         answers: list[Any] = [None] * len(texts)
-        compute = self.compile(forward_passes.compute_attention)
-        for indices, ids_BxL in self.iterate_batches(sequences):
+        compute = forward_passes.compile_pass(forward_passes.compute_attention, self.model)
+        for indices, ids_BxL in forward_passes.iterate_batches(self, sequences):
             weights_BxKxHxLxL = np.asarray(compute(self.params, ids_BxL))
             for row, index in enumerate(indices):
                 size = len(sequences[index])
@@ -365,22 +373,23 @@ class LanguageModel:
         """Writes a Hugging Face folder, which transformers reads; `export.save_pretrained` has the details."""
         return export.save_pretrained(self, str(folder))
 
-    def compile(self, function: Callable, *args) -> Callable:
-        """function(model, *args, ...), compiled once for all models with these functions."""
-        return _compile(function, self.model, *args)
+    @functools.cached_property
+    def vocab(self) -> list[str]:
+        """The entries of the vocabulary by id, as in `MaskPrediction.token`: column j of `logits` is `vocab[j]`."""
+        return [self.tokenizer.pieces[entry] for entry in np.argsort(self._original_ids)]
 
-    def compile_predictor(self, function: Callable, *args) -> Callable:
-        """As `compile`, of the model whose states predict the tokens at their own positions."""
-        return _compile(function, objectives.shift_states(self.config, self.model), *args)
+    def tokenize(self, text: str | Sequence[str]) -> Any:
+        """The ids of each text as the model reads them: [CLS] first, [SEP] last, at most `length`; a list of ints.
 
-    def iterate_batches(
-        self, sequences: Sequence[Sequence[int]], batch_size: int | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """`batching.iterate_batches` of sequences of token ids, with a progress bar where there are many."""
-        with _show_progress(len(sequences), "text") as advance:
-            for indices, ids_BxL in batching.iterate_batches(sequences, self.length, batch_size or self.batch_size):
-                yield indices, ids_BxL
-                advance(len(indices))
+        An id is the folder's own where the model, or the vocabulary of its run, came from a Hugging Face folder.
+        """
+        texts, is_single = _listed(text)
+        answers = [self._original_ids[ids].tolist() for ids in self._encode(texts)]
+        return answers[0] if is_single else answers
+
+    @functools.cached_property
+    def _original_ids(self) -> np.ndarray:
+        return vocabulary.get_original_ids(self.tokenizer)
 
     def _require_masked_predictions(self, method: str) -> None:
         errors.require(
@@ -402,7 +411,7 @@ class LanguageModel:
     def _map_sequences(self, sequences, function: Callable, batch_size: int | None) -> list:
         """A function of (params, ids_BxL) on each sequence: its value, or the values at its own tokens."""
         values: list[Any] = [None] * len(sequences)
-        for indices, ids_BxL in self.iterate_batches(sequences, batch_size):
+        for indices, ids_BxL in forward_passes.iterate_batches(self, sequences, batch_size):
             value_Bx = np.asarray(function(self.params, ids_BxL))
             for row, index in enumerate(indices):
                 values[index] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, : len(sequences[index])]
@@ -417,19 +426,6 @@ class LanguageModel:
         return (before if starts_word else before.rstrip()) + piece + after
 
 
-LONG_LIST = 256  # shorter lists have no progress bar
-
-
-@contextlib.contextmanager
-def _show_progress(total: int, unit: str):
-    """A progress bar for long lists, silent where stderr is not a terminal; yields a function that advances it."""
-    if total < LONG_LIST or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    with tqdm.tqdm(total=total, unit=unit, leave=False) as bar:
-        yield bar.update
-
-
 def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
     is_single = isinstance(text, str)
@@ -437,8 +433,3 @@ def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:
     for each in texts:
         errors.require(isinstance(each, str), "text", each, "a text")
     return texts, is_single
-
-
-@functools.cache
-def _compile(function: Callable, *args) -> Callable:
-    return jax.jit(functools.partial(function, *args))

@@ -6,10 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import errors, types
+from mlm.base import config, errors, types
 from mlm.data.rows.preprocessors import PREPROCESSORS
+from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
-from mlm.inference import masked_queries
+from mlm.inference import forward_passes, masked_queries
 
 PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")
 
@@ -44,8 +45,8 @@ def predict_labels(model, text) -> Any:
     by_example = list(encode(examples, model.tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
     predictions: list = [None] * len(sequences)
-    predict_batch = model.compile(compute_predictions, model.objective)
-    for indices, ids_BxL in model.iterate_batches([sequence.ids for sequence in sequences]):
+    predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective)
+    for indices, ids_BxL in forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]):
         batch = make_batch(model, ids_BxL, [sequences[index] for index in indices])
         predicted_Bx, score_Bx = predict_batch(model.params, batch)
         for i, index in enumerate(indices):
@@ -59,6 +60,13 @@ def predict_labels(model, text) -> Any:
     return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
 
 
+def get_text_counts(cfg: config.Config) -> tuple[int, ...]:
+    """How many texts an example of a fine-tuned model may have; a Hugging Face folder does not say it."""
+    if not cfg.data.task:
+        return (1, 2)
+    return (2,) if tasks.takes_pairs(cfg.data) else (1,)
+
+
 def make_example(model, text) -> Example:
     """An example of the task, with a placeholder for its label. text: a text, a pair of texts, or a list of words."""
     classes, objective = model.dataset_info.classes, model.config.objective
@@ -66,12 +74,9 @@ def make_example(model, text) -> Example:
         words = text.split() if isinstance(text, str) else text
         return Example("", words=tuple(words), label=classes[:1] * len(words))
     texts = (text,) if isinstance(text, str) else tuple(text)
-    errors.require(
-        len(texts) in model.text_counts,
-        "text",
-        text,
-        " or ".join({1: "one text", 2: "a pair of texts"}[count] for count in model.text_counts),
-    )
+    counts = get_text_counts(model.config)
+    names = {1: "one text", 2: "a pair of texts"}
+    errors.require(len(texts) in counts, "text", text, " or ".join(names[count] for count in counts))
     return Example("", texts=texts, label=0.0 if objective == "regression" else classes[0])
 
 

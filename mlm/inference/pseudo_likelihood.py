@@ -15,9 +15,9 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
-from mlm.data.rows.loader import list_bucket_lengths
 from mlm.data.text.warnings_ import WarningCounter
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.inference.batching import choose_lengths
 from mlm.inference.masked_queries import MaskedQueries
 
 METRICS = ("pll", "pll_word_l2r")
@@ -94,14 +94,15 @@ def split_at_words(starts_T: np.ndarray, max_tokens: int) -> Iterator[tuple[int,
         yield start, len(starts_T)
 
 
-def plan_batches(queries: SentenceQueries, batch_size: int) -> list[tuple[int, np.ndarray]]:
+def plan_batches(queries: SentenceQueries, batch_size: int, program_tokens: int = 0) -> list[tuple[int, np.ndarray]]:
     """Pairs (sequence length, index_B): the queries of each batch.
 
-    All batches have about as many tokens as batch_size sequences of full length. Each length compiles once.
+    All batches have about as many tokens as batch_size sequences of full length. Each length compiles once;
+    program_tokens: as in `batching.choose_lengths`, which chooses them.
     """
     max_len = queries.ids_RxL.shape[1]
     tokens_I, batches, shorter = (queries.ids_RxL != PAD).sum(-1)[queries.sequence_I], [], 0
-    for length in list_bucket_lengths(max_len):
+    for length in choose_lengths(tokens_I, max_len, program_tokens):
         (index_I,) = np.nonzero((shorter < tokens_I) & (tokens_I <= length))
         size = batch_size * (max_len // length)
         batches += [(length, index_I[first : first + size]) for first in range(0, len(index_I), size)]
@@ -121,16 +122,19 @@ class SentenceScores(NamedTuple):
 
 
 def score_sentences(
-    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int
+    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int, program_tokens: int = 0
 ) -> SentenceScores:
     """Scores sentences with one forward pass per query.
 
-    score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes. batch_size: queries of full
-    length in a batch.
+    Args:
+        score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes.
+        queries: of the sentences.
+        batch_size: queries of full length in a batch.
+        program_tokens: as in `batching.choose_lengths`.
     """
     log_prob_I = np.zeros(len(queries.sequence_I))
     max_len = queries.ids_RxL.shape[1]
-    for length, index_B in plan_batches(queries, batch_size):
+    for length, index_B in plan_batches(queries, batch_size, program_tokens):
         padded_B = np.pad(index_B, (0, batch_size * (max_len // length) - len(index_B)), "edge")
         batch = MaskedQueries(
             queries.ids_RxL[queries.sequence_I[padded_B], :length],

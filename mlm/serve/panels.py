@@ -87,11 +87,13 @@ def fill_mask(panel: ModelPanel, request: PanelRequest) -> list:
 
 def predict(panel: ModelPanel, request: PanelRequest) -> list:
     """The labels that a fine-tuned model predicts for the request's text."""
+    from mlm.inference import prediction
+
     model, text = panel.model, request.text
     if model.config.objective == "tagging":
         words = text.split()
         return [{"text": word, **dataclasses.asdict(one)} for word, one in zip(words, model.predict(text), strict=True)]
-    parts = text.replace(PAIR_SEPARATOR, "\t").split("\t") if 2 in model.text_counts else [text]
+    parts = text.replace(PAIR_SEPARATOR, "\t").split("\t") if 2 in prediction.get_text_counts(model.config) else [text]
     (found,) = model.predict([parts[0] if len(parts) == 1 else tuple(parts)])
     return [{"text": PAIR_SEPARATOR.join(parts), **dataclasses.asdict(found)}]
 
@@ -190,7 +192,7 @@ def prepare_panel(name: str, folder: str, lines: Mapping[int, str]) -> ModelPane
     word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[NUM_SPECIAL:])), "a")
     for what, size in ((what, size) for what in PANEL_TASKS for size in (3, 16)):
         last = batching.MASK_TOKEN if what == "fill_mask" else word
-        text = " ".join([word] * size) + (PAIR_SEPARATOR if model.text_counts == (2,) else " ") + last
+        text = " ".join([word] * size) + (PAIR_SEPARATOR if _takes_pairs(model) else " ") + last
         try:
             answer_request(panel, PanelRequest(0, what, text, word))
         except errors.ConfigError as error:
@@ -208,8 +210,15 @@ def describe_model(model: "LanguageModel") -> str:
         f"{name}, {cfg.model.num_layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
         f"{model.tokenizer.vocab_size:,d}"
         + (f" ({kind})" if model.source is None else "")
-        + (f"; the texts of a pair are separated by {PAIR_SEPARATOR.strip()}" if model.text_counts == (2,) else "")
+        + (f"; the texts of a pair are separated by {PAIR_SEPARATOR.strip()}" if _takes_pairs(model) else "")
     )
+
+
+def _takes_pairs(model: "LanguageModel") -> bool:
+    """Whether the model reads pairs of texts alone."""
+    from mlm.inference import prediction
+
+    return prediction.get_text_counts(model.config) == (2,)
 
 
 def choose_example(all_panels: Sequence[ModelPanel]) -> str:
