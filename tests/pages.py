@@ -190,6 +190,10 @@ def opened(browser, page: Path, **settings):
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(page.as_uri())
+    if settings.get("java_script_enabled", True):
+        tab.wait_for_function(
+            "() => [...document.querySelectorAll('figure[data-drawing] .plot')].every(one => one.querySelector('svg'))"
+        )
     yield tab
     tab.close()
     assert said == []

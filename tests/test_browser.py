@@ -6,8 +6,11 @@ import types
 import numpy as np
 import pages
 import pytest
+import vl_convert
 
 from mlm.base import estimates
+from mlm.report import charts, figures
+from mlm.report.series import Series
 from mlm.report.table import Column
 
 
@@ -59,22 +62,68 @@ def test_runs_sort_by_a_column_of_any_of_their_tables(tab):
         assert names == sorted(names) and len(names) == 6
 
 
-def test_a_legend_shows_and_hides_its_series_in_all_figures(tab):
-    lines = tab.locator("g.series[data-name=gru]")
-    count = tab.locator("figure").count()
-    assert lines.count() == count > 3
-    button = tab.locator("figure").first.get_by_role("button", name="gru")
+def lines(place, name):
+    """The lines of a series that are drawn."""
+    return place.locator(f"[class*='role-mark line_'] path[aria-label$='series: {name}']")
+
+
+def markers(place, name):
+    return place.locator(f"[class*='role-mark marker_'] path[aria-label*='series: {name}']")
+
+
+def places(found):
+    """The x and y of some markers, in pixels of their plot."""
+    return np.array(
+        found.evaluate_all("all => all.map(one => one.transform.baseVal.consolidate().matrix).map(m => [m.e, m.f])")
+    )
+
+
+def figure(tab, name):
+    return tab.locator(f"figure[data-drawing='{name}']")
+
+
+def test_the_legend_shows_and_hides_a_series_in_all_figures(tab):
+    count = tab.locator("figure .head").count()
+    assert lines(tab, "gru").count() == count > 3
+    button = tab.get_by_role("button", name="gru", exact=True)
     button.focus()
     tab.keyboard.press("Enter")
-    assert lines.count() == 0 and button.get_attribute("aria-pressed") == "false"
-    assert tab.locator("g.series[data-name=lstm]").count() == count
+    assert lines(tab, "gru").count() == 0 and button.get_attribute("aria-pressed") == "false"
+    assert lines(tab, "lstm").count() == count
     tab.keyboard.press("Enter")  # the focus stays
-    assert lines.count() == count and button.get_attribute("aria-pressed") == "true"
+    assert lines(tab, "gru").count() == count and button.get_attribute("aria-pressed") == "true"
+    every = tab.get_by_role("button", name="all / none")
+    every.click()
+    assert (
+        not sum(lines(tab, name).count() for name in pages.MEMBERS)
+        and not tab.locator("[class*='role-mark constant_'] line").count()
+    )
+    every.click()
+    assert lines(tab, "gru").count() == count
+
+
+def test_a_chart_draws_the_values_of_its_data(tab, sweep):
+    first = tab.locator("figure:has(.head)").first
+    first.get_by_label("which").select_option(label=pages.LOSS)
+    drawn, values = [], []
+    for place, name in enumerate(pages.MEMBERS):
+        losses = [result["evaluation"]["loss"] for result in sweep[1][2 * place : 2 * place + 2]]
+        values += [np.mean(losses) + 2, np.mean(losses)]
+        drawn += [*places(markers(first, name))[:, 1]]
+        label = first.locator(f"[class*='role-mark interval_'] path[aria-label$='series: {name}']").get_attribute(
+            "aria-label"
+        )
+        low, high = (float(part.split(": ")[1]) for part in label.split("; ")[1:3])
+        assert (low, high) == pytest.approx((min(losses) + 2, max(losses) + 2), rel=1e-5)
+    slope, height = np.polyfit(values, drawn, 1)
+    assert slope < 0 and np.abs(slope * np.array(values) + height - drawn).max() < 0.2
+    constants = places(first.locator("[class*='role-mark constant_'] line"))[:, 1]
+    assert sorted(constants) == pytest.approx([slope * 4.8 + height, slope * 2.15 + height], abs=0.2)
 
 
 def test_the_crosshair_reads_the_values_at_the_pointer_and_by_keys(tab, sweep):
-    first = tab.locator("figure").first
-    plot, tip = first.locator("svg.axes"), first.locator(".tip")
+    first = tab.locator("figure:has(.head)").first
+    plot, tip = first.locator(".plot"), first.locator(".tip")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     tab.mouse.move(box["x"] + 0.95 * box["width"], box["y"] + 100)
@@ -83,55 +132,57 @@ def test_the_crosshair_reads_the_values_at_the_pointer_and_by_keys(tab, sweep):
     row = tip.locator("tr", has_text="gru").inner_text().split()
     assert float(row[1]) == pytest.approx(last, abs=6e-4)
     tab.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 100)
-    assert "step: 2" in tip.inner_text() and first.locator(".crosshair .mark").count() == 5  # unigram and optimum too
+    assert "step: 2" in tip.inner_text() and first.locator("[class*='role-mark reading_'] path").count() == 3
+    assert tip.locator("tr").count() == 5  # unigram and optimum too
     tab.mouse.move(0, 0)
     assert not tip.is_visible()
     plot.focus()
     tab.keyboard.press("ArrowRight")
-    assert "step: 2" in tip.inner_text()
+    assert "step: 2" in tip.inner_text() and first.locator("[class*='role-mark crosshair_'] line").count() == 3
     tab.keyboard.press("Escape")
-    assert not tip.is_visible()
+    assert not tip.is_visible() and first.locator("[class*='role-mark crosshair_'] line").count() == 0
+    classes = figure(tab, "Agreement")
+    classes.locator(".plot").focus()
+    tab.keyboard.press("ArrowLeft")
+    assert "words between subject and verb: ≥4" in classes.locator(".tip").inner_text()
+    assert "lstm-tiny" not in classes.locator(".tip").inner_text() and classes.locator(".tip tr").count() == 5
 
 
 def test_a_figure_shows_another_chart_of_its_topic_along_another_axis(tab):
-    first = tab.locator("figure").first
+    first = tab.locator("figure:has(.head)").first
     first.get_by_label("which").select_option(label=pages.GAP)
     first.get_by_label(": by").select_option(label="training tokens")
-    assert first.locator("svg.axes text.soft").all_text_contents() == ["training tokens", pages.GAP]
-    assert first.locator("g[data-name='Bayes optimum']").count() == 0
+    assert first.locator(".role-axis-title").all_text_contents() == ["training tokens"]
+    assert "".join(first.locator(".role-title-text").all_text_contents()).replace(" ", "") == pages.GAP.replace(" ", "")
+    assert first.locator("[class*='role-mark constant_'] line").count() == 0
     assert first.get_by_role("link", name="CSV").get_attribute("href") == "figures/excess_loss-by-cost.csv"
     first.get_by_label(": by").select_option(label="training FLOPs")
-    first.locator("svg.axes").focus()
+    first.locator(".plot").focus()
     tab.keyboard.press("ArrowRight")
     assert "training FLOPs: 500M" in first.locator(".tip").inner_text()
 
 
 def test_training_has_its_curves(tab):
-    figure = tab.locator("figure[data-topic=Training]")
-    shown = {"gradient norm": "1.000", "learning rate": "0.000005", "training tokens per second": "500.000"}
+    training = figure(tab, "Training")
+    shown = {"gradient norm": "1", "learning rate": "0.000005", "training tokens per second": "500"}
     for name, value in shown.items():
-        figure.get_by_label("which").select_option(label=name)
-        figure.locator("svg.axes").focus()
+        training.get_by_label("which").select_option(label=name)
+        training.locator(".plot").focus()
         tab.keyboard.press("ArrowRight")
-        assert figure.locator(".tip tr", has_text="gru").inner_text().split()[1] == value
+        assert training.locator(".tip tr", has_text="gru").inner_text().split()[1] == value
 
 
 def test_a_logarithmic_axis_makes_equal_ratios_equal(tab, sweep):
-    figure, places, values = tab.locator("figure").first, [], []
-    figure.get_by_label("which").select_option(label=pages.GAP)
-    figure.get_by_role("button", name="log y").click()
+    first, drawn, values = tab.locator("figure:has(.head)").first, [], []
+    first.get_by_label("which").select_option(label=pages.GAP)
+    first.get_by_role("button", name="log y").click()
     for place, name in enumerate(pages.MEMBERS):
-        marks = figure.locator(f"g[data-name={name}] .mark")
-        places += marks.evaluate_all("all => all.map(one => one.transform.baseVal.consolidate().matrix.f)")
+        drawn += [*places(markers(first, name))[:, 1]]
         gaps = [result["evaluation"]["excess_loss"] for result in sweep[1][2 * place : 2 * place + 2]]
         values += [np.mean(gaps) + 2, np.mean(gaps)]
-    assert figure.get_by_role("button", name="log y").get_attribute("aria-pressed") == "true"
-    slope, height = np.polyfit(np.log10(values), places, 1)
-    assert slope < 0 and np.abs(slope * np.log10(values) + height - places).max() < 0.2
-    for name, at in figure.locator("text.y").evaluate_all(
-        "all => all.map(one => [Number(one.textContent), one.getAttribute('y') - 4])"
-    ):
-        assert slope * np.log10(name) + height == pytest.approx(at, abs=0.2)
+    assert first.get_by_role("button", name="log y").get_attribute("aria-pressed") == "true"
+    slope, height = np.polyfit(np.log10(values), drawn, 1)
+    assert slope < 0 and np.abs(slope * np.log10(values) + height - drawn).max() < 0.2
 
 
 def test_what_has_no_logarithm_is_not_drawn_and_no_interval_leaves_the_axes(chromium, sweep, tmp_path):
@@ -141,33 +192,76 @@ def test_what_has_no_logarithm_is_not_drawn_and_no_interval_leaves_the_axes(chro
         for of_rate in result["evaluations"]["mask_rates"].values():
             of_rate["accuracy"] = (0.0, 1.0)[place % 2]
     with pages.opened(chromium, pages.alone(tmp_path, results)) as tab:
-        first = tab.locator("figure").first
+        first = tab.locator("figure:has(.head)").first
         first.get_by_label("which").select_option(label=pages.GAP)
-        assert first.locator("g[data-name=window] .mark").count() == 2
+        assert markers(first, "window").count() == 2
         first.get_by_role("button", name="log y").click()
-        assert first.locator("g[data-name=window] .mark").count() == 1
-        assert "NaN" not in first.locator("svg.axes").inner_html()
-        for figure in tab.locator("figure").all():
-            for choice in range(figure.locator(".chart-select option").count()):
-                figure.locator(".chart-select").select_option(index=choice)
+        assert markers(first, "window").count() == 1 and markers(first, "gru").count() == 2
+        for one in tab.locator("figure:has(.head)").all():
+            for choice in range(one.locator(".chart-select option").count()):
+                one.locator(".chart-select").select_option(index=choice)
                 for clicks in range(2):
-                    assert figure.evaluate(OUTSIDE) == [], clicks
-                    figure.get_by_role("button", name="log y").click()
+                    assert one.evaluate(OUTSIDE) == [], clicks
+                    assert "NaN" not in one.locator("svg.marks").inner_html()
+                    one.get_by_role("button", name="log y").click()
 
 
 OUTSIDE = """figure => {
-    const clip = figure.querySelector("clipPath rect").getBBox();
-    return [...figure.querySelectorAll(".series > :not(.mark)")].map(one => one.getBBox()).filter(box =>
-        box.y < clip.y || box.y + box.height > clip.y + clip.height + 0.2
-        || box.x < clip.x - 0.2 || box.x + box.width > clip.x + clip.width + 0.2).map(box => box.y);
+    const plot = figure.querySelector(".root .background").getBoundingClientRect();
+    const drawn = "[class*='role-mark interval_'] *, [class*='role-mark line_'] path, [class*='role-mark constant_'] line";
+    return [...figure.querySelectorAll(drawn)].map(one => one.getBoundingClientRect()).filter(box =>
+        box.top < plot.top - 1.5 || box.bottom > plot.bottom + 1.5 || box.left < plot.left - 1.5
+        || box.right > plot.right + 1.5).map(box => box.y);
 }"""
+# Texts of a drawing that are cut off, and pairs that cover each other.
+UNREADABLE = """() => [...document.querySelectorAll("svg.marks")].flatMap(svg => {
+    const frame = svg.getBoundingClientRect(), found = [];
+    const texts = [...svg.querySelectorAll("text:not([opacity='0'])")].map(text => [text.textContent, text.getBoundingClientRect()])
+        .filter(([text, box]) => text && box.width);
+    texts.forEach(([text, box], i) => {
+        if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 2
+            || box.bottom > frame.bottom + 2) found.push(text);
+        for (const [other, next] of texts.slice(0, i)) {
+            if (box.left < next.right && next.left < box.right && box.top + 3 < next.bottom && next.top + 3 < box.bottom)
+                found.push(`${other} | ${text}`);
+        }
+    });
+    return found;
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, written, width):
+    with pages.opened(chromium, written, viewport={"width": width, "height": 844}) as tab:
+        assert tab.locator("svg.marks text").count() > 100 and tab.evaluate(UNREADABLE) == []
+
+
+def test_labels_of_figures_for_papers_are_whole_and_apart(chromium, sweep, tmp_path):
+    name = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
+    value = estimates.Estimate(1.0, 0.5, 1.5)
+    lines = [Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
+    found = [
+        *charts.build_charts(sweep[1], *pages.with_paper(sweep[1])),
+        charts.IntervalChart("long", "loss", ".3f", [(name, value, None)] * 4),
+        charts.IntervalChart("nameless", "loss", ".3f", [("", value, None)]),
+        charts.LineChart("twelve", "step", "", "step", pages.LOSS, lines, []),
+    ]
+    spec = {chart.name: figures.build_figure(chart, charts.assign_styles(found)) for chart in found}
+    tab = chromium.new_page()
+    for chart, content in spec.items():
+        tab.set_content(vl_convert.vegalite_to_svg(content))
+        tab.evaluate("document.querySelector('svg').classList.add('marks')")
+        assert tab.evaluate(UNREADABLE) == [], chart
+    tab.close()
 
 
 def test_dark_light_and_paper(tab, tmp_path):
     def ground():
         return tab.evaluate("getComputedStyle(document.body).backgroundColor")
 
-    stroke = "getComputedStyle(document.querySelector('g[data-name=window] .line')).stroke"
+    stroke = (
+        "getComputedStyle(document.querySelector(\"[class*='role-mark line_'] [aria-label$='series: window']\")).stroke"
+    )
     light = ground(), tab.evaluate(stroke)
     tab.emulate_media(color_scheme="dark")
     dark = ground(), tab.evaluate(stroke)

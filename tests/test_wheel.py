@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = (".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules", "runs", "shared", "site")
 # Modules of packages that extras alone install, which a plain installation is without.
-EXTRAS = ("jinja2", "matplotlib", "mlflow", "pyphen", "sacrebleu", "tensorboardX", "wandb")
+EXTRAS = ("jinja2", "mlflow", "pyphen", "sacrebleu", "tensorboardX", "vl_convert", "wandb")
 TINY = {
     "model.family": "feedforward",
     "model.width": 8,
@@ -121,7 +121,7 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
 
     (call.work / "seeds.py").write_text(EXPERIMENT)
     done = call("mlm", "sweep", "run", "seeds.py")
-    assert "2 of 2 points are done" in done.stdout and "no figures; they need the package matplotlib: " in done.stdout
+    assert "2 of 2 points are done" in done.stdout and "no figures; they need the package vl_convert: " in done.stdout
     folder = call.work / "runs" / "seeds-quick"
     assert "| 10" in (folder / "table.md").read_text() and not (folder / "figures").exists()
 

@@ -261,9 +261,9 @@ def print_table(experiment, root: Path, configs) -> None:
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
         report = page.write_files(root, experiment, results)
-        figures = f"figures/ (.png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
-        if not extras.is_installed("matplotlib"):
-            figures = f"no figures; they need {extras.format_hint('matplotlib', 'report')}"
+        figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
+        if not extras.is_installed("vl_convert"):
+            figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
         print(
             f"\n{table.to_markdown(report.rows, report.columns)}\n\nwritten in {root}: table.md, .csv, .tex; "
             f"claims.md; {figures}"
@@ -388,7 +388,7 @@ def main(words: Sequence[str]) -> None:
         make_parser().parse_words([verb])
     errors.require_one_of("verb", verb, list(VERBS))
     args = make_parser(verb).parse_words(others[1:])
-    for package in ("jinja2", "matplotlib") if args.verb == "report" else ():
+    for package in ("jinja2", "vl_convert") if args.verb == "report" else ():
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)
     try:

@@ -1,4 +1,4 @@
-"""The charts of a sweep as data; report/figures.py draws them for papers, report/pages/sweep.py for the screen.
+"""The charts of a sweep as data; report/specs.py says how they are drawn.
 
 The titles of axes give the units. A chart's name is the name of its files. The runs say which scores there are, their
 titles, and whether higher is better.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
-from mlm.report import series
+from mlm.report import palette, series
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column
 
@@ -114,12 +114,29 @@ class IntervalChart(NamedTuple):
         return f"{self.value}-intervals"
 
 
+Chart = LineChart | PanelChart | HeatMap | IntervalChart
+
+
+def assign_styles(all_charts: Sequence[Chart]) -> dict[str, palette.Style]:
+    """The styles of all series of the charts, by name."""
+    line_charts = [
+        panel
+        for chart in all_charts
+        for panel in (chart.charts if isinstance(chart, PanelChart) else [chart])
+        if isinstance(panel, LineChart)
+    ]
+    return palette.assign_styles(
+        (line.name for chart in line_charts for line in chart.series),
+        (line.name for chart in line_charts for line in chart.references),
+    )
+
+
 def build_charts(
     results: Sequence[dict],
     rows: Sequence[dict],
     columns: Sequence[Column],
     group: Callable[[dict], str] = series.group_name,
-) -> list[LineChart | PanelChart | HeatMap | IntervalChart]:
+) -> list[Chart]:
     """All charts for which the results of a sweep and the rows of its table have data."""
     scores = select_curve_scores(results)
     curves = [build_learning_curve(results, score, group) for score in scores]

@@ -1,8 +1,3 @@
-for (const figure of document.querySelectorAll("figure[data-topic]")) views.push(new View(figure));
-const PAPER = 940;  // CSS pixels between the margins of a landscape page
-addEventListener("beforeprint", () => views.forEach((view, i) => view.draw(i ? PAPER / 2 - 16 : PAPER)));
-addEventListener("afterprint", () => views.forEach(view => view.draw()));
-
 // A click on a head sorts the rows of its table and of all tables with the same rows.
 for (const button of document.querySelectorAll("table[data-rows] thead button")) {
   button.addEventListener("click", () => {

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from mlm.base import config, extras, fields
 from mlm.base.files import write_text
-from mlm.report import charts, compare, figures, palette, series, table
-from mlm.report.pages import docstring, run_provenance, table_blocks, template
+from mlm.report import charts, compare, figures, series, table
+from mlm.report.pages import docstring, drawings, run_provenance, table_blocks, template
 from mlm.report.table import Column
 
 COST_COLUMNS = (
@@ -29,7 +29,6 @@ COST_COLUMNS = (
     Column("parameters", "parameters", ",d"),
     Column("flops", "training FLOPs", ".2e"),
 )
-MAX_POINTS = 200  # of a line on the page
 UNREAD = "—"  # in place of a field that a run does not read
 
 
@@ -60,12 +59,13 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.* and, with matplotlib, root/figures/*; returns their content."""
+    """Writes root/table.*, root/claims.* and, with vl-convert, root/figures/*; returns their content."""
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
     table.write_table(root, findings.claims, findings.claim_columns, "claims")
-    for chart in findings.charts if extras.is_installed("matplotlib") else ():
-        figures.draw_chart(root / "figures", chart)
+    styles = charts.assign_styles(findings.charts)
+    for chart in findings.charts if extras.is_installed("vl_convert") else ():
+        figures.draw_chart(root / "figures", chart, styles)
     return findings
 
 
@@ -84,7 +84,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = split_settings(results)
     provenance = run_provenance.collect_provenance(results, getattr(experiment, "group", series.group_name))
-    topics = group_by_topic(findings.charts)
+    styles = charts.assign_styles(findings.charts)
     return template.render(
         "sweep.html",
         question=" ".join(question.split()),
@@ -94,41 +94,22 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         num_finished=len(results),
         num_points=num_points,
         findings=findings,
-        topics=topics,
+        topics=drawings.group_by_topic(findings.charts),
+        styles=styles,
+        stems=drawings.file_stems(findings.charts),
+        figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
         table=table_blocks.build_blocks(findings.rows, findings.columns),
         claims=table_blocks.build_blocks(findings.claims, findings.claim_columns),
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
-        intervals=[layout_intervals(chart) for chart in findings.charts if isinstance(chart, charts.IntervalChart)],
+        intervals=[chart for chart in findings.charts if isinstance(chart, charts.IntervalChart)],
         heat_maps=[chart for chart in findings.charts if isinstance(chart, charts.HeatMap)],
-        data=embed_json(
-            {
-                topic: [layout_lines(chart, file_stems(findings.charts)) for chart in line_charts]
-                for topic, line_charts in topics.items()
-            }
-        ),
-        format_cell=table.format_cell,
+        drawings=embed_json(drawings.collect_drawings(findings.charts, styles)),
+        vega=drawings.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
-
-
-def group_by_topic(all_charts: Sequence) -> dict[str, list[charts.LineChart]]:
-    """The line charts by topic; those of a topic share a place on the page."""
-    topics = {}
-    for chart in all_charts:
-        panels = chart.charts if isinstance(chart, charts.PanelChart) and not chart.is_duplicate else [chart]
-        for panel in panels:
-            if isinstance(panel, charts.LineChart):
-                topics.setdefault(panel.topic, []).append(panel)
-    return topics
-
-
-def file_stems(all_charts: Sequence) -> dict[str, str]:
-    """The name of the files of each line chart that is a panel, by the panel's own name."""
-    panel_charts = [chart for chart in all_charts if isinstance(chart, charts.PanelChart)]
-    return {panel.name: chart.name for chart in panel_charts for panel in chart.charts}
 
 
 def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
@@ -238,88 +219,6 @@ def add_word_breaks(name: str) -> str:
 def read_value(result: dict, name: str) -> float | None:
     """A number of a run, from its evaluation or its result."""
     return result["evaluation"].get(name, result.get(name))
-
-
-def layout_intervals(chart: charts.IntervalChart) -> dict:
-    """The chart for the page's template, with positions in per cent of an axis that holds all values."""
-    ticker = extras.import_extra("matplotlib.ticker", "report", chart.name)
-    ends = [x for _, value, paper in chart.rows for x in (*value, paper) if x is not None]
-    low, high = min(ends), max(ends)
-    ticks = ticker.MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
-    low, high = float(ticks[0]), float(ticks[-1])
-
-    def position(x):
-        return None if x is None else round(100 * (x - low) / (high - low), 2)
-
-    return {
-        "title": chart.x,
-        "name": chart.name,
-        "format": chart.format,
-        "ticks": [(f"{x:.6g}", position(x)) for x in ticks.tolist()],
-        "has_paper": any(paper is not None for _, _, paper in chart.rows),
-        "rows": [
-            {
-                "label": name,
-                "value": value,
-                "paper": paper,
-                "mean": position(value.mean),
-                "low": position(value.low),
-                "high": position(value.high),
-                "paper_position": position(paper),
-            }
-            for name, value, paper in chart.rows
-        ],
-    }
-
-
-def layout_lines(chart: charts.LineChart, stems: dict[str, str]) -> dict:
-    """The chart for the page's script: rounded numbers, and at most MAX_POINTS points of a line.
-
-    A series has x values for each axis; a constant reference has none.
-
-    Args:
-        chart: the chart.
-        stems: of `file_stems`.
-    """
-    axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [line.x for line in (*chart.series, *chart.references)])]
-
-    def layout_line(index, line, x_values, is_reference):
-        points = thin_points(len(line.y)) if x_values else [0]
-        values = [line.y[i] for i in points]
-        return {
-            "name": line.name,
-            "x": [[round_value(x[i]) for i in points] for x in x_values],
-            "y": [round_value(value.mean) for value in values],
-            "bounds": [
-                None if value.low is None else [round_value(value.low), round_value(value.high)] for value in values
-            ],
-            "reference": is_reference,
-            **palette.select_style(index)._asdict(),
-        }
-
-    lines = [layout_line(i, line, [axis.x[i] for axis in axes], False) for i, line in enumerate(chart.series)]
-    for i, line in enumerate(chart.references):
-        lines.append(layout_line(i, line, [] if chart.axes else [line.x], True))
-    stem = stems.get(chart.name, chart.name)
-    return {
-        "name": chart.name,
-        "y": chart.y,
-        "band": chart.band,
-        "bounds": chart.bounds,
-        "share": chart.share,
-        "axes": [{"x": axis.title, "files": stems.get(f"{chart.y_name}-by-{axis.name}", stem)} for axis in axes],
-        "series": lines,
-    }
-
-
-def thin_points(count: int) -> list[int]:
-    """The indices of a line's points that are drawn: about MAX_POINTS, with the last."""
-    return sorted({*range(0, count, -(-count // MAX_POINTS)), count - 1})
-
-
-def round_value(value: float | str) -> float | str:
-    """A number with six digits; a class name as it is."""
-    return value if isinstance(value, str) else float(f"{value:.6g}")
 
 
 def embed_json(value) -> str:

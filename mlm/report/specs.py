@@ -1,0 +1,240 @@
+"""The charts of a sweep as Vega-Lite specs, which vl-convert draws as figures and Vega draws on the page.
+
+Colors are CSS variables of the page (`resolve_colors` puts those of paper in their place). A spec has two parameters:
+`hidden`, the names of series that are not drawn, and `at`, the x value that the crosshair reads.
+"""
+
+import csv
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+
+from mlm.report import charts, table
+from mlm.report.palette import LIGHT, Style
+
+LABEL_WIDTH = 50  # characters in a line of a title
+ROW_LABEL_WIDTH = 26  # characters in a line of a row's name
+NUM_MARKERS = 8  # about so many on a curve
+PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
+INK, SOFT, RULE, GROUND, HEAT = (f"var(--{name})" for name in PAPER)
+COLORS = [f"var(--s{index})" for index in range(len(LIGHT))]
+BARE = {"domain": False, "ticks": False}  # an axis of labels alone
+NUMBERS = {  # an axis of numbers
+    "labelExpr": "datum.label && abs(datum.value) >= 10000 ? format(datum.value, '~s') : datum.label",
+    "labelOverlap": True,
+    "labelSeparation": 6,
+}
+TITLE = {"anchor": "start", "fontWeight": "normal", "fontSize": 12, "color": SOFT, "subtitleColor": SOFT}
+LABELS = {"labelColor": INK, "labelFontSize": 11, "labelLimit": 0}
+TITLES = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
+THEME = {
+    "background": GROUND,
+    "params": [{"name": "hidden", "value": []}, {"name": "at", "value": None}],
+    "config": {
+        "font": "Liberation Sans, Arial, Helvetica, sans-serif",
+        "view": {"stroke": None},
+        "point": {"filled": True, "opacity": 1, "size": 90},
+        "text": {"color": INK, "fontSize": 11},
+        "axis": {"domainColor": SOFT, "tickColor": SOFT, "gridColor": RULE, **LABELS, **TITLES},
+        "title": TITLE,
+    },
+}
+
+
+def resolve_colors(spec: dict) -> str:
+    """The spec as JSON, with the colors for paper."""
+    colors = PAPER | {f"s{index}": color for index, color in enumerate(LIGHT)}
+    return re.sub(r"var\(--(\w+)\)", lambda match: colors[match[1]], json.dumps(spec))
+
+
+def wrap_text(text: str, width: int = LABEL_WIDTH) -> list[str]:
+    """The lines of a text."""
+    return textwrap.wrap(text, width) or [""]
+
+
+def read_data(text: str, chart: charts.LineChart) -> dict:
+    """CSV of `figures.format_csv` as the data of a spec."""
+    words = {"series", chart.x_name} if has_classes(chart) else {"series"}
+    (names,) = csv.reader(text.splitlines()[:1])
+    parse = {name: "string" if name in words else "number" for name in names}
+    return {"values": text, "format": {"type": "csv", "parse": parse}}
+
+
+def has_classes(chart: charts.LineChart) -> bool:
+    """Whether x is the name of a class, not a number."""
+    return isinstance(chart.series[0].x[0], str)
+
+
+def make_scale(padding: int) -> dict:
+    """A scale of numbers; padding: pixels that are free at each end."""
+    return {"type": "quantitative", "scale": {"zero": False, "nice": False, "padding": padding}}
+
+
+def make_layer(name: str, mark: dict, encoding: dict, *filters: str) -> dict:
+    """A layer of the points that pass the filters."""
+    return {"name": name, "transform": [{"filter": test} for test in filters], "mark": mark, "encoding": encoding}
+
+
+def encode_styles(styles: dict[str, Style]) -> list[dict]:
+    """The encodings of a series' color, marker and dashes."""
+    ranges = (
+        [INK if style.color is None else COLORS[style.color] for style in styles.values()],
+        [style.marker or "circle" for style in styles.values()],
+        [style.dashes or (1, 0) for style in styles.values()],
+    )
+    return [{"field": "series", "scale": {"domain": list(styles), "range": each}, "legend": None} for each in ranges]
+
+
+def build_lines(chart: charts.LineChart, styles: dict[str, Style]) -> dict:
+    """The spec of a line chart, without data and theme."""
+    index = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
+    is_model, is_read = f"{index} >= 0", "datum.x === at"
+    color, shape, dash = encode_styles(styles)
+    x, y = make_scale(8 if chart.band else 20), make_scale(8)
+    x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
+    if has_classes(chart):
+        x = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}
+    rule, shift = {"type": "rule"}, {} if chart.band else {"xOffset": {"expr": "datum.shift"}}
+    interval = {"type": "area", "opacity": 0.16} if chart.band else {**rule, "strokeWidth": 1.2, **shift}
+    width = {"condition": {"test": is_model, "value": 2}, "value": 1.3}
+    marker = {"type": "point", "stroke": GROUND, "strokeWidth": 0.8, **shift}
+    layers = [
+        make_layer("constant", {**rule, "strokeWidth": 1.3}, {"x": None, "strokeDash": dash}, "!isValid(datum.x)"),
+        make_layer("interval", interval, {"y": {"field": "low", **y}, "y2": {"field": "high"}}, "isValid(datum.low)"),
+        make_layer("line", {"type": "line", **shift}, {"strokeDash": dash, "strokeWidth": width}, "isValid(datum.x)"),
+        make_layer("marker", marker, {"shape": shape}, is_model, "datum.has_marker"),
+        make_layer("crosshair", {**rule, "color": SOFT}, {"y": None, "color": None}, is_read),
+        make_layer("reading", {**marker, "size": 130}, {"shape": shape}, is_read, is_model),
+    ]
+    return {
+        "title": {"text": wrap_text(chart.y)},
+        "transform": derive_fields(chart, index),
+        "encoding": {
+            "x": {"field": "x", "title": wrap_text(chart.x), **x},
+            "y": {"field": "y", "title": None, "axis": {"tickCount": 7, **NUMBERS, **BARE}, **y},
+            "color": color,
+        },
+        "layer": [layer | {"name": f"{layer['name']}_{chart.name}"} for layer in layers],  # unique in a figure
+    }
+
+
+def derive_fields(chart: charts.LineChart, index: str) -> list[dict]:
+    """The transforms that give points the fields of `build_lines`; index: of a point's series, -1 for a reference."""
+
+    def read(name):
+        return f"datum[{json.dumps(name)}]"
+
+    fields = {"x": read(chart.x_name), "y": read(chart.y_name)}
+    for end, range_end in (("low", "min"), ("high", "max")):
+        value, other = read(f"{chart.y_name}_{range_end}"), read(f"{chart.y_name}_{end}")
+        bound = f"isValid({value}) ? {value} : {other}"
+        fields[end] = f"isValid({bound}) ? clamp({bound}, 0, 1) : null" if chart.share else bound
+    # Series with bars stand side by side, so that no bar covers another.
+    step = min(6, (60 if has_classes(chart) else 24) / len(chart.series))  # pixels
+    fields["shift"] = f"{step} * ({index} < 0 ? 0 : {index} - {(len(chart.series) - 1) / 2})"
+    every = f"max(1, floor(datum.count / {NUM_MARKERS if chart.band else 1000}))"
+    counts = [{"op": "row_number", "as": "number"}, {"op": "count", "as": "count"}]
+    return [
+        *({"calculate": expression, "as": name} for name, expression in fields.items()),
+        {"filter": "isValid(datum.y) && indexof(hidden, datum.series) < 0"},
+        {"window": counts, "frame": [None, None], "groupby": ["series"]},
+        {"calculate": f"(datum.number - 1) % {every} === 0 || datum.number === datum.count", "as": "has_marker"},
+    ]
+
+
+def build_legend(line_charts: Sequence[charts.LineChart], styles: dict[str, Style]) -> dict:
+    """The spec of a legend, in the order of the lines' last values."""
+    lines = {line.name: line for chart in reversed(line_charts) for line in (*chart.series, *chart.references)}
+    names = sorted(lines, key=lambda name: -lines[name].y[-1].mean)
+    color, shape, dash = encode_styles(styles)
+    axis = {"orient": "right", "title": None, **BARE}
+    return {
+        "data": {"values": [{"series": name, "has_marker": bool(styles[name].marker)} for name in names]},
+        "width": 34,
+        "height": {"step": 17},
+        "encoding": {"y": {"field": "series", "type": "nominal", "sort": None, "axis": axis}, "color": color},
+        "layer": [
+            make_layer("legend_line", {"type": "rule", "x": 0, "x2": 34, "strokeWidth": 2}, {"strokeDash": dash}),
+            make_layer("legend_marker", {"type": "point", "x": 17}, {"shape": shape}, "datum.has_marker"),
+        ],
+    }
+
+
+def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
+    """The y axis of named rows, whose long names take several lines."""
+    label = f"{json.dumps([wrap_text(name, ROW_LABEL_WIDTH) for name in names])}[datum.value]"
+    return {"field": "row", "type": "ordinal", "title": title, "axis": {"labelExpr": label, **BARE}}
+
+
+def build_heat_map(chart: charts.HeatMap) -> dict:
+    """The spec of a matrix with its numbers in the cells, darker the further from the best of the column."""
+    matrix = chart.matrix
+    rows = [
+        {
+            "row": row,
+            "rate": f"{100 * rate:g}",
+            "distance": distance,
+            "mean": format(value.mean, chart.format),
+            "bounds": table.format_bounds(value, chart.format),
+        }
+        for row, (values, distances) in enumerate(zip(matrix.value_GxR, chart.distances(), strict=True))
+        for rate, value, distance in zip(matrix.rates, values, distances, strict=True)
+    ]
+    note = f"darker: further {chart.distance_words} its column, which is bold"
+    x = {"field": "rate", "type": "ordinal", "sort": None, "title": chart.x, "axis": {"labelAngle": 0, **BARE}}
+    depth = {"field": "distance", "type": "quantitative", "legend": None, "scale": {"range": [0, 0.55]}}
+    mean = {"type": "text", "fontSize": 12, "dy": -5, "fontWeight": {"expr": "datum.distance ? 'normal' : 'bold'"}}
+    return {
+        "title": {"text": wrap_text(chart.title), "subtitle": wrap_text(note)},
+        "data": {"values": rows},
+        "height": 34 * len(matrix.groups),
+        "encoding": {"x": x, "y": build_row_axis(matrix.groups, chart.y)},
+        "layer": [
+            make_layer("cell", {"type": "rect", "color": HEAT}, {"fillOpacity": depth}),
+            make_layer("mean", mean, {"text": {"field": "mean"}}),
+            make_layer("bounds", {"type": "text", "fontSize": 9, "dy": 8}, {"text": {"field": "bounds"}}),
+        ],
+    }
+
+
+def build_intervals(chart: charts.IntervalChart) -> dict:
+    """The spec of estimates with their intervals, and the paper's values beside them."""
+
+    def clip(bound):
+        return min(1, max(0, bound)) if chart.share and bound is not None else bound
+
+    names, values, papers = zip(*chart.rows, strict=True)
+    rows = [
+        {
+            "row": row,
+            "mean": value.mean,
+            "low": clip(value.low),
+            "high": clip(value.high),
+            "paper": paper,
+            "text": table.format_cell(value, chart.format),
+        }
+        for row, (_, value, paper) in enumerate(chart.rows)
+    ]
+    bounds = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
+    note = ", ".join(["mean", *bounds, *["the paper's value (diamond)"] * any(paper is not None for paper in papers)])
+    num_lines = max(len(wrap_text(name, ROW_LABEL_WIDTH)) for name in names)
+    x = {"title": None, "axis": {"tickCount": 6, **NUMBERS, **BARE}, **make_scale(10)}
+    color, paper_color = COLORS[:2]
+    paper = {"type": "point", "shape": "diamond", "size": 110, "stroke": paper_color, "fill": GROUND, "strokeWidth": 2}
+    text = {"type": "text", "align": "left", "x": {"expr": "width + 12"}}
+    low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
+    return {
+        "title": {"text": wrap_text(chart.x), "subtitle": wrap_text(note)},
+        "data": {"values": rows},
+        "height": (10 + 14 * num_lines) * len(rows),
+        "encoding": {"y": build_row_axis(names)},
+        "layer": [
+            make_layer(
+                "interval", {"type": "rule", "strokeWidth": 3, "color": color}, low_to_high, "isValid(datum.low)"
+            ),
+            make_layer("mean", {"type": "point", "color": color}, {"x": {"field": "mean", **x}}),
+            make_layer("paper", paper, {"x": {"field": "paper", **x}}, "isValid(datum.paper)"),
+            make_layer("value", text, {"text": {"field": "text"}}),
+        ],
+    }
