@@ -43,9 +43,9 @@ def add_parser(subparsers, name: str, purpose: str, parser: command.CommandParse
     """Adds a command's parser to those that are completed. file: shtab's completion of file names."""
     for action in parser._actions:
         if action.dest == "verb":
-            action.choices = action.choices or action.help.split(" | ")
+            action.choices = action.choices or str(action.help).split(" | ")
         elif not action.choices and action.nargs != 0:
-            action.complete = file
+            setattr(action, "complete", file)  # noqa: B010: argparse does not know the attribute that shtab reads
     for field in fields.DEFAULT if takes_fields else ():
         parser.add_argument(f"--config.{field}")
     subparsers.add_parser(name, help=purpose, parents=[parser], add_help=False)

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from tqdm import tqdm
 
@@ -33,7 +35,7 @@ class Progress:
         """Whether a line is due: after the first step, and when the last line is old."""
         return time.monotonic() - self.last_shown > STALE_SECONDS
 
-    def log(self, metrics: dict) -> None:
+    def log(self, metrics: Mapping[str, Any]) -> None:
         """Shows the loss and the throughput."""
         status = f"loss {metrics['loss']:.3f}"
         if metrics.get("tokens_per_second"):
