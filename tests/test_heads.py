@@ -178,6 +178,7 @@ def test_what_no_head_can_read_or_score_is_refused():
         r"^config.finetune.pooling = 'first': expected last or mean, since config.model.context is causal$",
         "classification",
         model__context="causal",
+        finetune__pooling="first",
     )
     refused(
         r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$",

@@ -98,7 +98,9 @@ def other(name):
     named = {
         "model.norm_placement": "post",
         "model.activation": "relu",
-        "model.positions": "rotary",
+        "model.positions": "sinusoidal",
+        "model.chrono_init": 3,
+        "model.attention_dropout": 0.3,
         "model.type_vocab_size": 1,
         "model.lm_head": "linear",
         "downstream.variants": "finetune.trainable_layers=0",

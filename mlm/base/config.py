@@ -280,9 +280,9 @@ class Model:
         "the objective needs",
     )
     chrono_init: int = field(
-        0,
+        -1,
         "gru, lstm: gates are initialized to remember for 1 to this many tokens (Tallec & Ollivier 2018); 0: the "
-        "usual initialization",
+        "usual initialization; -1: by width (mlm/training/run/default_recipe.py)",
     )
     norm_placement: str = field("pre", "transformer: layer norm pre (before each sublayer) | post (after it, as BERT)")
     norm_eps: float = field(1e-6, "epsilon of the layer norms, added to the variance")
@@ -295,13 +295,23 @@ class Model:
         "output layer, tied to the token embeddings: bert (dense layer, GELU, layer norm, tied embeddings, bias) | "
         "linear (tied embeddings alone)",
     )
-    positions: str = field("learned", "transformer: position encoding: learned | sinusoidal | rotary")
+    positions: str = field(
+        "",
+        "transformer: position encoding: learned | sinusoidal | rotary; empty: rotary, or learned where the model "
+        "reads a source",
+    )
     max_positions: int = field(512, "transformer: longest sequence, in tokens")
     type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
-    dropout: float = field(0.1, "dropout rate of embeddings and of each sublayer's output")
-    attention_dropout: float = field(0.1, "transformer: dropout rate of the attention weights")
+    dropout: float = field(
+        -1.0, "dropout rate of embeddings and of each sublayer's output; -1: 0 up to width 128, else 0.1"
+    )
+    attention_dropout: float = field(
+        -1.0, "transformer: dropout rate of the attention weights; -1: 0 up to width 128, else 0.1"
+    )
     init_std: float = field(
-        0.02, "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix"
+        -1.0,
+        "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix; -1: 0.08 up "
+        "to width 128, else 0.02",
     )
     dtype: str = field(
         "float32",
@@ -326,7 +336,9 @@ class Model:
 class Optim:
     """The optimizer (AdamW) and its schedule."""
 
-    learning_rate: float = field(1e-3, "peak learning rate")
+    learning_rate: float = field(
+        0.0, "peak learning rate; 0: by family and width (mlm/training/run/default_recipe.py)"
+    )
     schedule: str = field(
         "linear",
         "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
@@ -378,9 +390,10 @@ class Finetune:
         1.0, "factor of the learning rate from each layer to the one below it; 1: the same for all layers"
     )
     pooling: str = field(
-        "first",
+        "",
         "how an example becomes one vector: first (first token's state through a pooler, as BERT's [CLS]) | last (last "
-        "token's state) | mean (mean over tokens)",
+        "token's state) | mean (mean over tokens); empty: first for a bidirectional Transformer, mean for other "
+        "bidirectional models, else last",
     )
     layer_features: str = field(
         "last",

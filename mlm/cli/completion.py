@@ -45,7 +45,7 @@ def add_parser(subparsers, name: str, purpose: str, parser: command.CommandParse
         if action.dest == "verb":
             action.choices = action.choices or str(action.help).split(" | ")
         elif not action.choices and action.nargs != 0:
-            setattr(action, "complete", file)  # noqa: B010: argparse does not know the attribute that shtab reads
+            setattr(action, "complete", file)  # noqa: B010 - argparse does not know what shtab reads
     for field in fields.DEFAULT if takes_fields else ():
         parser.add_argument(f"--config.{field}")
     subparsers.add_parser(name, help=purpose, parents=[parser], add_help=False)

@@ -101,6 +101,7 @@ BERT = LARGE | {
     "objective": "nsp",
     "mask.random_token_from": "uniform",
     "mask.mask_unk": True,
+    "model.positions": "learned",
     "model.norm_placement": "post",
     "model.norm_eps": 1e-12,
     "train.batch_size": 256,
@@ -116,6 +117,7 @@ BERT = LARGE | {
 # is ours, as no source at hand names theirs, and so are the tokenizer and the corpus (LARGE).
 WETTIG = LARGE | {
     "pack.isolate_documents": False,
+    "model.positions": "learned",
     "mask.mask_token_prob": 1.0,
     "mask.random_token_prob": 0.0,
     "mask.random_token_from": "uniform",
@@ -142,6 +144,7 @@ NANOGPT = {
     "model.mlp_dim": 512,
     "model.num_heads": 4,
     "model.max_positions": 65,
+    "model.positions": "learned",
     "model.type_vocab_size": 0,
     "model.embed_norm": False,
     "model.lm_head": "linear",

@@ -52,7 +52,22 @@ def _derive_context(cfg):
     return OBJECTIVES[cfg.objective].contexts[0]
 
 
-DERIVED_FIELDS = (DerivedField("model.context", ("objective",), _derive_context), *masking.DERIVED_FIELDS)
+def _derive_pooling(cfg):
+    if cfg.model.context != "bidirectional":
+        return "last"
+    return "first" if cfg.model.family == "transformer" else "mean"
+
+
+DERIVED_FIELDS = (
+    DerivedField("model.context", ("objective",), _derive_context),
+    DerivedField(
+        "finetune.pooling",
+        ("objective", "model.context", "model.family"),
+        _derive_pooling,
+        applies=lambda cfg: "finetune.pooling" in OBJECTIVES[cfg.objective].conditional_fields,
+    ),
+    *masking.DERIVED_FIELDS,
+)
 
 
 def find_token_objective(context: str) -> str:

@@ -72,11 +72,8 @@ def list_trials(cfg: config.Config) -> list[Trial]:
 def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
     path = {} if trial.task in tasks.LANGUAGE_TASKS else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
-    is_pooled = tasks.get_objective(trial.task) in ("classification", "regression", "multiple_choice")
-    pooling = {"finetune.pooling": "last"} if is_pooled and cfg.model.context in ("causal", "two_stack") else {}
     return (
         path
-        | pooling
         | {
             "data.task": trial.task,
             "data.cache_dir": cfg.data.cache_dir,

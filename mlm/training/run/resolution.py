@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import downstream, spikes, trackers
+from mlm.training.run import default_recipe, downstream, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
@@ -33,6 +33,7 @@ DERIVED_FIELDS = (
     *pack.DERIVED_FIELDS,  # data.language.max_words, tokenizer, pack
     *models.DERIVED_FIELDS,  # model.cell, sizes
     *objectives.DERIVED_FIELDS,  # model.context, mask
+    *default_recipe.DERIVED_FIELDS,  # model.positions, init_std, dropout; optim.learning_rate
 )
 
 
