@@ -18,6 +18,7 @@ from small import environment
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate, Score
+from mlm.launch.sweep import table_rehearsal
 from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
@@ -30,16 +31,20 @@ NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 
 def check(experiment, scales):
     for scale in scales:
-        prints, groups = {}, {}
+        prints, groups, points = {}, {}, []
         for point, own in experiment.sweep(scale).items():
             cfg = resolution.resolve(fields.override(config.Config(), own))
             resolution.check(cfg)
             prints.setdefault(fields.fingerprint(cfg), []).append(point)
             flat = fields.flatten(cfg)
             group = series.group_name({"config": flat | {"workdir": f"runs/{point}-012345"}})
+            points.append(fields.override(cfg, {"workdir": f"runs/{point}-012345"}))
             groups.setdefault(group, set()).add(json.dumps({k: v for k, v in flat.items() if k != "seed"}))
         assert all(len(points) == 1 for points in prints.values()), scale
         assert all(len(members) == 1 for members in groups.values()), f"{scale}: a group differs in more than its seed"
+        made_up = [table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(points)]
+        rows, columns = experiment.table(made_up)
+        assert len(rows) > 1 and {"loss", "parameters"} <= {column.name for column in columns}
         assert scale != "paper" or cfg.data.corpus in ("tfds", "parallel")
         if scale == "laptop" and hasattr(experiment, "claims"):
             found = [set(pair) <= set(groups) for pair in experiment.claims(list(groups))]

@@ -146,6 +146,15 @@ def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tool
     assert members(sweep)[6:] == [["width8-seed0"], ["width16-seed0", "width16-seed1"], []]
 
 
+def test_a_table_job_waits_for_the_one_before_it(sweep, go, tools):
+    go(sweep._replace(configs=sweep.configs[:2]), max_running=1)
+    queued(tools, sweep, "0|RUNNING")
+    queued(tools, sweep, "0|PENDING", job=1)
+    go(max_running=1)
+    assert members(sweep)[2:] == [["width16-seed0", "width16-seed1"], []]
+    assert "--dependency=afterany:4711:4712 " in own_slurm.called(tools, "sbatch")[-1]
+
+
 @pytest.mark.parametrize("reached", [True, False])
 def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tools, reached):
     (tools / "sbatch.code").write_text("1")

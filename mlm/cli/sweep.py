@@ -253,14 +253,15 @@ def load_results(configs) -> list[dict]:
 
 def print_table(experiment, root: Path, configs) -> None:
     """Prints and writes the table and the figures of the finished points."""
-    from mlm.base import extras
+    from mlm.base import extras, user_code
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
     results = load_results(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
-        report = page.write_files(root, experiment, results)
+        with user_code.report_errors("experiment", experiment.__file__):
+            report = page.write_files(root, experiment, results)
         figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
         if not extras.is_installed("vl_convert"):
             figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
@@ -320,8 +321,10 @@ def print_plan(configs, args) -> None:
 def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.base import extras
-    from mlm.launch.sweep import runner, sweep_state
+    from mlm.launch.sweep import runner, sweep_state, table_rehearsal
 
+    if not args.points:
+        table_rehearsal.check_table(experiment, configs)
     with sweep_state.SweepDisplay(configs) as display:
         sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
         sweep_runner.run(display)
@@ -331,28 +334,28 @@ def run_points(experiment, root: Path, configs, args) -> None:
         sys.exit(128 + sweep_runner.signal)
     if args.points:
         print(f"{len(sweep_state.load_results(configs)[0])} of {len(configs)} selected points are done")
-    else:
-        print_table(experiment, root, configs)
-        if extras.is_installed("jinja2"):
-            write_report(experiment, root, configs)
-    if sweep_runner.failures:
-        print(
-            "\n".join(
-                [
-                    f"{len(sweep_runner.failures)} failed; the same command tries again:",
-                    *(f"{workdir}: {error}" for workdir, error in sweep_runner.failures.items()),
-                ]
-            ),
-            file=sys.stderr,
-        )
+    failures = [f"{workdir}: {error}" for workdir, error in sweep_runner.failures.items()]
+    try:
+        if not args.points:
+            print_table(experiment, root, configs)
+            if extras.is_installed("jinja2"):
+                write_report(experiment, root, configs)
+    finally:
+        if failures:
+            title = f"{len(failures)} failed; the same command tries again:"
+            print("\n".join([title, *failures]), file=sys.stderr)
+    if failures:
         sys.exit(1)
 
 
-def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
+def submit_points(experiment, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
     """Submits the points that are not done, or with --dry_run prints what would be submitted."""
     from mlm.base import errors
+    from mlm.launch.sweep import table_rehearsal
 
     errors.require(args.cluster is not None, "--cluster", "", f"one of {', '.join(CLUSTERS)}")
+    if not args.points:
+        table_rehearsal.check_table(experiment, configs)
     options = submit.SubmitOptions(
         args.cluster,
         args.accelerator,
@@ -365,7 +368,7 @@ def submit_points(path: str, root: Path, configs, config_flags: command.ConfigFl
     )
     submit.submit_sweep(
         submit.Sweep(
-            path,
+            args.experiment,
             root,
             configs,
             tuple(format_sweep_flags(config_flags, args)),
@@ -402,7 +405,7 @@ def main(words: Sequence[str]) -> None:
         elif args.verb == "report":
             write_report(experiment, root, configs)
         elif args.verb == "submit":
-            submit_points(args.experiment, root, configs, config_flags, args)
+            submit_points(experiment, root, configs, config_flags, args)
         elif args.verb == "status":
             status.show_status(root, configs)
         elif args.verb == "cancel":
@@ -427,12 +430,13 @@ def list_points(configs, args) -> None:
 
 def write_report(experiment, root: Path, configs) -> None:
     """Writes the page, the tables and the figures of the points that are done."""
-    from mlm.base import conditional_fields
+    from mlm.base import conditional_fields, user_code
     from mlm.report.pages import sweep as page
     from mlm.training.run import resolution
 
     results = load_results(configs)
     for result in results:
         result["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"]))
-    path = page.write_report(root, experiment, results, len(configs))
+    with user_code.report_errors("experiment", experiment.__file__):
+        path = page.write_report(root, experiment, results, len(configs))
     print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

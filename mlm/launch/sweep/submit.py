@@ -196,9 +196,9 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
     remaining, summary = select_unsubmitted(sweep.configs, places, not options.dry_run or is_reachable(sweep.root))
     print(f"{len(sweep.configs)} points: {summary}", flush=True)
     live_jobs = [job for job in submitted if states.get(job.file)]
-    training = [Path(job.file) for job in live_jobs if job.cluster == options.cluster and any(job.points)]
+    earlier = [job for job in live_jobs if job.cluster == options.cluster]
     has_table_job = any(not any(job.points) for job in live_jobs)
-    if not remaining and (not training or has_table_job):
+    if not remaining and (has_table_job or not any(any(job.points) for job in earlier)):
         return []
 
     experiment, *config_paths = (
@@ -240,7 +240,8 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         folder=folder / table_name,
         hours=min(1.0, options.hours),
         max_running=1,
-        after=(*([train_job.folder / cluster.filename] if remaining else []), *training),
+        # Earlier table jobs too: two at once would write the same files.
+        after=(*([train_job.folder / cluster.filename] if remaining else []), *(Path(job.file) for job in earlier)),
     )
     jobs = [(train_job, points)] if remaining else []
     jobs.append((table_job, ((),)))

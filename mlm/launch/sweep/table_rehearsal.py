@@ -1,0 +1,114 @@
+"""A rehearsal of an experiment's table on made-up results, so that its bugs show before anything is trained.
+
+The results have the scores that follow from each point's config, and no evaluations of the trained model, as those of a
+point that has just been trained. Only errors that no other values would avoid count, such as a misspelt name.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mlm.base import config, errors, fields, user_code
+from mlm.base.estimates import Score
+from mlm.data.rows import pack
+from mlm.data.text import parallel_text
+from mlm.report import series
+from mlm.training.run.log import TIMING_TOTALS
+from mlm.training.step import floors, ngrams, program, references
+
+BUGS = (AttributeError, ImportError, KeyError, NameError, TypeError)
+REFERENCE_LOSSES = {"unigram": 5.0, references.FLOOR_TITLES["floor"]: 2.0}  # nats; of all other references 4
+NUM_EXAMPLES, VOCAB_SIZE = 8, 1000  # VOCAB_SIZE: where the corpus decides it
+
+
+class UnknownValue(KeyError):
+    """The table reads a value that only a real result has: nothing is known of what follows."""
+
+
+class PartialResults(dict):
+    """Those results of a run that can be made up."""
+
+    def __missing__(self, key):
+        raise UnknownValue(key)
+
+
+def check_table(experiment, points: Sequence[config.Config]) -> None:
+    """Raises ConfigError, with the line, if the experiment's table or claims have a bug."""
+    results = []
+    with contextlib.suppress(errors.ConfigError):  # training names a file that is missing
+        results = [make_result(cfg, number) for number, cfg in enumerate(points)]
+    if not results:
+        return
+    path = experiment.__file__
+    try:
+        with user_code.report_errors("experiment", path):
+            table = experiment.table(results)
+            if hasattr(experiment, "claims"):
+                experiment.claims(list(series.group_runs(results, getattr(experiment, "group", series.group_name))))
+    except Exception as error:
+        cause = error.__context__ if isinstance(error, errors.ConfigError) else None  # else no error of the file's
+        if isinstance(cause, BUGS) and not isinstance(cause, UnknownValue):
+            raise errors.ConfigError(f"{error} (in the table of made-up results, before anything is trained)") from None
+        return
+    errors.require(
+        isinstance(table, tuple) and len(table) == 2,
+        f"experiment {path}: what table(results) returns",
+        table,
+        "the rows and the columns",
+    )
+
+
+def make_result(cfg: config.Config, number: int) -> dict:
+    """A result as directory.read_finished_run returns it. number: of the point, so that its scores are its own."""
+    vocab_size, steps = cfg.tokenizer.vocab_size or VOCAB_SIZE, max(cfg.train.steps, 1)
+    _, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
+    scores = (*objective.scores, *list_references(cfg, objective))
+    evaluation: dict[str, float] = {"rows": NUM_EXAMPLES, "predictions": 100}
+    for score in scores:
+        evaluation |= {score.name: make_value(score, number), f"{score.name}_se": 0.01}
+    weights = cfg.model.num_layers * 12 * cfg.model.width**2
+    num_tokens = float(steps * cfg.train.batch_size * cfg.pack.seq_len)
+    totals = {name: num_tokens for name in ("tokens", "predictions", *objective.totals, *TIMING_TOTALS)}
+    totals |= {"tokens_per_second": 1000.0} | {score.name: 0.5 for score in objective.train_scores}
+    training = {"loss": 3.0, "gradient_norm": 1.0, "parameter_norm": 1.0, "learning_rate": 1e-3, **totals}
+    record = PartialResults(training | {f"eval_{name}": value for name, value in evaluation.items()})
+    return {
+        "fingerprint": fields.fingerprint(cfg),
+        **fields.build_identity(cfg, {}),
+        "steps": steps,
+        "vocab_size": vocab_size,
+        "parameters": weights + vocab_size * cfg.model.width,
+        "non_embedding": weights,
+        "flops": 6.0 * weights * num_tokens,
+        "evaluation": PartialResults(evaluation),
+        "scores": [score._asdict() for score in scores],
+        **totals,
+        **({"spikes": 0} if cfg.train.spike_threshold else {}),
+        "provenance": [PartialResults(step=0)],
+        "evaluations": PartialResults(),
+        "summary": PartialResults(),
+        "history": [PartialResults(record, step=step) for step in sorted({(steps + 1) // 2, steps})],
+        "held_out": PartialResults({name: np.ones(NUM_EXAMPLES) for score in scores for name in score.columns}),
+    }
+
+
+def list_references(cfg: config.Config, objective) -> list[Score]:
+    """The reference scores that follow from the config alone."""
+    names = {loss: ("floor", *spec.weaker_floors) for loss, spec in floors.select_floors(cfg, objective).items()}
+    if parallel_text.is_generated(cfg.data):
+        names = {objective.scores[0]: ("floor",)}
+    found = [*ngrams.make_scores(cfg, objective.scores[0])]
+    for loss, floor_names in names.items():
+        unknown: Any = dict.fromkeys(floor_names)  # the scores follow from the names
+        found += references.make_floor_references(loss, unknown).scores
+    return found
+
+
+def make_value(score: Score, number: int) -> float:
+    """A value that such a score may have: a loss below the unigram's and above the floor."""
+    loss = REFERENCE_LOSSES.get(score.reference, 4.0) if score.reference else 3.0 + number / 1000
+    if score.columns[0].endswith(series.EXCESS):
+        return loss - REFERENCE_LOSSES[references.FLOOR_TITLES["floor"]]
+    return float(np.exp(loss)) if score.function == "exp_mean" else 0.5 + number / 10_000 if score.share else loss

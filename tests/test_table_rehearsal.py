@@ -1,0 +1,88 @@
+"""A bug in an experiment's table is told before anything trains; what only real results show is not taken for one.
+
+That no experiment of the project is refused: test_experiments.py.
+"""
+
+import pytest
+
+from mlm.base import config, errors, fields
+from mlm.cli import sweep as command
+from mlm.launch.sweep import runner, sweep_points, table_rehearsal
+
+EXPERIMENT = """from mlm.experiment.recipes import QUICK
+from mlm.report import summary
+from mlm.report.table import Column
+
+SCALES = {{"quick": QUICK}}
+
+def sweep(scale):
+    return {{f"width{{width}}-seed0": QUICK | {{"model.width": width}} for width in (16, 32)}}
+
+def describe(seeds):
+    return {{"width": {cell}}}
+
+def table(results):
+    return summary.build_table(results, [Column("width", "width")], describe)
+"""
+
+
+def load(folder, cell):
+    path = folder / "experiment.py"
+    path.write_text(EXPERIMENT.format(cell=cell))
+    return command.load_experiment(str(path))
+
+
+def resolve(experiment, scale):
+    points = sweep_points.resolve_points(config.Config(), experiment.sweep(scale), {})
+    return [fields.override(cfg, {"workdir": f"runs/{name}-012345"}) for name, cfg in points.items()]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("seeds[0]['config']['model.widht']", "KeyError: 'model.widht'"),
+        ("seeds[0]['evaluatoin']", "KeyError: 'evaluatoin'"),
+        ("seed[0]", "NameError: name 'seed' is not defined"),
+        ("seeds[0].config", "AttributeError: 'dict' object has no attribute 'config'"),
+        ("1 + str(seeds)", "TypeError: unsupported operand"),
+    ],
+)
+def test_a_bug_is_one_line_with_the_user_s_line(tmp_path, cell, message):
+    experiment = load(tmp_path, cell)
+    with pytest.raises(errors.ConfigError) as raised:
+        table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+    assert f"experiment.py', line 11: {message}" in str(raised.value) and "\n" not in str(raised.value)
+    assert "before anything is trained" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "seeds[0]['evaluations']['grammar_probes']['agreement']['distance'][0]",
+        "seeds[0]['evaluation']['word_loss']",
+        "seeds[0]['summary'].get('finetuned_tasks', {})",
+        "1 / (seeds[0]['evaluation']['loss'] - seeds[0]['evaluation']['loss'])",
+    ],
+)
+def test_what_only_real_results_show_is_no_bug(tmp_path, cell):
+    experiment = load(tmp_path, cell)
+    table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+
+
+def test_a_run_is_refused_before_a_worker_starts(tmp_path, monkeypatch):
+    load(tmp_path, "undefined")
+    monkeypatch.setattr(runner, "SweepRunner", lambda *_, **__: pytest.fail("it began"))
+    words = [str(tmp_path / "experiment.py"), f"workdir={tmp_path / 'runs'}"]
+    for verb in ("run", "submit"):
+        with pytest.raises(errors.ConfigError, match=r"line 11: NameError: name 'undefined' is not defined"):
+            command.main(["sweep", verb, *words, *(["--cluster=slurm"] if verb == "submit" else [])])
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("verb", ["table", "report"])
+def test_an_error_of_the_last_table_is_one_line_with_the_user_s_line(tmp_path, monkeypatch, verb, capsys):
+    experiment = load(tmp_path, "1 / 0")
+    results = [table_rehearsal.make_result(cfg, n) for n, cfg in enumerate(resolve(experiment, "quick"))]
+    monkeypatch.setattr(command, "load_results", lambda configs: results)
+    with pytest.raises(errors.ConfigError, match=r"^experiment = '\S+experiment.py', line 11: ZeroDivisionError: "):
+        command.main(["sweep", verb, str(tmp_path / "experiment.py"), f"workdir={tmp_path / 'runs'}"])
