@@ -90,7 +90,7 @@ def check_devices(expected_processes: int, expected_devices: int) -> None:
     """
     from mlm.training.step import parallel
 
-    found, local_devices = parallel.describe_devices(), parallel.describe_local_devices()["the number of devices"]
+    found, local_devices = parallel.describe_devices(), parallel.describe_local_devices()["local_devices"]
     summary = (
         f"{format_count(found['processes'], 'process', 'processes')}, {format_count(local_devices, 'device')} "
         f"here, {found['devices']:,} in all ({found['device']})"

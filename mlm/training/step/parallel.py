@@ -103,7 +103,7 @@ def describe_devices() -> dict:
 
 def describe_local_devices() -> dict:
     """This process's own devices, which must be alike on all processes of a run."""
-    return {"the number of devices": jax.local_device_count(), "the kind of device": jax.devices()[0].device_kind}
+    return {"local_devices": jax.local_device_count(), "device": jax.devices()[0].device_kind}
 
 
 def use_cpu_backend():
