@@ -177,6 +177,14 @@ def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
     assert found.step == STEPS and found.tokenizer.vocab_size and not (tmp_path / "none").exists()
 
 
+def test_a_tokenizer_that_a_kill_left_half_written_is_passed_over(runs, caplog):
+    cfg = copy(runs, "done", "killed-tokenizer")
+    (path,) = directory.tokenizer_folder(cfg.workdir).iterdir()
+    path.with_name(f".{path.stem}.1{path.suffix}").write_bytes(path.read_bytes()[:20])
+    assert loop.train(cfg)["steps"] == STEPS and trained_run.load(cfg.workdir, {}).step == STEPS
+    assert "damaged" not in caplog.text
+
+
 def test_runs_of_other_draws_are_told_apart(runs, monkeypatch):
     cfg = copy(runs, "done", "older")
     now = fields.fingerprint(cfg)

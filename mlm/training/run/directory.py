@@ -132,8 +132,9 @@ def tokenizer_folder(workdir: Path | str) -> Path:
 
 def load_tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
     """The tokenizer of a run with this identity."""
-    candidates = sorted(tokenizer_folder(workdir).glob("*.*"))
-    path = candidates[0] if candidates else tokenizer_folder(workdir)
+    folder = tokenizer_folder(workdir)
+    names = [name for name in get_storage(workdir).list(folder) if not name.startswith(".")]  # a kill may leave others
+    path = folder / names[0] if names else folder
     _read_verified(path, saved["data"]["tokenizer"])
     return kinds.load_tokenizer(path)
 
