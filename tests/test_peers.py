@@ -111,10 +111,7 @@ def test_another_number_of_devices(tmp_path):
     ends = Pair(tmp_path, environment={"XLA_FLAGS": flags}).ends()
     assert (
         ends
-        == [
-            (2, ["error: the processes of this run differ: local_devices is 1 on process 0 and 2 on process 1"])
-        ]
-        * 2
+        == [(2, ["error: the processes of this run differ: local_devices is 1 on process 0 and 2 on process 1"])] * 2
     )
 
 
