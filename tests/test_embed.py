@@ -252,7 +252,7 @@ def test_a_run_whose_config_names_them_is_asked_them_at_its_end(drawn, tmp_path)
     assert (tmp_path / "run" / "evaluations.json").stat().st_mtime_ns == before
     (tmp_path / "sts-test.csv").write_text("a\tb\tc\t1\thigh\tOne\tTwo\n")
     for folder, message in (
-        ("absent", r"^config.eval.sts = '.*/absent': expected the folder of stsb's files$"),
+        ("absent", r"^config.eval.sts = '.*/absent': expected the folder of stsb's files, or a task file \(.toml\)$"),
         (".", r"^config.eval.sts = .*sts-test.csv, line 1: label = 'high': expected a finite"),
     ):
         with pytest.raises(errors.ConfigError, match=message) as caught:

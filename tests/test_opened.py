@@ -18,6 +18,7 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import entry, use
 from mlm.data.rows import loader
+from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
 from mlm.inference import batching, forward_passes, masked_queries, progress
 from mlm.training.run import finetuning_recipe, initialization, loop, trained_run
@@ -282,17 +283,18 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
         }
     run = runs["unigram"].workdir
     given = {
-        "data.task": "own",
-        "data.task_path": str(texts),
-        "objective": objective,
         "train.steps": 3,
         "train.batch_size": 8,
         "eval.batch_size": 8,
         "data.cache_dir": str(texts / "cache"),
         "pack.seq_len": 24,
-        "workdir": str(texts / objective),
-    } | {f"data.labelled.{name}": value for name, value in labelled.items()}
-    cfg, packed = finetuning_recipe.resolve(config.Config(), run, given)
+    }
+    file = texts / f"{objective}.toml"
+    file.write_text("".join(f'{key} = "{value}"\n' for key, value in labelled.items()))
+    name, task_fields, *_ = task_file.read_task_file("--task", str(file))
+    file.unlink()  # the run has recorded what it said
+    cfg, packed = finetuning_recipe.resolve(config.Config(), run, given | task_fields, name=name)
+    assert cfg.workdir == f"{run}/tasks/{objective}"
     loop.train(cfg, packed)
     model = mlm.load(cfg.workdir)
     run = trained_run.load(cfg.workdir, {})

@@ -478,7 +478,11 @@ class Eval:
         "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
         "by sequence length",
     )
-    sts: str = setting("", "folder of STS-B's files, to measure sentence similarity at the end; empty: not measured")
+    sts: str = setting(
+        "",
+        "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "
+        "at the end; empty: not measured",
+    )
 
 
 @section

@@ -10,6 +10,7 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
     mlm evaluate runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
     mlm evaluate runs/a --anisotropy --sts=FOLDER
     mlm evaluate runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
+    mlm evaluate runs/a --prompt=reviews.toml --sts=pairs.toml
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
 
 Results are written to evaluations.json in each run's directory, which the sweep's table reads. A second call computes
@@ -36,7 +37,12 @@ def make_parser() -> command.CommandParser:
         "--max_sentences", type=at_least_0, default=0, help="evaluate the first so many sentences; 0: all"
     )
     group.add_argument(
-        "--blimp", default="", metavar="FOLDER", help="minimal pairs: .jsonl files of BLiMP, or in its format"
+        "--blimp",
+        default="",
+        metavar="FOLDER",
+        help="minimal pairs: BLiMP's files, or your own of its format: a file PARADIGM.jsonl for each paradigm, in it "
+        'a line for each pair: {"sentence_good": "...", "sentence_bad": "...", "linguistics_term": "..."}, where the '
+        "last names the phenomenon",
     )
     group.add_argument(
         "--suite",
@@ -64,22 +70,34 @@ def make_parser() -> command.CommandParser:
         "--sts",
         default="",
         metavar="FOLDER",
-        help="STS-B's files: correlation of the cosine of two sentences' embeddings with their similarity",
+        help="STS-B's files, or a task file (.toml) of your own pairs, with text_column, text_pair_column, "
+        'label_column, dev or test, and objective = "regression": correlation of the cosine of two sentences\' '
+        "embeddings with their similarity",
     )
     group = parser.add_argument_group("prompts")
-    group.add_argument("--prompt", default="", metavar="TASK", help="zero-shot prompting: sst2 | cola | rte | mrpc")
-    group.add_argument("--task_path", default="", metavar="FOLDER", help="folder of the task's files")
+    group.add_argument(
+        "--prompt",
+        default="",
+        metavar="TASK",
+        help="zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of mlm/data/tasks/tasks.py "
+        "with --pattern and --verbalizers, or a task file (.toml), in which a table [prompt] may have pattern and "
+        "verbalizers (a word for each label)",
+    )
+    group.add_argument(
+        "--task_path", default="", metavar="FOLDER", help="folder of the task's files (not of a task file)"
+    )
     group.add_argument(
         "--pattern",
         default="",
-        help="words, {text}, {second} and [MASK], separated by spaces (default: from Gao et al. 2021)",
+        help="words, {text}, {second} and [MASK], separated by spaces (default: of the task file, or from Gao et al. "
+        "2021)",
     )
     group.add_argument(
         "--verbalizers",
         type=command.split_words,
         default=[],
         metavar="WORD,...",
-        help="a word for each label (default: from Gao et al. 2021)",
+        help="a word for each label, in their order (default: of the task file, or from Gao et al. 2021)",
     )
     group.add_argument(
         "--few_shot", action="store_true", help="also fine-tune on 16 examples a label, with five random seeds"

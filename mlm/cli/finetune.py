@@ -7,10 +7,11 @@ from mlm.cli import command
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
 
     mlm finetune runs/a data.task=sst2 data.task_path=FOLDER
-    mlm finetune FOLDER data.task=own data.task_path=FOLDER data.labelled.format=csv ...
+    mlm finetune FOLDER --task=reviews.toml
 
-data.task is a task of mlm/data/tasks/tasks.py, a task of the built-in language (topic, pair, tag, subject), or own:
-then data.labelled.* describes the files. Model, tokenizer and language are those of the run. All other fields are those
+data.task is a task of mlm/data/tasks/tasks.py or of the built-in language (topic, pair, tag, subject). A file
+(TOML) describes any other: its keys are the fields of data.labelled, and name, objective, path and prompt. The run
+records what the file says. Model, tokenizer and language are those of the run. All other fields are those
 of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was interrupted, the same command continues
 it. Results and predictions are written to RUN/tasks/TASK (for a Hugging Face folder: runs/NAME/tasks/TASK), or to
 workdir.
@@ -22,6 +23,13 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument(
+        "--task",
+        default="",
+        metavar="FILE",
+        help='TOML file that describes the task: format = "csv", path = "FOLDER", train = "train.csv", '
+        'dev = "dev.csv", text_column = "text", label_column = "label", and so on; instead of data.task',
+    )
     parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
     parser.add_argument(
         "--from_scratch",
@@ -35,18 +43,26 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    from mlm.base import errors
     from mlm.base.estimates import read_scores
+    from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import finetuning_recipe, log, loop, spikes
     from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
+    name, overrides = "", config_flags.overrides
+    if args.task:
+        errors.require("data.task" not in overrides, "--task", args.task, "no data.task beside it")
+        name, task_fields, *_ = task_file.read_task_file("--task", args.task)
+        overrides = task_fields | overrides
     cfg, packed = finetuning_recipe.resolve(
         config_flags.load_base(),
         args.model.rstrip("/"),
-        config_flags.overrides,
+        overrides,
         from_scratch=args.from_scratch,
         epochs=args.epochs,
+        name=name,
     )
     try:
         result = loop.train(cfg, packed)

@@ -17,7 +17,7 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits, task_file, tasks
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.inference import batching, masked_queries
 from mlm.inference.similarity import compute_cosines, l2_normalize
@@ -44,29 +44,51 @@ def compute_layer_states(model: types.Model, params, tokens: types.Tokens) -> jn
     return model.encode_layers(params["model"], tokens).astype(jnp.float32)
 
 
-def list_similarity_cases(field: str, folder: str) -> list[EvaluationCase]:
-    """A case for each split of STS_TASK in a folder.
+def list_similarity_cases(field: str, path: str) -> list[EvaluationCase]:
+    """A case for each split, dev and test, of STS_TASK in a folder, or of a task file with pairs and their similarity.
 
-    field: the setting that names the folder, for errors. Raises ConfigError where there is no such folder, and as
-    splits.open_task does.
+    Args:
+        field: the setting that names the path, for errors.
+        path: the folder, or the task file.
+
+    Raises:
+        ConfigError: there is neither; the file describes no pairs with a number; and as splits.open_task does.
     """
-    errors.require(Path(folder).expanduser().is_dir(), field, folder, f"the folder of {STS_TASK}'s files")
+    name, settings = STS_TASK, {"data.task": STS_TASK, "data.task_path": path}
+    if path.endswith(task_file.SUFFIX):
+        name, settings, *_ = task_file.read_task_file(field, path, required=())
+    else:
+        errors.require(
+            Path(path).expanduser().is_dir(), field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)"
+        )
     cfg = fill_derived_fields(
-        tasks.DERIVED_FIELDS,
-        fields.override(config.Config(), {"data.corpus": "task", "data.task": STS_TASK, "data.task_path": folder}),
+        tasks.DERIVED_FIELDS, fields.override(config.Config(), {"data.corpus": "task", **settings})
     )
     cfg = fields.override(cfg, {"data.labelled.train": ""})
+    labelled = cfg.data.labelled
+    for key, value, is_right, expected in (
+        (
+            "objective",
+            cfg.objective,
+            cfg.objective == "regression",
+            "regression, since a pair's similarity is a number",
+        ),
+        ("text_pair_column", labelled.text_pair_column, bool(labelled.text_pair_column), "the column of a second text"),
+        ("dev", labelled.dev, bool(labelled.dev or labelled.test), "a file of pairs, here or in test"),
+    ):
+        errors.require(is_right, f"{path}: {key}", value, expected)
     try:
         source = splits.open_task(cfg)
         pairs = {
-            name: [[*example.texts, example.label] for example in source.splits[split]()]
-            for name, split in SPLITS.items()
+            split_name: [[*example.texts, example.label] for example in source.splits[split]()]
+            for split_name, split in SPLITS.items()
+            if split in source.splits
         }
     except errors.ConfigError as error:
-        raise errors.ConfigError(f"{field} = {folder!r}: {error}") from None
+        raise errors.ConfigError(f"{field} = {path!r}: {error}") from None
     return [
-        EvaluationCase("sts", f"{STS_TASK}/{name}", {"pairs": split_pairs, "format": SIMILARITY_FORMAT})
-        for name, split_pairs in pairs.items()
+        EvaluationCase("sts", f"{name}/{split_name}", {"pairs": split_pairs, "format": SIMILARITY_FORMAT})
+        for split_name, split_pairs in pairs.items()
     ]
 
 

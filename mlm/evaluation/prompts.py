@@ -19,7 +19,8 @@ from mlm.base import config, errors, fields, types
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits, task_file, tasks
+from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.inference import batching, masked_queries
@@ -47,6 +48,11 @@ PROMPTS = {
     "rte": Prompt("{text} ? [MASK] , {second}", {"entailment": "Yes", "not_entailment": "No"}),
     "mrpc": Prompt("{text} [MASK] , {second}", {"0": "No", "1": "Yes"}),
 }
+SCORE_BUILDERS: dict[str, Callable[[Sequence[str]], Score]] = {
+    "accuracy": lambda labels: scores.build_accuracy_score("weight"),
+    "f1": lambda labels: scores.build_f1_score(labels, "weight"),
+    "matthews": lambda labels: scores.build_matthews_score(labels, "weight"),
+}  # from the labels
 
 
 class PromptTask(NamedTuple):
@@ -59,58 +65,90 @@ class PromptTask(NamedTuple):
     scores: tuple[str, ...]  # in addition to accuracy
 
 
-def read_task(name: str, folder: str, pattern: str = "", words: Sequence[str] = ()) -> PromptTask:
-    """Reads a task of PROMPTS from its files.
+def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[str] = ()) -> PromptTask:
+    """Reads a task from its files.
 
     Args:
-        name: a key of PROMPTS.
-        folder: the folder of the task's files.
-        pattern: replaces the paper's pattern.
-        words: replace the paper's verbalizers, in the order of the labels.
+        name: a classification task of TASKS, or a task file (.toml), whose table "prompt" may have a pattern and
+            verbalizers.
+        folder: the folder of the task's files; a task file says where they are.
+        pattern: replaces that of the task file, or of PROMPTS.
+        words: replace the verbalizers of these, in the order of the labels.
 
     Raises:
-        ConfigError: for an unknown task, for a pattern that lacks a place, and as splits.open_task does.
+        ConfigError: for an unknown task, for a pattern that lacks a place, for a label without a verbalizer, and as
+            task_file.read_task_file and splits.open_task do.
     """
-    errors.require_one_of("--prompt", name, list(PROMPTS))
-    errors.require(
-        Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder, f"the folder of {name}'s files"
-    )
+    if name.endswith(task_file.SUFFIX):
+        errors.require(not folder, "--task_path", folder, f"no folder, since {name} says where its files are")
+        file, own = name, task_file.read_task_file("--prompt", name)
+        name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
+    else:
+        known = [task for task, row in tasks.TASKS.items() if row.objective == "classification"]
+        errors.require_one_of("--prompt", name, known)
+        errors.require(
+            Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder, f"the folder of {name}'s files"
+        )
+        file, default = "", PROMPTS.get(name, Prompt("", {}))
+        settings = {"data.task": name, "data.task_path": folder}
+        if default.verbalizers:
+            settings["data.labelled.labels"] = ",".join(default.verbalizers)
     cfg = fill_derived_fields(
-        tasks.DERIVED_FIELDS,
-        fields.override(config.Config(), {"data.corpus": "task", "data.task": name, "data.task_path": folder}),
+        tasks.DERIVED_FIELDS, fields.override(config.Config(), {"data.corpus": "task", **settings})
     )
-    default = PROMPTS[name]
-    labels = tuple(default.verbalizers)
-    cfg = fields.override(cfg, {"data.labelled.labels": ",".join(labels)})
-    check_pattern(pattern or default.pattern, bool(cfg.data.labelled.text_pair_column))
     errors.require(
-        len(words) in (0, len(labels)),
-        "--verbalizers",
-        ",".join(words),
-        f"a word for each label of {name}, in this order: {', '.join(labels)}",
+        cfg.objective == "classification", f"{file}: objective", cfg.objective, "classification, since it is prompted"
     )
+    labels = splits.list_classes(cfg)
+    check_pattern(
+        pattern or default.pattern,
+        bool(cfg.data.labelled.text_pair_column),
+        f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern",
+    )
+    if words or not default.verbalizers:
+        errors.require(
+            len(words) == len(labels),
+            "--verbalizers",
+            ",".join(words),
+            f"a word for each label of {name}, in this order: {', '.join(labels)}",
+        )
+    else:
+        for label in default.verbalizers:
+            require_column(label, labels, f"{file}: prompt.verbalizers", "label")
+        missing = [label for label in labels if label not in default.verbalizers]
+        errors.require(not missing, f"{file}: prompt.verbalizers", [*default.verbalizers], f"also {', '.join(missing)}")
+    verbalizers = dict(zip(labels, words, strict=True)) if words else {one: default.verbalizers[one] for one in labels}
     source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
 
     def read_examples(split):
         return [[*example.texts, label_index[example.label]] for example in source.splits[split]()]
 
-    other_scores = tuple(score for score in cfg.data.labelled.scores.split(",") if score != "accuracy")
-    verbalizers = dict(zip(labels, words, strict=True)) if words else default.verbalizers
-    prompt = Prompt(pattern or default.pattern, verbalizers)
-    return PromptTask(name, prompt, read_examples("train"), read_examples("validation"), other_scores)
+    score_names = scores.parse_score_names(cfg, tuple(SCORE_BUILDERS))
+    if "f1" in score_names:
+        scores.build_f1_score(labels, "weight")  # of two labels alone
+    return PromptTask(
+        name,
+        Prompt(pattern or default.pattern, verbalizers),
+        read_examples("train"),
+        read_examples("validation"),
+        tuple(score for score in score_names if score != "accuracy"),
+    )
 
 
-def check_pattern(pattern: str, is_pair: bool) -> None:
-    """Raises ConfigError for a pattern that does not hold each of its places once, as a word of its own."""
+def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None:
+    """Raises ConfigError for a pattern that does not hold each of its places once, as a word of its own.
+
+    field: the setting that has it, for errors.
+    """
     places = (TEXT_PLACE, SECOND_PLACE, MASK_PLACE) if is_pair else (TEXT_PLACE, MASK_PLACE)
     words = pattern.split()
     for place in places:
-        errors.require(words.count(place) == 1, "--pattern", pattern, f"{place} once, with spaces around it")
+        errors.require(words.count(place) == 1, field, pattern, f"{place} once, with spaces around it")
     for word in words:
         errors.require(
             word in places or not ("{" in word or MASK_PLACE in word),
-            "--pattern",
+            field,
             pattern,
             f"words and the places {', '.join(places)}, not {word!r}",
         )
@@ -250,14 +288,9 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
         "weight": one_N,
         **scores.count_classes(predicted_N, label_N, one_N, len(labels)),
     }
-    builders: dict[str, Callable[[], Score]] = {
-        "accuracy": lambda: scores.build_accuracy_score("weight"),
-        "f1": lambda: scores.build_f1_score(labels, "weight"),
-        "matthews": lambda: scores.build_matthews_score(labels, "weight"),
-    }
     result: dict = {}
     for name in ("accuracy", *inputs["scores"]):
-        result[name], result[f"{name}_se"] = compute_score(builders[name](), columns)
+        result[name], result[f"{name}_se"] = compute_score(SCORE_BUILDERS[name](labels), columns)
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
 

@@ -1,7 +1,7 @@
 """The tasks that have a name, and how their files are read: one reader a format, none a data set."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from mlm.base import config, errors
@@ -375,6 +375,38 @@ def check(cfg: config.Config) -> None:
     )
     if data.task in LANGUAGE_TASKS:
         return
+    check_labelled(cfg)
+    if labelled.doc_stride and labelled.format in ("conll", "conllu"):
+        errors.require(
+            1 <= labelled.doc_stride <= cfg.pack.seq_len - 2,
+            f"{name}.doc_stride",
+            labelled.doc_stride,
+            f"1 <= value <= {cfg.pack.seq_len - 2}, the tokens of a window, since config.pack.seq_len = "
+            f"{cfg.pack.seq_len}",
+        )
+    if labelled.format == "squad":
+        window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS
+        errors.require(
+            window > 0,
+            "config.pack.seq_len",
+            cfg.pack.seq_len,
+            f"at least {4 + MAX_QUESTION_TOKENS}: {MAX_QUESTION_TOKENS} tokens of a question, 3 separators, a passage",
+        )
+        errors.require(
+            1 <= labelled.doc_stride <= window,
+            f"{name}.doc_stride",
+            labelled.doc_stride,
+            f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
+            f"{cfg.pack.seq_len} leaves a window {window} tokens beside a question of {MAX_QUESTION_TOKENS}",
+        )
+
+
+def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "dev")) -> None:
+    """Raises ConfigError for a config.data.labelled that describes no files of examples. Opens no file.
+
+    required: the splits that it must name.
+    """
+    labelled, name = cfg.data.labelled, "config.data.labelled"
     errors.require_one_of(f"{name}.format", labelled.format, FORMATS[cfg.objective])
     choice_columns = examples.list_choice_columns(labelled) if cfg.objective == "multiple_choice" else ()
     columns = (
@@ -382,7 +414,7 @@ def check(cfg: config.Config) -> None:
         if labelled.format == "squad"
         else ("text_column", "label_column", *(("choice_columns",) if cfg.objective == "multiple_choice" else ()))
     )
-    for field in ("train", "dev", "scores", *columns):
+    for field in (*required, "scores", *columns):
         errors.require(
             bool(getattr(labelled, field).strip()),
             f"{name}.{field}",
@@ -434,29 +466,6 @@ def check(cfg: config.Config) -> None:
             f"{name}.labels",
             labelled.labels,
             "two or more different labels, separated by commas",
-        )
-    if labelled.doc_stride and labelled.format in ("conll", "conllu"):
-        errors.require(
-            1 <= labelled.doc_stride <= cfg.pack.seq_len - 2,
-            f"{name}.doc_stride",
-            labelled.doc_stride,
-            f"1 <= value <= {cfg.pack.seq_len - 2}, the tokens of a window, since config.pack.seq_len = "
-            f"{cfg.pack.seq_len}",
-        )
-    if labelled.format == "squad":
-        window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS
-        errors.require(
-            window > 0,
-            "config.pack.seq_len",
-            cfg.pack.seq_len,
-            f"at least {4 + MAX_QUESTION_TOKENS}: {MAX_QUESTION_TOKENS} tokens of a question, 3 separators, a passage",
-        )
-        errors.require(
-            1 <= labelled.doc_stride <= window,
-            f"{name}.doc_stride",
-            labelled.doc_stride,
-            f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
-            f"{cfg.pack.seq_len} leaves a window {window} tokens beside a question of {MAX_QUESTION_TOKENS}",
         )
 
 

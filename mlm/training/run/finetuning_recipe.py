@@ -114,6 +114,7 @@ def resolve(
     *,
     from_scratch: bool = False,
     epochs: float | None = None,
+    name: str = "",
 ) -> tuple[config.Config, pack.PackedDataset]:
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
@@ -123,6 +124,7 @@ def resolve(
         overrides: fields by dotted name, data.task among them. They override the recipe, which overrides the run.
         from_scratch: initialize the parameters instead of loading the run's.
         epochs: replaces train.steps.
+        name: names the run's directory; empty: data.task does.
 
     Raises:
         ConfigError: the run cannot be fine-tuned so.
@@ -131,7 +133,7 @@ def resolve(
         bool(overrides.get("data.task")),
         "config.data.task",
         overrides.get("data.task", ""),
-        "the task to fine-tune for: --config.data.task=NAME",
+        "the task to fine-tune for: data.task=NAME, or --task=FILE",
     )
     errors.require(
         epochs is None or "train.steps" not in overrides,
@@ -140,7 +142,7 @@ def resolve(
         "no --epochs, since config.train.steps is set",
     )
     errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
-    name = overrides["data.task"] + ("-from_scratch" if from_scratch else "")
+    name = (name or overrides["data.task"]) + ("-from_scratch" if from_scratch else "")
     workdir = {"workdir": str(initialization.choose_finetuning_folder(run, name))}
     source_cfg = fields.override(base, {**workdir, **overrides})
     inherited = initialization.read_source_fields(run, source_cfg, from_scratch=from_scratch)

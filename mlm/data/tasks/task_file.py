@@ -1,0 +1,148 @@
+"""A task as one TOML file: its files, columns, labels and scores, and how it is written as a prompt."""
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlm.base import conditional_fields, config, errors, fields
+from mlm.data.tasks import examples, splits, tasks
+
+SUFFIX = ".toml"
+LABELLED = {field.name: field.default for field in dataclasses.fields(config.Labelled)}
+KEYS = ("name", "objective", "path", *LABELLED, "prompt")
+PROMPT_KEYS = ("pattern", "verbalizers")
+LIST_KEYS = ("choice_columns", "labels", "scores")  # also accepted as lists
+NUMBER_KEYS = ("choice_columns", "labels", *(key for key in LABELLED if key.endswith("_column")))  # also numbers
+# What errors call fields -> what the file calls them.
+FIELD_NAMES = {
+    "config.data.labelled.": "",
+    "config.data.task_path": "path",
+    ", since config.data.task is own": "",
+    "config.objective": "objective",
+}
+
+
+class TaskFile(NamedTuple):
+    """What a task file holds."""
+
+    name: str
+    fields: dict[str, Any]  # of the config, by dotted name
+    pattern: str  # of the prompt; empty: none
+    verbalizers: dict[str, str]  # a word for each label; {}: none
+
+    def resolve(self) -> config.Config:
+        """Returns the defaults with the file's fields and those that follow from them."""
+        return tasks.resolve(fields.override(config.Config(), {"data.corpus": "task", **self.fields}))
+
+
+def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "dev")) -> TaskFile:
+    """Reads a task file, and checks that it describes a task whose files exist.
+
+    Its keys are the fields of config.data.labelled; "name" of the task (else that of the file); "objective" (else the
+    one that follows from the format); "path", the folder of the task's files as seen from the task file (else its own
+    folder) or, for tfds, the data set's name; and a table "prompt" with "pattern" and a table "verbalizers".
+
+    Args:
+        flag: the setting that names the file, for errors.
+        path: the task file.
+        required: the splits that the task must have.
+
+    Raises:
+        ConfigError: names the file, the key and the nearest right key.
+    """
+    content = _read_toml(flag, path)
+    for key in content:
+        examples.require_column(key, KEYS, path, "key")
+    prompt = _read_table(content, "prompt", path)
+    for key in prompt:
+        examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
+    name = _parse_text(content.get("name", Path(path).stem), "name", path)
+    errors.require(
+        bool(re.fullmatch(r"\w[\w.-]*", name)), f"{path}: name", name, "letters, digits, '.', '_' and '-', no other"
+    )
+    settings: dict[str, Any] = {
+        f"data.labelled.{key}": _parse_field(content[key], key, path) for key in LABELLED if key in content
+    }
+    if "objective" in content:
+        settings["objective"] = _parse_text(content["objective"], "objective", path)
+        errors.require_one_of(f"{path}: objective", settings["objective"], tasks.FORMATS)
+    folder = _parse_text(content.get("path", ""), "path", path)
+    if settings.get("data.labelled.format") != "tfds":
+        folder = os.path.normpath(Path(path).expanduser().parent / Path(folder).expanduser())
+    verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
+    task_file = TaskFile(
+        name,
+        {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings},
+        _parse_text(prompt.get("pattern", ""), "pattern", path),
+        {label: _parse_text(word, f"verbalizers.{label}", path) for label, word in verbalizers.items()},
+    )
+    try:
+        _check(task_file, required)
+    except errors.ConfigError as error:
+        message = str(error)
+        for field, key in FIELD_NAMES.items():
+            message = message.replace(field, key)
+        raise errors.ConfigError(f"{path}: {message}") from None
+    return task_file
+
+
+def _check(task_file, required):
+    cfg = task_file.resolve()
+    fields.check_values(cfg)
+    tasks.check_labelled(cfg, required)
+    unread = conditional_fields.find_unread_fields(tasks.FIELD_CONDITIONS, fields.flatten(cfg))
+    for name, value in task_file.fields.items():
+        if name in unread and value:
+            raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {unread[name]}; leave it out")
+    if cfg.data.labelled.format != "tfds":
+        splits.find_files(cfg.data)
+
+
+def _read_toml(flag, path) -> dict:
+    file = Path(path).expanduser()
+    nearest = []
+    if not file.is_file() and file.parent.is_dir():
+        nearest = difflib.get_close_matches(file.name, [other.name for other in file.parent.glob(f"*{SUFFIX}")], n=1)
+    errors.require(
+        file.is_file(), flag, path, "a task file (TOML)" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+    )
+    try:
+        return tomllib.loads(examples.decode_utf8(file.read_bytes(), path))
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
+
+
+def _read_table(content, key, where) -> Mapping[str, Any]:
+    table = content.get(key, {})
+    errors.require(isinstance(table, dict), f"{where}: {key}", table, "a table")
+    return table
+
+
+def _parse_field(value, key, path) -> str | int:
+    """The value of a field of config.data.labelled: lists become text with commas."""
+    where = f"{path}: {key}"
+    if isinstance(LABELLED[key], int):
+        errors.require(type(value) is int, where, value, "a whole number")
+        return value
+    if not (isinstance(value, list) and key in LIST_KEYS):
+        return _parse_text(value, key, path)
+    parts = [_parse_text(part, key, path) for part in value]
+    for part in parts:
+        errors.require("," not in part, where, part, "a text without a comma")
+    return ",".join(parts)
+
+
+def _parse_text(value, key, path) -> str:
+    """A text, or the text of a number that names a column or a label."""
+    if type(value) is int and key in NUMBER_KEYS:
+        return str(value)
+    kinds = ["a text", *(["a list"] if key in LIST_KEYS else []), *(["a number"] if key in NUMBER_KEYS else [])]
+    errors.require(isinstance(value, str), f"{path}: {key}", value, " or ".join(kinds))
+    return str(value)

@@ -1,0 +1,207 @@
+"""Task files: they say what flags say, for fine-tuning, prompts and similarities; faults name file and key; those that
+the guides show are read.
+"""
+
+import re
+import signal
+
+import pytest
+from test_docs import FENCE, PAGES
+
+from mlm.base import config, errors, fields
+from mlm.cli import evaluate, finetune
+from mlm.data.tasks import blimp, splits, task_file, tasks
+from mlm.evaluation import embeddings, few_shot, prompts
+from mlm.training.run import finetuning_recipe
+
+REVIEWS = """
+format = "tsv"
+path = "files"
+train = "train.tsv"
+dev = "dev.tsv"
+text_column = 0
+label_column = 1
+labels = ["bad", "good"]
+
+[prompt]
+pattern = "{text} It was [MASK] ."
+verbalizers = {good = "great", bad = "terrible"}
+"""
+PAIRS = """
+name = "mine"
+objective = "regression"
+format = "csv"
+test = "pairs.csv"
+text_column = "a"
+text_pair_column = "b"
+label_column = "similarity"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "files").mkdir()
+    for name, count in (("train", 40), ("dev", 3)):
+        lines = [f"w{n} w1\tgood\nw{n} w2\tbad\n" for n in range(count)]
+        (tmp_path / "files" / f"{name}.tsv").write_text("".join(lines))
+    (tmp_path / "reviews.toml").write_text(REVIEWS)
+    (tmp_path / "pairs.csv").write_text("a,b,similarity\nw1,w2,0.5\nw3,w4,1\n")
+    (tmp_path / "pairs.toml").write_text(PAIRS)
+    return tmp_path
+
+
+def test_a_task_file_says_what_flags_say(folder):
+    found = task_file.read_task_file("--task", str(folder / "reviews.toml"))
+    flags = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "0", "label_column": "1"}
+    said = {f"data.labelled.{name}": value for name, value in flags.items()} | {"data.labelled.labels": "bad,good"}
+    said |= {"data.corpus": "task", "data.task": "own", "data.task_path": str(folder / "files")}
+    cfg = tasks.resolve(fields.override(config.Config(), said))
+    assert found.name == "reviews" and found.resolve() == cfg and cfg.objective == "classification"
+    assert len(list(splits.open_task(cfg).splits["train"]())) == 80
+
+
+def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder, monkeypatch):
+    class Resolved(Exception):
+        pass
+
+    def resolve(base, run, overrides, **options):
+        raise Resolved(overrides, options)
+
+    monkeypatch.setattr(finetuning_recipe, "resolve", resolve)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(Resolved) as caught:
+            finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.labelled.scores=f1"])
+        overrides, options = caught.value.args
+        file = task_file.read_task_file("--task", str(folder / "reviews.toml"))
+        assert overrides == file.fields | {"data.labelled.scores": "f1"} and options["name"] == "reviews"
+        with pytest.raises(errors.ConfigError, match=r"^--task = .*reviews.toml': expected no data.task beside it$"):
+            finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.task=sst2"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "text_column =",
+            "text_colum =",
+            ": no key 'text_colum', expected one of name, .*; did you mean 'text_column'",
+        ),
+        ("pattern =", "patern =", ": prompt: no key 'patern', expected one of .*; did you mean 'pattern'"),
+        ("text_column = 0", "text_column = []", r": text_column = \[\]: expected a text or a number"),
+        ("text_column = 0", "text_column = true", ": text_column = True: expected a text or a number"),
+        ('"bad", "good"', '"bad, worse", "good"', ": labels = 'bad, worse': expected a text without a comma"),
+        ('format = "tsv"', 'format = "tvs"', ": format = 'tvs': expected one of .*; did you mean 'tsv'"),
+        ('format = "tsv"', 'format = "tsv', r": expected TOML: .* \(at line 2, column \d+\)"),
+        ('format = "tsv"', 'format = "tsv"\nformat = "tsv"', ": expected TOML: "),
+        ('"train.tsv"', '"trian.tsv"', ": train = 'trian.tsv': expected a file in .*; did you mean 'train.tsv'"),
+        ('train = "train.tsv"', "", ": train = '': expected to be set"),
+        ('path = "files"', 'path = "file"', ": path = '.*/file': expected the folder of the task's files"),
+        ('path = "files"', 'name = "../a"', ": name = '../a': expected letters, digits"),
+        ('path = "files"', 'objective = "classify"', ": objective = 'classify': expected one of .* 'classification'"),
+        ('path = "files"', 'path = "files"\nscheme = "bio"', ": scheme = 'bio': nothing reads it, since format"),
+        ('path = "files"', 'path = "files"\ndoc_stride = "3"', ": doc_stride = '3': expected a whole number"),
+        ('{good = "great", bad = "terrible"}', '"great"', ": prompt: verbalizers = 'great': expected a table"),
+    ],
+)
+def test_faults_are_one_line_with_file_and_key(folder, old, new, said):
+    path = folder / "reviews.toml"
+    assert old in REVIEWS
+    path.write_text(REVIEWS.replace(old, new, 1))
+    with pytest.raises(errors.ConfigError, match=f"^{re.escape(str(path))}{said}") as caught:
+        task_file.read_task_file("--task", str(path))
+    assert "\n" not in str(caught.value) and "config." not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(folder):
+    with pytest.raises(
+        errors.ConfigError, match=r"^--task = '.*review.toml': expected a task file .* mean 'reviews.toml'\?$"
+    ):
+        task_file.read_task_file("--task", str(folder / "review.toml"))
+
+
+def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder):
+    path = folder / "reviews.toml"
+    task = prompts.read_task(str(path))
+    assert task.prompt == prompts.Prompt("{text} It was [MASK] .", {"bad": "terrible", "good": "great"})
+    assert task.dev[:2] == [["w0 w1", 1], ["w0 w2", 0]] and task.name == "reviews"
+    grid = few_shot.FewShotGrid((2,), (1e-3,), 10, 10)
+    assert len(few_shot.list_cases(task, grid)) == 5
+    words = [f"--prompt={path}", "--pattern={text} [MASK]", "--verbalizers=no,yes", "--few_shot"]
+    cases = evaluate.list_common_cases(
+        evaluate.make_parser().parse_words(["run", *words, f"--sts={folder}/pairs.toml"])
+    )
+    assert [case.task for case in cases] == ["sts", "zero_shot", *["few_shot"] * 5]
+    assert cases[1].metadata == {
+        "task": "reviews",
+        "pattern": "{text} [MASK]",
+        "verbalizers": {"bad": "no", "good": "yes"},
+    }
+    for old, new, arguments, said in (
+        ("", "", ("tasks",), r"^--task_path = 'tasks': expected no folder, since .*reviews.toml says where"),
+        ("{text} It", "It", (), r"^.*reviews.toml: prompt.pattern = 'It was \[MASK\] .': expected \{text\} once"),
+        ("pattern =", "#", (), r"^--pattern = '': expected \{text\} once"),
+        ("good =", "goud =", (), r"^.*reviews.toml: prompt.verbalizers: no label 'goud', .*; did you mean 'good'"),
+        ('good = "great", ', "", (), r"^.*: prompt.verbalizers = \['bad'\]: expected also good$"),
+        ("", "", ("", "", ("a",)), r"^--verbalizers = 'a': expected a word for each label of reviews, .*: bad, good$"),
+        ('["bad", "good"]', '["bad", "good"]\nscores = ["exact"]', (), "scores = 'exact': expected one of accuracy"),
+        ('labels = ["bad", "good"]', 'objective = "regression"', (), r": objective = 'regression': expected class"),
+    ):  # fmt: skip
+        path.write_text(REVIEWS.replace(old, new, 1))
+        with pytest.raises(errors.ConfigError, match=said) as caught:
+            prompts.read_task(str(path), *arguments)
+        assert "\n" not in str(caught.value)
+    path.write_text(REVIEWS.partition("[prompt]")[0])
+    assert prompts.read_task(str(path), "", "{text} [MASK]", ("no", "yes")).prompt.verbalizers == {
+        "bad": "no",
+        "good": "yes",
+    }
+
+
+def test_a_known_task_without_a_prompt_takes_one(tmp_path):
+    rows = "index\tquestion\tsentence\tlabel\n0\tw1\tw2\tentailment\n1\tw3\tw4\tnot_entailment\n"
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(rows)
+    task = prompts.read_task("qnli", str(tmp_path), "{text} ? [MASK] , {second}", ("Yes", "No"))
+    assert task.dev == [["w1", "w2", 0], ["w3", "w4", 1]]
+    with pytest.raises(errors.ConfigError, match=r"^--verbalizers = '': expected a word for each label of qnli"):
+        prompts.read_task("qnli", str(tmp_path), "{text} ? [MASK] , {second}")
+
+
+def test_similarities_of_one_s_own_pairs(folder):
+    (case,) = embeddings.list_similarity_cases("--sts", str(folder / "pairs.toml"))
+    assert case.name == "mine/test" and case.inputs["pairs"] == [["w1", "w2", 0.5], ["w3", "w4", 1.0]]
+    for old, new, said in (
+        ('text_pair_column = "b"', "", ": text_pair_column = '': expected the column of a second text"),
+        ('test = "pairs.csv"', "", ": dev = '': expected a file of pairs, here or in test"),
+        ('objective = "regression"', "", ": objective = 'classification': expected regression"),
+    ):
+        (folder / "pairs.toml").write_text(PAIRS.replace(old, new))
+        with pytest.raises(errors.ConfigError, match=f"pairs.toml{said}"):
+            embeddings.list_similarity_cases("--sts", str(folder / "pairs.toml"))
+
+
+def find_blocks(page, language):
+    return [match["code"] for match in FENCE.finditer(PAGES[page]) if match["language"] == language]
+
+
+def test_the_files_that_the_guides_show_are_read(tmp_path):
+    (tmp_path / "reviews").mkdir()
+    (table,), (reviews,) = (find_blocks("docs/guides/finetune.md", language) for language in ("text", "toml"))
+    for name in ("train", "dev"):
+        (tmp_path / "reviews" / f"{name}.csv").write_text(table)
+    (tmp_path / "reviews.toml").write_text(reviews)
+    task = prompts.read_task(str(tmp_path / "reviews.toml"))
+    assert [*task.prompt.verbalizers] == ["animal", "other"] and len(task.train) == 2
+    (pairs,), (lines,) = (find_blocks("docs/guides/evaluate.md", language) for language in ("toml", "json"))
+    (tmp_path / "pairs.tsv").write_text("first\tsecond\tsimilarity\nw1\tw2\t3\n")
+    (tmp_path / "pairs.toml").write_text(pairs)
+    assert embeddings.list_similarity_cases("--sts", str(tmp_path / "pairs.toml"))[0].name == "pairs/dev"
+    (tmp_path / "agree").mkdir()
+    (tmp_path / "agree" / "number.jsonl").write_text(lines)
+    suite = blimp.read_suite(tmp_path / "agree")
+    assert suite.name == "agree" and suite.paradigms[0].phenomenon == "agreement"
+    keys = {*re.findall(r"\"(\w+)\":\s+\"\.\.\.\"", evaluate.make_parser().format_help())}
+    assert keys == {"sentence_good", "sentence_bad", "linguistics_term"} == {*re.findall(r"\"(\w+)\":", lines)}
