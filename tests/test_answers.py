@@ -156,6 +156,7 @@ def test_examples_are_counted_once_whatever_their_windows():
     assert values == {"f1": 1, "exact": 1}
     assert not {"start_logit", "end_logit"} & found.keys() and found["extractive_qa_nats"].tolist() == [1, 1, 1]
     assert found["threshold"].tolist() == [1.5] * 3
+    assert found["null_exact"].tolist() == found["null_f1"].tolist() == [0, 0, 1]
     info, cfg = make_dataset_info(small_config(objective="extractive_qa")), small_config(objective="extractive_qa")
     for counts, names in (([3, 1], {"majority_f1": 0.5}), ([4, 0], {}), ([], {})):
         counted = info._replace(class_counts=np.array(counts, np.int64).tobytes())

@@ -11,7 +11,7 @@ from scipy.special import expit, softmax
 from small import CLASSES, PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import compute_score
+from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, SEP
 from mlm.data.language import tags
 from mlm.data.rows import labelled, pack, preprocessors
@@ -19,7 +19,7 @@ from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import predictions
 from mlm.objectives import OBJECTIVES
-from mlm.training.run import resolution
+from mlm.training.run import log, resolution
 from mlm.training.step import evaluation
 
 LAYERS, ROWS, WIDTH = 3, 4, 5
@@ -206,6 +206,9 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
             len(scored),
             *[0] * (len(rows["ids"]) - 2),
         ]
+        score = Score("share", "share", ("edge_probing_weight", "edge_probing_weight"), chart=True)
+        line = log.format_evaluation(evaluation.summarize(merged, [score]), [score])
+        assert line.endswith(f", {20 - len(scored)} labels not scored") == (task == "ud_dep")
 
 
 @pytest.mark.parametrize(

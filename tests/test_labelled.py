@@ -155,6 +155,8 @@ def test_each_word_has_its_tag_once_at_its_first_piece_where_it_has_most_context
             contexts = [min(a - s, e - b) if s <= a < e else -math.inf for s, e in windows]
             assert contexts[row - rows[0]] == max(contexts)
         lost += sum(max(0, len(part) - 14) for part in pieces)
+        full = next((at for at in start_W if len(whole) - at <= 14), 0)  # the last window is as long as can be
+        assert windows[-1][0] == min(full, start_W[-2])
     assert record["rows"] > 1 and record["row"] + record["rows"] == len(packed.train["ids"])
     assert lost and packed.manifest["train"]["lost"] == lost and packed.manifest["train"]["truncated"] == 2
     assert packed.dataset_info.label_names == ("tag_BxL",)

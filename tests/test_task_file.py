@@ -9,6 +9,7 @@ import pytest
 from test_docs import FENCE, PAGES
 
 from mlm.base import config, errors, fields
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.cli import evaluate, finetune
 from mlm.data.tasks import blimp, splits, task_file, tasks
 from mlm.evaluation import embeddings, few_shot, prompts
@@ -55,7 +56,7 @@ def test_a_task_file_says_what_flags_say(folder):
     flags = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv", "text_column": "0", "label_column": "1"}
     said = {f"data.labelled.{name}": value for name, value in flags.items()} | {"data.labelled.labels": "bad,good"}
     said |= {"data.corpus": "task", "data.task": "own", "data.task_path": str(folder / "files")}
-    cfg = tasks.resolve(fields.override(config.Config(), said))
+    cfg = fill_derived_fields(tasks.DERIVED_FIELDS, fields.override(config.Config(), said))
     assert found.name == "reviews" and found.resolve() == cfg and cfg.objective == "classification"
     assert len(list(splits.open_task(cfg).splits["train"]())) == 80
 
@@ -71,10 +72,10 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(Resolved) as caught:
-            finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.labelled.scores=f1"])
+            finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.labelled.text_column=1"])
         overrides, options = caught.value.args
         file = task_file.read_task_file("--task", str(folder / "reviews.toml"))
-        assert overrides == file.fields | {"data.labelled.scores": "f1"} and options["name"] == "reviews"
+        assert overrides == file.fields | {"data.labelled.text_column": "1"} and options["name"] == "reviews"
         with pytest.raises(errors.ConfigError, match=r"^--task = .*reviews.toml': expected no data.task beside it$"):
             finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.task=sst2"])
     finally:

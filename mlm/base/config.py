@@ -336,9 +336,7 @@ class Model:
 class Optim:
     """The optimizer (AdamW) and its schedule."""
 
-    learning_rate: float = field(
-        0.0, "peak learning rate; 0: by family and width (mlm/training/run/default_recipe.py)"
-    )
+    learning_rate: float = field(0.0, "peak learning rate; 0: by family and width (mlm/training/run/default_recipe.py)")
     schedule: str = field(
         "linear",
         "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "

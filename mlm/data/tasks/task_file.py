@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import conditional_fields, config, errors, fields
+from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import examples, splits, tasks
 
 SUFFIX = ".toml"
@@ -37,7 +38,8 @@ class TaskFile(NamedTuple):
 
     def resolve(self) -> config.Config:
         """Returns the defaults with the file's fields and those that follow from them."""
-        return tasks.resolve(fields.override(config.Config(), {"data.corpus": "task", **self.fields}))
+        cfg = fields.override(config.Config(), {"data.corpus": "task", **self.fields})
+        return fill_derived_fields(tasks.DERIVED_FIELDS, cfg)
 
 
 def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "dev")) -> TaskFile:

@@ -25,9 +25,7 @@ def _derive_learning_rate(cfg):
 
 SIZE = ("model.width", "model.family")
 DERIVED_FIELDS = (
-    DerivedField(
-        "model.positions", ("model.family",), lambda cfg: "learned" if models.reads_source(cfg) else "rotary"
-    ),
+    DerivedField("model.positions", ("model.family",), lambda cfg: "learned" if models.reads_source(cfg) else "rotary"),
     DerivedField("model.init_std", SIZE, lambda cfg: 0.08 if _is_small(cfg) else 0.02),
     DerivedField("model.dropout", SIZE, lambda cfg: 0.0 if _is_small(cfg) else 0.1),
     DerivedField("model.attention_dropout", SIZE, lambda cfg: 0.0 if _is_small(cfg) else 0.1),
