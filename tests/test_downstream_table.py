@@ -136,6 +136,13 @@ def test_a_correlation_has_its_own_scale_and_a_set_that_is_not_glue_s_says_so():
     assert "one trial; not GLUE's own split." in table.to_markdown(made, columns)
 
 
+def test_labels_that_were_not_scored_are_counted_below_the_table():
+    cut = tuned(1e-3, 0, 0.3)
+    cut["evaluation"]["unscored"] = 86
+    made, columns = summary.build_table([asked(result("one", 0, 3.0), cut)], OWN, about)
+    assert "one trial; 86 labels not scored." in table.to_markdown(made, columns)
+
+
 def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
     results = sweep(tmp_path)
     for one in results:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from mlm.base import config, fields, files
 from mlm.base.estimates import Score, read_scores
 from mlm.base.storage import get_storage
+from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
@@ -57,8 +58,11 @@ def list_cases(cfg: config.Config) -> list[EvaluationCase]:
                     for name in finetuning_recipe.make_overrides(cfg, trial)
                 },
             )
+            encoding = PREPROCESSORS[trial_cfg.objective].format
+            is_new = encoding > 1 and trial.task not in tasks.LANGUAGE_TASKS  # whose examples all fit
             digests[kind] = files.json_sha256(
                 {"content": splits.hash_content(trial_cfg.data)}
+                | ({"encoding": encoding} if is_new else {})
                 | {
                     name: value
                     for name, value in fields.flatten(recipe_cfg, results_only=True).items()
@@ -123,7 +127,7 @@ def summarize(results: Mapping[str, dict]) -> dict:
     The best point has the best mean over seeds of the first dev score, among the points with the most seeds. "values"
     are that score's by seed, "other_scores" the values of the other scores; "failed" lists the seeds whose fine-tuning
     failed (`has_failed`), "trials" counts the points, "references" has the values that need no model, by reference, and
-    "sha256" is of all inputs.
+    "sha256" is of all inputs; "unscored", where there are any, counts the labels of dev without a prediction.
     """
     results_by_task: dict[str, list[dict]] = {}
     for name, result in results.items():
@@ -154,6 +158,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         key=lambda point: score.better * statistics.fmean(map(get_value, point)),
     )
     error = {"error": best[0]["evaluation"][f"{score.name}_se"]} if max_seeds == 1 and "evaluation" in best[0] else {}
+    unscored = best[0].get("evaluation", {}).get("unscored")
     first = results[0]
     inputs = [first["task_sha256"], sorted([format_point(result), result["seed"]] for result in results)]
     other_names = [other_score.name for other_score in all_scores[1:] if not other_score.reference]
@@ -173,6 +178,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         "values": [get_value(result) for result in best],
         "other_scores": other_scores,
         **error,
+        **({"unscored": unscored} if unscored else {}),
         "failed": [result["seed"] for result in best if has_failed(result, score, baseline)],
         "trials": len(grid),
         "references": references,

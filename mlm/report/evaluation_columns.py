@@ -98,6 +98,8 @@ def read_finetuned_task(result: dict, task: dict) -> tuple[EvaluationKey, Evalua
         else "one trial"
     )
     description = f"dev, {'mean of ' if len(seeds) > 1 else ''}{format_count(len(seeds), 'fine-tuning seed')}, {trials}"
+    if "unscored" in task:
+        description += f"; {format_count(task['unscored'], 'label')} not scored"
     run = Path(result["config"]["workdir"]).name
     return (
         EvaluationKey(name, title, task["sha256"], form, bounds),
