@@ -276,8 +276,8 @@ def chromium():
 
 
 @contextlib.contextmanager
-def tab_of(browser, server, **settings):
-    """The page in a tab, its first question answered; AssertionError if it logs anything, or asks another server."""
+def tab_of(browser, server, logged=(), **settings):
+    """The page in a tab, its first question answered; AssertionError if it logs anything else, or asks another server."""
     said, asked = [], []
     tab = browser.new_page(**settings)
     tab.on("console", lambda message: said.append(message.text))
@@ -287,7 +287,7 @@ def tab_of(browser, server, **settings):
     answered(tab)
     yield tab
     tab.close()
-    assert said == []
+    assert said == [*logged]
     assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {f"127.0.0.1:{server.server_port}"}
 
 
@@ -334,6 +334,59 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
         field.fill(" ")
         field.press("Enter")
         assert tab.locator("#status").inner_text() == "Type a sentence first."
+
+
+def test_long_neighbors_are_cut_around_what_was_found_and_shown_whole_on_request(chromium, server):
+    before, after = (" ".join(f"{name}{i}" for i in range(99)) for name in "ba")
+    answers = {
+        "similar": {
+            "text": "a",
+            "words": ["a"],
+            "near": [{"line": i, "cosine": 1, "text": text} for i, text in enumerate((after, "short"))],
+        },
+        "word": {
+            "text": "a",
+            "near": [{"line": 1, "cosine": 1, "before": f"{before} ", "word": "FOUND", "after": f" {after}"}],
+        },
+    }
+    with tab_of(chromium, server) as tab:
+        tab.route("**/ask", lambda route: route.fulfill(json={"answer": answers[route.request.post_data_json["what"]]}))
+        tab.locator("#text").fill("a")
+        tab.keyboard.press("Enter")
+        answered(tab)
+        tab.locator("#words button").click()
+        for what, whole, start, end in (
+            ("similar", after, "a0 a1 ", " …"),
+            ("word", f"{before} FOUND {after}", "… ", " …"),
+        ):
+            place = tab.locator(f"section[data-run='0'] [data-what={what}]")
+            found = place.locator(".found").first
+            found.get_by_role("button", name="more").click()
+            assert found.inner_text() == f"{whole} less"
+            found.get_by_role("button", name="less").click()
+            short = found.inner_text().removesuffix(" more")
+            assert short.startswith(start) and short.endswith(end) and len(short) < 200
+            assert what == "similar" or "b98 FOUND a0" in short
+            assert place.get_by_role("button").count() == 1
+
+
+def test_a_frame_says_that_it_works_and_why_it_has_nothing_to_show(chromium, server):
+    logged = ["Failed to load resource: the server responded with a status of 400 (Bad Request)"]
+    with tab_of(chromium, server, logged) as tab:
+        held = []
+        tab.route("**/attention*", lambda route: held.append(route))
+        place = tab.locator("section[data-run='0'] [data-what=attend]")
+        place.locator("summary").click()
+        while not held:
+            tab.wait_for_timeout(10)
+        place.get_by_text("Computing the attention").wait_for()
+        held.pop().continue_()
+        tab.unroute("**/attention*")
+        place.get_by_text("Computing the attention").wait_for(state="detached")
+        place.frame_locator("iframe").get_by_text("Gradient saliency").first.wait_for()
+        tab.locator("#text").fill("the " * 100)
+        tab.keyboard.press("Enter")
+        place.frame_locator("iframe").get_by_text("expected at most 96 tokens, not 102").wait_for()
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(server):

@@ -91,10 +91,18 @@ class ModelServer:
         return JSONResponse({"answer": await self.compute_answer(value)})
 
     async def send_attention(self, request: Request) -> Response:
-        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text."""
+        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text; or a page
+        that says why there is none.
+        """
         run = request.query_params.get("run", "")
         value = dict(request.query_params, run=int(run) if run.isdecimal() and len(run) < 9 else run, what="attend")
-        return HTMLResponse(await self.compute_answer(value), headers={"Content-Security-Policy": FRAME_POLICY})
+        try:
+            status, html = 200, await self.compute_answer(value)
+        except errors.ConfigError as error:
+            status, html = 400, serve.render_error(str(error))
+        except HTTPException as error:
+            status, html = error.status_code, serve.render_error(error.detail)
+        return HTMLResponse(html, status, {"Content-Security-Policy": FRAME_POLICY})
 
     async def compute_answer(self, value):
         """A panel's answer to the request in a JSON value, computed while no other request is.

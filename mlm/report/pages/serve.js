@@ -4,6 +4,7 @@ const go = document.getElementById("go"), statusLine = document.getElementById("
 const chips = document.getElementById("words");
 const columns = [...document.querySelectorAll(".column")];
 const MASK = "[MASK]";
+const SHOWN = 160, SLACK = 40;  // characters of a neighbor that are shown at first, if it has more than both
 let round = 0;  // answers to earlier requests are dropped
 
 columns.forEach((column, i) => column.style.setProperty("--series", `var(--s${i % 8})`));
@@ -46,6 +47,42 @@ function makeList(rows) {
   return list;
 }
 
+function cutEnd(text, size) {
+  const characters = [...text];
+  if (characters.length <= size + SLACK) return text;
+  return `${characters.slice(0, size).join("").replace(/\s+\S{0,20}$/, "")} …`;
+}
+
+function cutStart(text, size) {
+  const characters = [...text];
+  if (characters.length <= size + SLACK) return text;
+  return `… ${characters.slice(-size).join("").replace(/^\S{0,20}\s+/, "")}`;
+}
+
+// A neighbor and its cosine. A long one, whose short form differs, has a button that shows all of it.
+function makeNeighbor(one, before, word, after) {
+  const row = make("div", "near"), found = make("span", "found"), text = make("span");
+  const short = [word ? cutStart(before, SHOWN / 2) : before, word, cutEnd(after, word ? SHOWN / 2 : SHOWN)];
+  const fill = ([first, middle, last]) => text.replaceChildren(first, ...(word ? [make("b", "", middle)] : []), last);
+  fill(short);
+  found.append(text);
+  if (short[0] !== before || short[2] !== after) {
+    const button = make("button", "more", "more");
+    button.type = "button";
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => {
+      const open = button.getAttribute("aria-expanded") === "false";
+      fill(open ? [before, word, after] : short);
+      button.textContent = open ? "less" : "more";
+      button.setAttribute("aria-expanded", open);
+    });
+    found.append(" ", button);
+  }
+  row.append(found, make("span", "cosine", one.cosine.toFixed(3)));
+  row.title = `line ${one.line}`;
+  return row;
+}
+
 const show = {
   fill_mask(masks) {
     return masks.flatMap((fillings, number) => [
@@ -69,21 +106,11 @@ const show = {
     }))];
   },
   similar({ text, near }, requested) {
-    return [...(text === requested ? [] : [make("p", "of", `with ${MASK} filled in: ${text}`)]), makeList(near.map(one => {
-      const row = make("div", "near");
-      row.append(make("span", "found", one.text), make("span", "cosine", one.cosine.toFixed(3)));
-      row.title = `line ${one.line}`;
-      return row;
-    }))];
+    return [...(text === requested ? [] : [make("p", "of", `with ${MASK} filled in: ${text}`)]),
+      makeList(near.map(one => makeNeighbor(one, "", "", one.text)))];
   },
   word({ near }) {
-    return [makeList(near.map(one => {
-      const row = make("div", "near"), found = make("span", "found");
-      found.append(one.before, make("b", "", one.word), one.after);
-      row.append(found, make("span", "cosine", one.cosine.toFixed(3)));
-      row.title = `line ${one.line}`;
-      return row;
-    }))];
+    return [makeList(near.map(one => makeNeighbor(one, one.before, one.word, one.after)))];
   },
 };
 
@@ -120,10 +147,13 @@ function showAttention(column, text) {
   details.ontoggle = () => {
     if (!details.open) return;
     const frame = make("iframe"), link = make("a", "", "open as a separate page");
+    const busy = make("p", "busy", "Computing the attention …");
+    busy.setAttribute("role", "status");
+    frame.addEventListener("load", () => busy.remove());
     frame.title = `${column.querySelector("h2").textContent}: attention`;
     frame.src = link.href = `attention?${new URLSearchParams({ run: column.dataset.run, text })}`;
     link.target = "_blank";
-    box.replaceChildren(frame, link);
+    box.replaceChildren(busy, frame, link);
     details.ontoggle = null;
   };
   details.ontoggle();

@@ -39,6 +39,15 @@ def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has
     return template.render("serve.html", models=models, example=example, max_chars=max_chars, tasks=tasks)
 
 
+def render_error(line: str) -> str:
+    """The HTML page of a frame that has nothing to show.
+
+    Args:
+        line: why.
+    """
+    return template.render("serve_error.html", line=line)
+
+
 def render_css() -> str:
     """The style of the page."""
     return template.render("sweep.css") + template.render("serve.css")
