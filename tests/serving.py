@@ -55,10 +55,9 @@ class Served(NamedTuple):
 def served(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
     with pytest.MonkeyPatch.context() as patch, http_server.bind_socket("127.0.0.1", 0) as bound:
-        patch.setattr(pretrained_io, "load_model", opened.get)
         patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
         patch.setattr(http_server, "TIMEOUT_SECONDS", 1.0)
-        asks = app.ModelServer([panels.prepare_panel(name, name, NUMBERED) for name in names], "a [MASK] .")
+        asks = app.ModelServer([panels.prepare_panel(name, opened[name], NUMBERED) for name in names], "a [MASK] .")
         server = http_server.make_server(asks.routes(), "127.0.0.1")
         address = bound.getsockname()
         bound.listen()

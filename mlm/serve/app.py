@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mlm.base import errors
+from mlm.inference import pretrained_io
 from mlm.report.pages import serve
 from mlm.serve import http_server, panels
 
@@ -147,10 +148,12 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
             f"machine and a free port ({errors.first_line(error)})"
         ) from None
     with bound:
+        # All before the first is compiled, which takes longer: a wrong folder shows at once.
+        models = {name: pretrained_io.load_model(folder) for name, folder in name_folders(folders).items()}
         model_panels = []
-        for name, folder in name_folders(folders).items():
-            print(f"{name}: loading and compiling", flush=True)
-            model_panels.append(panels.prepare_panel(name, folder, lines))
+        for name, model in models.items():
+            print(f"{name}: compiling", flush=True)
+            model_panels.append(panels.prepare_panel(name, model, lines))
         model_server = ModelServer(model_panels, panels.choose_example(model_panels))
         server = http_server.make_server(model_server.routes(), options.host)
         bound.listen()

@@ -175,13 +175,12 @@ def fill_masks(panel: ModelPanel, text: str) -> str:
     return text
 
 
-def prepare_panel(name: str, folder: str, lines: Mapping[int, str]) -> ModelPanel:
-    """The panel of a run's or a Hugging Face folder. Every task runs once, for two lengths, to compile its programs."""
+def prepare_panel(name: str, model: "LanguageModel", lines: Mapping[int, str]) -> ModelPanel:
+    """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
     from mlm.base import errors
-    from mlm.inference import batching, neighbors, pretrained_io
+    from mlm.inference import batching, neighbors
     from mlm.inference.similarity import l2_normalize
 
-    model = pretrained_io.load_model(folder)
     panel = ModelPanel(name, model, {}, lines)
     if texts := list(lines.values()):
         panel = panel._replace(
