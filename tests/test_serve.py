@@ -186,6 +186,24 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
         line.close()
 
 
+def test_what_is_older_than_http_1_gets_no_page(server):
+    for sent in (
+        b"GET /",
+        b"GET / HTTP/0.9",
+        b"GET / HTTP/0.9\r\nHost: localhost",
+        b"GET / HTTP/2.0\r\nHost: localhost",
+    ):
+        ((status, said),) = exchanged(server, sent + b"\r\n\r\n")  # which wants its headers
+        assert status == 400 and b"expected" in said, sent
+
+
+def test_so_many_wait_and_no_more(server, monkeypatch):
+    monkeypatch.setattr(app, "MAX_WAITING", 0)
+    status, _, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
+    assert status == 429 and told["error"] == "too many requests at once; try again"
+    assert get(server, "/serve.js")[0] == 200
+
+
 def test_one_who_drips_is_let_go(server):
     """Each byte comes in time, the question never."""
     with socket.create_connection(server.server_address) as line:
@@ -240,6 +258,17 @@ def test_connections_that_drip_turn_nobody_away(server, monkeypatch):
             lines[-1].recv(99)
 
 
+def test_a_folder_that_is_no_model_is_said_before_any_is_compiled(opened, monkeypatch):
+    def load(folder):
+        errors.require(folder in opened, "run", folder, "the directory of a run")
+        return opened[folder]
+
+    monkeypatch.setattr(pretrained_io, "load_model", load)
+    monkeypatch.setattr(panels, "prepare_panel", None)
+    with pytest.raises(errors.ConfigError, match="run = 'none'"):
+        app.serve_models(["fills", "none"], {}, app.ServeOptions(port=0))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_where_to_look_and_ends_at_a_signal(opened, monkeypatch, capsys, number):
     """Whatever is open: a connection that has sent half a request is no reason to wait."""
@@ -251,20 +280,27 @@ def test_it_says_where_to_look_and_ends_at_a_signal(opened, monkeypatch, capsys,
             await asyncio.sleep(0.01)
         signal.raise_signal(number)
 
+    async def wait(self):
+        waited_for.extend(self.server_state.connections)
+
     class Terminated(Exception):
         pass
+
+    waited_for = []
 
     def terminate(*_):
         raise Terminated
 
     monkeypatch.setattr(pretrained_io, "load_model", lambda folder: opened[folder])
     monkeypatch.setattr(uvicorn.Server, "main_loop", interrupt)
+    monkeypatch.setattr(uvicorn.Server, "_wait_tasks_to_complete", wait)
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else Terminated):
             app.serve_models(["fills"], {}, app.ServeOptions("localhost", 0))
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert waited_for == []
     *_, said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said
 
