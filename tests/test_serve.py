@@ -197,6 +197,15 @@ def test_what_is_older_than_http_1_gets_no_page(server):
         assert status == 400 and b"expected" in said, sent
 
 
+def test_an_error_of_the_server_is_a_line_in_its_terminal(server, monkeypatch, capfd):
+    monkeypatch.setattr(panels, "answer_request", lambda *_: 1 / 0)
+    status, headers, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
+    assert status == 500 and told == {"error": "the server failed; its terminal shows the error"}
+    assert headers["Content-Security-Policy"] == http_server.CLOSED_POLICY
+    assert get(server, "/serve.js")[0] == 200  # what else is logged is there by now
+    assert capfd.readouterr().err == "error: ZeroDivisionError: division by zero\n"
+
+
 def test_so_many_wait_and_no_more(server, monkeypatch):
     monkeypatch.setattr(app, "MAX_WAITING", 0)
     status, _, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
@@ -274,8 +283,8 @@ def test_it_says_where_to_look_and_ends_at_a_signal(opened, monkeypatch, capsys,
     """Whatever is open: a connection that has sent half a request is no reason to wait."""
 
     async def interrupt(self):
-        _, writer = await asyncio.open_connection(*self.servers[0].sockets[0].getsockname())
-        writer.write(HALF)
+        self.client = await asyncio.open_connection(*self.servers[0].sockets[0].getsockname())
+        self.client[1].write(HALF)
         while not self.server_state.tasks:
             await asyncio.sleep(0.01)
         signal.raise_signal(number)

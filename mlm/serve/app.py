@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mlm.base import errors
-from mlm.inference import pretrained_io
 from mlm.report.pages import serve
 from mlm.serve import http_server, panels
 
@@ -148,8 +147,12 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
             f"machine and a free port ({errors.first_line(error)})"
         ) from None
     with bound:
-        # All before the first is compiled, which takes longer: a wrong folder shows at once.
-        models = {name: pretrained_io.load_model(folder) for name, folder in name_folders(folders).items()}
+        from mlm.inference import pretrained_io  # seconds, after what is checked at once
+
+        names = name_folders(folders)
+        print(f"loading {', '.join(names)}", flush=True)
+        # All before the first is compiled, which takes longer: a wrong folder shows soon.
+        models = {name: pretrained_io.load_model(folder) for name, folder in names.items()}
         model_panels = []
         for name, model in models.items():
             print(f"{name}: compiling", flush=True)
