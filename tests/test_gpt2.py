@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fixtures import gpt2 as theirs
 from hub_folders import same_tensors
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save_file
 
 import mlm
 from mlm.base import errors
@@ -104,7 +104,7 @@ def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("activation_function", "relu"),
+        ("activation_function", "silu"),
         ("scale_attn_weights", False),
         ("n_head", 3),
         ("vocab_size", 200),
@@ -119,6 +119,31 @@ def test_what_ours_cannot_be_is_said_in_a_line(folder, tmp_path, field, value):
     with pytest.raises(errors.ConfigError, match=field) as error:
         mlm.load(str(there))
     assert "\n" not in str(error.value)
+
+
+def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_path):
+    there = shutil.copytree(folder, tmp_path / "untied")
+    settings = json.loads((there / "config.json").read_text())
+    settings |= {"tie_word_embeddings": False, "activation_function": "relu"}
+    (there / "config.json").write_text(json.dumps(settings))
+    tensors = load((there / "model.safetensors").read_bytes())
+    table_VxD = np.flip(tensors["transformer.wte.weight"], 0).copy()
+    save_file(tensors | {"lm_head.weight": table_VxD}, there / "model.safetensors")
+    found = mlm.load(str(there))
+    assert found.config.model.activation == "relu" and not found.config.model.tie_embeddings
+    ids = [SEP, *found.tokenizer.encode(theirs.LINES[0])]
+    params = found.params["model"]
+    (h_1xLxD,) = found.model.encode(params, masked_queries.make_tokens(np.array([ids], np.int32)))
+    order_V = vocabulary.get_original_ids(found.tokenizer)
+    wanted_LxV = np.asarray(h_1xLxD[0]) @ table_VxD.T
+    np.testing.assert_allclose(
+        said(found, ids)[:, order_V < len(table_VxD)], wanted_LxV[:, order_V[order_V < len(table_VxD)]], atol=1e-5
+    )
+    found.save_pretrained(str(tmp_path / "out"))
+    written = load((tmp_path / "out/model.safetensors").read_bytes())
+    np.testing.assert_array_equal(written["lm_head.weight"][: len(table_VxD)], table_VxD)
+    again = mlm.load(str(tmp_path / "out"))
+    jax.tree.map(np.testing.assert_array_equal, again.params, found.params)
 
 
 def test_a_folder_is_written_with_all_special_tokens_and_read_again(model, tmp_path):

@@ -235,7 +235,7 @@ def test_a_model_that_is_loaded_again_has_its_programs(runs, models):
 
 
 def test_a_long_list_shows_its_progress_where_it_is_no_terminal_too(models, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 1e-9)
     models["wordpiece"].encode(["the apple is red ."] * progress.LONG_LIST)
     assert "32/32" in capsys.readouterr().err
     models["wordpiece"].encode(["the apple is red ."] * (progress.LONG_LIST - 1))

@@ -292,8 +292,14 @@ class Model:
     )
     lm_head: str = field(
         "bert",
-        "output layer, tied to the token embeddings: bert (dense layer, GELU, layer norm, tied embeddings, bias) | "
-        "linear (tied embeddings alone)",
+        "output layer: bert (dense layer, activation, layer norm, table of embeddings, bias) | linear (table of "
+        "embeddings alone)",
+    )
+    lm_head_activation: str = field(
+        "gelu", "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP"
+    )
+    tie_embeddings: bool = field(
+        True, "the output layer's table is that of the token embeddings; false: it has a table of its own"
     )
     positions: str = field(
         "",

@@ -30,8 +30,8 @@ class MaskPrediction:
 
     Attributes:
         token: the entry of the vocabulary; with "▁", or without "##", before it where it begins a word.
-        token_id: its id.
-        probability: its probability at this [MASK].
+        token_id: its id: `LanguageModel.vocab[token_id]` is the token.
+        probability: its probability at this [MASK], from 0 to 1.
         text: the text with the token in the place of this [MASK]; other [MASK]s stay.
     """
 
@@ -43,7 +43,13 @@ class MaskPrediction:
 
 @dataclasses.dataclass(frozen=True)
 class SimilarText:
-    """A candidate, its index among the candidates, and the cosine of the two embeddings."""
+    """A candidate of `LanguageModel.similar`.
+
+    Attributes:
+        index: its index among the candidates, from 0.
+        text: the candidate.
+        cosine: the cosine of its embedding and the text's, from -1 to 1.
+    """
 
     index: int
     text: str
@@ -52,7 +58,7 @@ class SimilarText:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """The attention weights of a text: row i is what token i takes of each token j.
+    """The attention weights of a text: row i holds the weight of each token j in the new state of token i.
 
     Attributes:
         tokens: the text's T entries of the vocabulary.
@@ -65,23 +71,33 @@ class Attention:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class LanguageModel:
-    """A model with its tokenizer and parameters.
+    """A trained model with its tokenizer; `mlm.load` returns one.
+
+        model = mlm.load("runs/a")
+        model.fill_mask("The sky is [MASK].")[0][0].token
 
     Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
-    same order. Texts longer than `length` tokens are truncated. Texts of similar length share a batch, so that few
-    programs are compiled.
+    same order. Texts longer than `length` tokens are truncated. An argument that is wrong, or a method that the model
+    does not support, raises mlm.base.errors.ConfigError, whose message is one line.
+
+    Token ids and the columns of `logits` are numbered as in the Hugging Face folder that the vocabulary came from, else
+    as the run numbers them: `vocab` lists the entries by id. `tokenizer` and `params` number the special tokens first.
+
+    The first call of a method compiles a program for each length of text, which takes seconds. Later calls use it, also
+    those of a model that is loaded again in the same process. JAX keeps programs for later processes in the folder that
+    the environment's JAX_COMPILATION_CACHE_DIR names.
 
     Attributes:
-        config: the resolved config of the run.
-        tokenizer: its tokenizer.
-        model: the pure functions of the encoder.
-        objective: the pure functions of the objective.
-        params: the parameters, "model" and "objective".
-        dataset_info: what the objective knows of the data set, such as the classes of a task.
-        length: tokens of the longest sequence, [CLS] and [SEP] included.
-        batch_size: sequences of that length in a batch; of shorter ones there are more.
+        config: the config of the run; of a Hugging Face folder, the config that describes its model.
+        tokenizer: splits texts into entries of the vocabulary.
+        model: the encoder and output layer, as pure functions of `params["model"]`.
+        objective: what the model was trained for, as pure functions of `params["objective"]`.
+        params: the parameters.
+        dataset_info: what the objective knows of its data, such as the classes of a task.
+        length: tokens of the longest text, [CLS] and [SEP] included.
+        batch_size: texts of that length in a batch; a batch of shorter ones holds more.
         has_lm_head: whether the model has an output layer over the vocabulary.
-        source: the Hugging Face folder that it came from, where it did.
+        source: the Hugging Face folder that it was read from; None for a run.
     """
 
     config: config.Config
@@ -105,7 +121,7 @@ class LanguageModel:
         )
 
     def fill_mask(self, text: str | Sequence[str], top_k: int = 5, batch_size: int | None = None) -> Any:
-        """Predicts the tokens of each [MASK], every [MASK] with the others still masked.
+        """Predicts the token of each [MASK]. Where a text has several, the others stay masked.
 
         Args:
             text: a text with [MASK], or several.
@@ -113,8 +129,8 @@ class LanguageModel:
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
-            For each [MASK] its `top_k` likeliest tokens, a list of MaskPrediction. A list of texts returns a list of
-            such lists.
+            For a text a list with an entry for each [MASK]: its `top_k` likeliest tokens, a list of MaskPrediction,
+            the likeliest first. For a list of texts a list of these.
 
         Raises:
             ConfigError: a text has no [MASK], or the model was not trained to predict masked tokens.
@@ -158,17 +174,18 @@ class LanguageModel:
         normalize: bool = False,
         batch_size: int | None = None,
     ) -> Any:
-        """Embeds texts. [CLS] and [SEP] are tokens like any other.
+        """Computes embeddings of texts. [CLS] and [SEP] count as tokens.
 
         Args:
             text: a text, or several.
-            layer: 0 for the embeddings, -1 for the last layer.
-            pooling: "mean" over tokens, "first" token, or None for the states of all tokens.
+            layer: whose states to use: 1 is the first layer, -1 the last, 0 the embeddings below the first.
+            pooling: "mean" of the tokens' states, the state of the "first" token, or None for those of all tokens.
             normalize: scales each vector to length 1.
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
-            float32: D numbers for a text, SxD for a list; with pooling=None an array TxD for each text.
+            float32: D numbers for a text, an array SxD for S texts, 0xD for none. With pooling=None an array TxD for
+            each text of T tokens.
 
         Raises:
             ConfigError: no such layer or pooling, or the model reads a source beside the text.
@@ -197,14 +214,17 @@ class LanguageModel:
         layer: int = -1,
         pooling: Literal["mean", "first"] = "mean",
     ) -> Any:
-        """The `top_k` candidates whose embeddings have the largest cosine with the text's, a list of SimilarText.
+        """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
         Args:
             text: a text, or several.
             candidates: the texts to search.
-            top_k: how many candidates.
+            top_k: how many candidates to return.
             layer: as in `encode`.
             pooling: as in `encode`, not None.
+
+        Returns:
+            For a text a list of SimilarText, the most similar first. For a list of texts a list of these.
         """
         texts, is_single = _listed(text)
         errors.require(pooling is not None, "pooling", pooling, "mean or first")
@@ -218,9 +238,18 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """The output layer's logits for all tokens of each text, TxV float32; a [MASK] in a text is masked.
+        """Computes the output layer's logits at all tokens of each text. A [MASK] in a text is masked.
 
-        Row i is of the token `tokenize(text)[i]`, column j of the entry `vocab[j]`.
+        Args:
+            text: a text, or several.
+            batch_size: texts of full length in a batch; None: `batch_size` of the model.
+
+        Returns:
+            An array TxV, float32, for each text: row i belongs to the token `tokenize(text)[i]`, column j to the entry
+            `vocab[j]`.
+
+        Raises:
+            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("logits")
         texts, is_single = _listed(text)
@@ -232,13 +261,19 @@ class LanguageModel:
     def pseudo_log_likelihood(
         self, text: str | Sequence[str], metric: Literal["pll", "pll_word_l2r"] = "pll", batch_size: int | None = None
     ) -> Any:
-        """The pseudo-log-likelihood of each text, in nats.
+        """Computes the pseudo-log-likelihood of each text: the sum of the log-probabilities of its tokens, each masked.
 
         Args:
             text: a text, or several.
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
                 its word (Kauf and Ivanova 2023).
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+
+        Returns:
+            Nats: a number for a text, an array for a list.
+
+        Raises:
+            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("pseudo_log_likelihood")
         errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
@@ -258,7 +293,7 @@ class LanguageModel:
         return nats_S[0] if is_single else nats_S
 
     def attentions(self, text: str | Sequence[str]) -> Any:
-        """The attention weights of each text, an Attention. Raises ConfigError for a model without attention."""
+        """Computes the attention weights of each text, an Attention; ConfigError if the model has no attention."""
         fields = self.config.model
         errors.require(self.model.attention is not None, "attentions", fields.cell or fields.family, "a Transformer")
         texts, is_single = _listed(text)
@@ -274,14 +309,14 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def predict(self, text: Any) -> Any:
-        """The predictions of a fine-tuned model.
+        """Predicts a label with a model that was fine-tuned for classification, regression or tagging.
 
         Args:
             text: a text; a pair ("a", "b") for a model that was trained on pairs; for a tagger a text of words or a
                 list of words. Or a list of any of these.
 
         Returns:
-            A Prediction for each text; a tagger's list of one for each word that fits.
+            A Prediction for each text; of a tagger a list with one for each word within the first `length` tokens.
 
         Raises:
             ConfigError: the model was fine-tuned for neither classification, regression nor tagging.
@@ -303,18 +338,21 @@ class LanguageModel:
         tokens_per_step: int = 1,
         seed: int = 0,
     ) -> Any:
-        """Continues a prompt, or fills its [MASK]s: `generation.generate_texts` says which models do which.
+        """Generates texts. A causal or hybrid model continues a prompt, which may be empty.
+
+        Any other model fills the [MASK]s of a prompt; a prompt without [MASK] is followed by as many as fit.
 
         Args:
             prompt: a prompt, or several.
             max_length: tokens in all, those of the prompt included; 0: as many as a training sequence.
             num_return_sequences: texts for each prompt.
-            temperature: of the sampling; 0: the likeliest token.
+            temperature: divides the logits before a token is sampled; 0: takes the likeliest token.
             top_k: samples from the k likeliest tokens; 0: from all.
             top_p: samples from the smallest set of tokens with this probability.
-            num_beams: beams of beam search; 1: none.
-            length_penalty: how beam search compares texts of different lengths.
-            unmask_order: the order in which [MASK]s are filled; "": by confidence.
+            num_beams: beams of beam search; 1: no beam search.
+            length_penalty: what beam search divides a text's log-probability by: nothing ("none"), its length ("mean"),
+                or ((5 + length) / 6)^0.6 ("wu").
+            unmask_order: which [MASK] is filled next: the "left"most, or the one of most "confidence", the default.
             tokens_per_step: [MASK]s that one forward pass fills.
             seed: of the sampling; the same seed gives the same texts, whatever the other prompts are.
 
@@ -354,7 +392,7 @@ class LanguageModel:
         Args:
             source: a text to translate, or several.
             num_beams: beams of the search.
-            length_penalty: how beam search compares texts of different lengths.
+            length_penalty: as in `generate`.
             num_return_sequences: translations for each source, at most `num_beams`.
 
         Returns:
@@ -370,7 +408,15 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def save_pretrained(self, folder: str) -> dict:
-        """Writes a Hugging Face folder, which transformers reads; `export.save_pretrained` has the details."""
+        """Writes a Hugging Face folder, which `mlm.load` reads, and transformers where it has such a model.
+
+        Args:
+            folder: a new or empty folder.
+
+        Returns:
+            {"written": the folder, "model_type": the name of the model in transformers, or "mlm" if that has none,
+            "note": why it has none}.
+        """
         return export.save_pretrained(self, str(folder))
 
     @functools.cached_property
@@ -379,10 +425,7 @@ class LanguageModel:
         return [self.tokenizer.pieces[entry] for entry in np.argsort(self._original_ids)]
 
     def tokenize(self, text: str | Sequence[str]) -> Any:
-        """The ids of each text as the model reads them: [CLS] first, [SEP] last, at most `length`; a list of ints.
-
-        An id is the folder's own where the model, or the vocabulary of its run, came from a Hugging Face folder.
-        """
+        """The ids of each text as the model reads it, a list: [CLS] first, [SEP] last, at most `length`."""
         texts, is_single = _listed(text)
         answers = [self._original_ids[ids].tolist() for ids in self._encode(texts)]
         return answers[0] if is_single else answers

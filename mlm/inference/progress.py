@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import tqdm
 
 LONG_LIST = 32  # texts; a shorter list has no progress bar
-QUIET_SECONDS = 5  # before the first line, and between two, where standard error is a file or a pipe
+QUIET_SECONDS = 5.0  # before the first line, and between two, where standard error is a file or a pipe
 
 
 @contextlib.contextmanager
@@ -16,7 +16,10 @@ def show_progress(total: int, unit: str) -> Iterator[Callable[[int], None]]:
     if total < LONG_LIST:
         yield lambda count: None
         return
-    is_terminal = sys.stderr.isatty()
-    pace = {} if is_terminal else {"delay": QUIET_SECONDS, "mininterval": QUIET_SECONDS}
-    with tqdm.tqdm(total=total, unit=unit, leave=not is_terminal, **pace) as bar:
-        yield lambda count: bar.update(min(count, total - bar.n)) and None
+    quiet = 0.0 if sys.stderr.isatty() else QUIET_SECONDS
+    with tqdm.tqdm(total=total, unit=unit, leave=quiet > 0, delay=quiet, mininterval=max(quiet, 0.1)) as bar:
+
+        def advance(count: int) -> None:
+            bar.update(min(count, total - bar.n))
+
+        yield advance

@@ -41,6 +41,8 @@ FIELD_CONDITIONS.append(
             "model.type_vocab_size",
             "model.embed_norm",
             "model.lm_head",
+            "model.lm_head_activation",
+            "model.tie_embeddings",
             "eval.context_range",
             "eval.anisotropy",
             "eval.sts",
@@ -50,6 +52,7 @@ FIELD_CONDITIONS.append(
         tuple(name for name, spec in MODELS.items() if not spec.reads_source),
     )
 )
+FIELD_CONDITIONS.append(FieldCondition(("model.lm_head_activation",), "model.lm_head", ("bert",)))
 
 
 def _derive_cell(cfg):
@@ -93,6 +96,7 @@ def check(cfg: config.Config) -> None:
         ("norm_placement", ("pre", "post")),
         ("positions", ("learned", "sinusoidal", "rotary")),
         ("activation", ("gelu", "gelu_tanh", "relu")),
+        ("lm_head_activation", ("gelu", "gelu_tanh", "relu")),
         ("lm_head", ("bert", "linear")),
         ("dtype", ("float32", "bfloat16")),
     ):
@@ -103,7 +107,7 @@ def check(cfg: config.Config) -> None:
     for field in ("num_layers", "width", hidden_dim, "max_positions"):
         errors.require_at_least(1, f"{name}.{field}", getattr(model, field))
     errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
-    errors.require_number(f"{name}.type_vocab_size", model.type_vocab_size, 0, 2)
+    errors.require_at_least(0, f"{name}.type_vocab_size", model.type_vocab_size)
     errors.require_number(f"{name}.init_std", model.init_std, 0, 100)
     errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
     platform_kernels.check(model.kernels)

@@ -87,7 +87,12 @@ def activate(model: config.Model, x):
     """Applies model.activation."""
     if model.activation == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
         return platform_kernels.gelu(x)
-    return nn.relu(x) if model.activation == "relu" else nn.gelu(x, approximate=model.activation == "gelu_tanh")
+    return apply_activation(model.activation, x)
+
+
+def apply_activation(name: str, x):
+    """gelu, gelu_tanh or relu by the plain formula."""
+    return nn.relu(x) if name == "relu" else nn.gelu(x, approximate=name == "gelu_tanh")
 
 
 class MLP(nn.Module):

@@ -1,4 +1,4 @@
-"""A language model around an encoder: token embeddings, the encoder, and an output layer tied to the embeddings."""
+"""A language model around an encoder: token embeddings, the encoder, and an output layer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.models import incremental, platform_kernels
-from mlm.models.layers import dense, dropout, fold_in, initializer, norm
+from mlm.models.layers import apply_activation, dense, dropout, fold_in, initializer, norm
 
 DIRECTIONS = {
     "bidirectional": ("bidirectional",),
@@ -27,7 +27,9 @@ def sinusoids(length: int, width: int):
 
 
 class EncoderLM(nn.Module):
-    """Embeddings, an encoder and an output layer tied to the embeddings (BERT's, or linear; see model.lm_head).
+    """Embeddings, an encoder and an output layer (BERT's, or linear; see model.lm_head).
+
+    The output layer's table is that of the embeddings, or with model.tie_embeddings off its own ("output").
 
     With model.context = "two_stack" two encoders, each of which sees one side in all its layers, share the embeddings
     and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the reversed
@@ -61,6 +63,8 @@ class EncoderLM(nn.Module):
             self.transform = dense(model, model.width, "transform")
             self.transform_norm = norm(model, "transform_norm")
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+        if not model.tie_embeddings:
+            self.output = embed(self.vocab_size)
 
     def embed(self, text: types.Tokens, key_B=None):
         """x_BxLxD, the input of the encoder."""
@@ -95,12 +99,13 @@ class EncoderLM(nn.Module):
         """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
         bias_V = jnp.zeros(self.vocab_size)
         if self.model.lm_head == "bert":
-            h, bias_V = self.transform_norm(nn.gelu(self.transform(h), approximate=False)), self.bias
-        h = h.astype(self.model.dtype)
-        return h, self.token.embedding.astype(h.dtype), bias_V
+            h = apply_activation(self.model.lm_head_activation, self.transform(h))
+            h, bias_V = self.transform_norm(h), self.bias
+        h, table = h.astype(self.model.dtype), self.token if self.model.tie_embeddings else self.output
+        return h, table.embedding.astype(h.dtype), bias_V
 
     def logits(self, h):
-        """Returns logits_...xV in float32 for states h_...xD; the output layer is the embedding table."""
+        """Returns logits_...xV in float32 for states h_...xD."""
         h, table_VxD, bias_V = self.lm_head(h)
         return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
 
@@ -213,5 +218,5 @@ def count_parameters(params) -> dict[str, int]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         sizes[path[0].key] += leaf.size
     total = sum(sizes.values())
-    tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "bias"))
+    tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "output", "bias"))
     return {"parameters": total, "non_embedding": total - tables}

@@ -3,6 +3,7 @@
 The one place that renumbers: `_order_entries` says which entry there each of ours is.
 """
 
+import contextlib
 import functools
 import json
 from pathlib import Path
@@ -28,6 +29,7 @@ MODEL_CONFIG_FILE = "config.json"
 GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
+MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
 PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 
 
@@ -54,10 +56,10 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     made = hub_classes.apply_class_steps(
         made, knobs, {} if knobs.get("tokenizer_class") else _read_json(folder / MODEL_CONFIG_FILE)
     )
-    number = _get_entry_ids(made)
+    number, size = _get_entry_ids(made), _read_table_size(folder)
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
-        number = _get_entry_ids(made)
+        number, size = _get_entry_ids(made), 0
     usual = next(
         (names for names in DEFAULT_SPECIAL_TOKENS if all(name in number for name in names)), DEFAULT_SPECIAL_TOKENS[0]
     )
@@ -71,7 +73,16 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         len(number),
         "each from 0 on once",
     )
-    return build_tokenizer(json.dumps({"special": special, "tokenizer": made}, ensure_ascii=False).encode())
+    padded = {"vocab_size": size} if len(number) < size <= len(number) + MAX_PADDING else {}
+    return build_tokenizer(json.dumps({"special": special, "tokenizer": made} | padded, ensure_ascii=False).encode())
+
+
+def _read_table_size(folder) -> int:
+    """vocab_size of config.json; 0 where that is none, which is for the reader of the model to report."""
+    with contextlib.suppress(errors.ConfigError):
+        size = _read_json(folder / MODEL_CONFIG_FILE).get("vocab_size")
+        return size if type(size) is int else 0
+    return 0
 
 
 def has_vocabulary(folder: Path | str) -> bool:
@@ -96,22 +107,27 @@ def get_original_ids(tokenizer: Tokenizer) -> np.ndarray:
     if tokenizer.kind != "hub":
         return np.arange(tokenizer.vocab_size)
     saved = json.loads(tokenizer.model)
-    return _order_entries(saved["special"], _get_entry_ids(saved["tokenizer"]))
+    return _order_entries(saved["special"], _get_entry_ids(saved["tokenizer"]), saved.get("vocab_size", 0))
 
 
 def build_tokenizer(model: bytes) -> Tokenizer:
-    """The tokenizer of a saved model: {"special": five names in our order, "tokenizer": tokenizer.json}."""
+    """The tokenizer of a saved model: {"special": five names in our order, "tokenizer": tokenizer.json}.
+
+    "vocab_size", where it is there, is that of a model whose tables have more rows than the vocabulary has entries; an
+    entry of no text stands for each of them.
+    """
     saved = json.loads(model)
     try:
         made, special = saved["tokenizer"], saved["special"]
         tool, number = _build_text_backend(made, special), _get_entry_ids(made)
-        order_V = _order_entries(special, number)
+        order_V = _order_entries(special, number, saved.get("vocab_size", 0))
     except (KeyError, TypeError) as error:
         raise errors.ConfigError(f"tokenizer: expected a saved Hugging Face tokenizer ({error!r})") from None
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
-    name_V = np.array(sorted(number, key=number.__getitem__), object)
+    padding = [f"[padding {i}]" for i in range(len(number), len(order_V))]
+    name_V = np.array([*sorted(number, key=number.__getitem__), *padding], object)
     bytewise = _has_pre_tokenizer(made, "ByteLevel")
     named = name_V[order_V[NUM_SPECIAL:]]
     pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, named)] if bytewise else [*SPECIAL_TOKENS, *named]
@@ -161,9 +177,9 @@ def _get_entry_ids(made) -> dict[str, int]:
     return number | {one["content"]: one["id"] for one in made.get("added_tokens", ())}
 
 
-def _order_entries(special, number) -> np.ndarray:
+def _order_entries(special, number, size) -> np.ndarray:
     first = [number[name] for name in special]
-    return np.array([*first, *sorted(set(number.values()) - set(first))])
+    return np.array([*first, *sorted({*number.values(), *range(size)} - set(first))])
 
 
 def _read_json(path) -> dict[str, Any]:

@@ -87,8 +87,13 @@ class TensorMapping(NamedTuple):
     transposed: bool = False  # whether its outputs come first
 
 
-def map_tensors(architecture: HubArchitecture, num_layers: int) -> Iterator[TensorMapping]:
-    """All tensors of a model with num_layers layers."""
+def get_decoder(architecture: HubArchitecture) -> str:
+    """The name of the output layer's table and bias, where they are not those of the embeddings and of the head."""
+    return f"{architecture.lm_head_bias.removesuffix('.bias')}.decoder"
+
+
+def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
     for name, path in EMBEDDINGS.items():
         yield from _map_leaves(f"{architecture.prefix}.{name}", path)
     for layer in range(num_layers):
@@ -103,7 +108,10 @@ def map_tensors(architecture: HubArchitecture, num_layers: int) -> Iterator[Tens
         yield from _map_leaves(f"{architecture.prefix}.LayerNorm", "body.norm")
     for name, path in architecture.lm_head.items():
         yield from _map_leaves(name, path, lm_head=True)
-    yield TensorMapping(architecture.lm_head_bias, ("bias",), lm_head=True)
+    if not is_tied:
+        yield TensorMapping(f"{get_decoder(architecture)}.weight", ("output", "embedding"), lm_head=True)
+    bias = architecture.lm_head_bias if is_tied else f"{get_decoder(architecture)}.bias"
+    yield TensorMapping(bias, ("bias",), lm_head=True)
 
 
 def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
@@ -112,10 +120,10 @@ def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
         yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=leaf == "kernel")
 
 
-def canonical_name(name: str, architecture: HubArchitecture) -> str:
+def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
     """The name that transformers saves today: older files say gamma and beta, files of an encoder lack the prefix."""
     stem, _, last = name.rpartition(".")
     name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
-    if name == f"{architecture.lm_head_bias.removesuffix('.bias')}.decoder.bias":
+    if is_tied and name == f"{get_decoder(architecture)}.bias":
         return architecture.lm_head_bias
     return f"{architecture.prefix}.{name}" if re.match(r"(embeddings|encoder|pooler|LayerNorm)\.", name) else name

@@ -29,19 +29,16 @@ BUFFERS = (".attn.bias", ".attn.masked_bias")
 SIZE_FIELDS = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
 DROPOUT_FIELDS = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
 REQUIRED_SETTINGS = {
-    "activation_function": "gelu_new",
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
 }
 MODEL_FIELDS: dict[str, Any] = {
     "norm_placement": "pre",
     "positions": "learned",
     "context": "causal",
     "embed_norm": False,
-    "activation": "gelu_tanh",
     "lm_head": "linear",
     "type_vocab_size": 0,
 }  # of every GPT-2
@@ -71,6 +68,8 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     }
     model = config.Model(
         family="transformer",
+        activation=settings.get_activation(where, config_json, "activation_function", "gelu_new"),
+        tie_embeddings=settings.is_tied(where, config_json),
         norm_eps=eps,
         mlp_dim=mlp_dim,
         **MODEL_FIELDS,
@@ -97,6 +96,8 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         "n_positions": model.max_positions,
         "layer_norm_epsilon": model.norm_eps,
         "initializer_range": model.init_std or 0.02,
+        "activation_function": settings.ACTIVATION_NAMES[model.activation],
+        "tie_word_embeddings": model.tie_embeddings,
         **REQUIRED_SETTINGS,
         "dtype": "float32",
         **vocabulary_settings(order_V),
@@ -113,14 +114,16 @@ def vocabulary_settings(order_V: np.ndarray) -> dict[str, Any]:
     }
 
 
-def map_tensors(architecture: HubArchitecture, num_layers: int) -> Iterator[TensorMapping]:
-    """All tensors of a model with num_layers layers."""
+def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
     yield TensorMapping(f"{architecture.prefix}.wte.weight", ("token", "embedding"))
     yield TensorMapping(f"{architecture.prefix}.wpe.weight", ("position", "embedding"))
     for layer in range(num_layers):
         for name, path in architecture.layer_params.items():
             yield from _map_leaves(f"{architecture.prefix}.h.{layer}.{name}", f"body.stack.layers.layer.{path}", layer)
     yield from _map_leaves(f"{architecture.prefix}.ln_f", "body.norm")
+    if not is_tied:
+        yield TensorMapping("lm_head.weight", ("output", "embedding"), lm_head=True)
 
 
 def _map_leaves(name, path, layer=None) -> Iterator[TensorMapping]:
@@ -128,7 +131,7 @@ def _map_leaves(name, path, layer=None) -> Iterator[TensorMapping]:
         yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), layer)
 
 
-def canonical_name(name: str, architecture: HubArchitecture) -> str:
+def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
     """The name that transformers saves today: the first released files lack the prefix."""
     return f"{architecture.prefix}.{name}" if re.match(r"(wte|wpe|h|ln_f)\.", name) else name
 

@@ -17,7 +17,8 @@ from mlm.models.hub import bert, gpt2, heads, settings, tensors
 
 # The module with the tensor names of each model_type.
 MAPPING_MODULES = {**dict.fromkeys(bert.ARCHITECTURES, bert), **dict.fromkeys(gpt2.ARCHITECTURES, gpt2)}
-VOCABULARY_PARAMS = (("token", "embedding"), ("bias",))  # our parameters with an entry per vocabulary entry
+# Our parameters with an entry per vocabulary entry.
+VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 
 
 class HubModel(NamedTuple):
@@ -62,13 +63,14 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         vocab_size == expected, f"{where}: vocab_size", vocab_size, f"{expected}, the size of the tokenizer's"
     )
     with tensors.open_tensors(folder) as file:
-        names = _canonical_names(tensors_path, file.keys(), module, architecture)
-        outside_layers = {mapping.path: mapping for mapping in module.map_tensors(architecture, 0)}
+        names = _canonical_names(tensors_path, file.keys(), module, architecture, is_tied=model.tie_embeddings)
+        map_tensors = functools.partial(module.map_tensors, architecture, is_tied=model.tie_embeddings)
+        outside_layers = {mapping.path: mapping for mapping in map_tensors(0)}
         has_lm_head = not any(mapping.lm_head for mapping in outside_layers.values()) or any(
             mapping.lm_head and mapping.name in names for mapping in outside_layers.values()
         )
         mappings = []
-        for mapping in module.map_tensors(architecture, model.num_layers):
+        for mapping in map_tensors(model.num_layers):
             if has_lm_head or not mapping.lm_head:
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
@@ -90,7 +92,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
             decoder.ndim != 2 or np.array_equal(decoder, table_VxD),
             f"{tensors_path}: {name}",
             decoder.shape,
-            "the embeddings of the vocabulary, since our output layer is tied to them",
+            f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}",
         )
     label_head = heads.read_label_head(where, config_json, tensors_path, unused)
     name = outside_layers["position", "embedding"].name
@@ -122,7 +124,8 @@ def export_tensors(
     }
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    for mapping in module.map_tensors(architecture, config_json[module.SIZE_FIELDS["num_layers"]]):
+    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.SIZE_FIELDS["num_layers"]]
+    for mapping in module.map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.lm_head and not has_lm_head:
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
@@ -134,6 +137,8 @@ def export_tensors(
             num_missing = config_json.get("max_position_embeddings", len(x)) - len(x)
             x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
         exported[mapping.name] = x.T if mapping.transposed else x
+    if module is bert and not is_tied and has_lm_head:  # transformers 4 reads the bias by this name, 5 by the decoder's
+        exported.setdefault(architecture.lm_head_bias, exported[f"{bert.get_decoder(architecture)}.bias"])
     return exported
 
 
@@ -224,15 +229,17 @@ def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Map
     tensors.write_tensors(Path(folder), arrays)
 
 
-def _canonical_names(tensors_path, names_in_file, module, architecture) -> dict[str, str]:
+def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_tied) -> dict[str, str]:
     """The name in the file of each tensor, by its canonical name."""
     names: dict[str, str] = {}
     for name_in_file in names_in_file:
         if not name_in_file.endswith(module.BUFFERS):
-            name = module.canonical_name(name_in_file, architecture)
+            name = module.canonical_name(name_in_file, architecture, is_tied=is_tied)
             is_new = name not in names or name == architecture.lm_head_bias
             errors.require(is_new, f"{tensors_path}: {name_in_file}", names.get(name), "it once")
             names[name] = name_in_file
+    if module is bert and not is_tied and architecture.lm_head_bias in names:  # a file of transformers 4 has no other
+        names.setdefault(f"{bert.get_decoder(architecture)}.bias", names[architecture.lm_head_bias])
     return names
 
 

@@ -9,18 +9,19 @@ import numpy as np
 
 from mlm.base import config, errors, files
 from mlm.base.special import CLS, PAD, SEP
-from mlm.models.hub.bert import ARCHITECTURES, SIZE_FIELDS
+from mlm.models.hub.bert import ARCHITECTURES, BERT_LM_HEAD, SIZE_FIELDS
 
 CONFIG_FILE = "config.json"
 OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers can read
 MAX_INT = 2**31 - 1
 DROPOUT_FIELDS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+# config.model.activation by the name in a config.json; of two names for one activation the first is written.
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+ACTIVATION_NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())}
 REQUIRED_SETTINGS = {
-    "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
 }  # our models have no other values
 
 
@@ -50,6 +51,21 @@ def get_fraction(where: str, config_json: Mapping, name: str, default: float) ->
     errors.require(type(value) in (int, float), f"{where}: {name}", value, "a number")
     errors.require_number(f"{where}: {name}", value, 0, 1, high_open=True)
     return float(value)
+
+
+def get_activation(where: str, config_json: Mapping, name: str, default: str) -> str:
+    """config.model.activation of a config.json. Raises ConfigError for one that our models lack."""
+    value: Any = config_json.get(name, default)
+    errors.require(isinstance(value, str), f"{where}: {name}", value, f"one of {', '.join(ACTIVATIONS)}")
+    errors.require_one_of(f"{where}: {name}", value, list(ACTIVATIONS))
+    return ACTIVATIONS[value]
+
+
+def is_tied(where: str, config_json: Mapping) -> bool:
+    """Whether the output layer's table is that of the embeddings."""
+    value: Any = config_json.get("tie_word_embeddings", True)
+    errors.require(isinstance(value, bool), f"{where}: tie_word_embeddings", value, "true or false")
+    return value
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
@@ -92,7 +108,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     eps = get_fraction(where, config_json, "layer_norm_eps", 1e-12)
     errors.require(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
     type_vocab_size = get_integer(where, config_json, "type_vocab_size", 1, 2)
-    errors.require_number(f"{where}: type_vocab_size", type_vocab_size, 1, 2)
+    activation = get_activation(where, config_json, "hidden_act", "gelu")
     dropout: dict[str, Any] = {
         field: get_fraction(where, config_json, name, 0.1) for field, name in DROPOUT_FIELDS.items()
     }
@@ -104,6 +120,9 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         context="bidirectional",
         max_positions=num_positions - first,
         type_vocab_size=type_vocab_size,
+        activation=activation,
+        lm_head_activation=activation if architecture.lm_head is BERT_LM_HEAD else "gelu",
+        tie_embeddings=is_tied(where, config_json),
         **sizes,
         **dropout,
     )
@@ -125,7 +144,6 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         ("positions", "learned"),
         ("context", "bidirectional"),
         ("embed_norm", True),
-        ("activation", "gelu"),
         ("lm_head", "bert"),
     ):
         value = getattr(model, field)
@@ -134,6 +152,13 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         "roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert"
     )
     architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
+    head = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
+    errors.require(
+        model.lm_head_activation == head,
+        "config.model.lm_head_activation",
+        model.lm_head_activation,
+        f"{head}, which transformers' {name} needs",
+    )
     return {
         "architectures": [architecture.model_class],
         "model_type": name,
@@ -143,6 +168,8 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         "type_vocab_size": max(model.type_vocab_size, 1),
         "layer_norm_eps": model.norm_eps,
         "initializer_range": model.init_std or 0.02,
+        "hidden_act": ACTIVATION_NAMES[model.activation],
+        "tie_word_embeddings": model.tie_embeddings,
         **REQUIRED_SETTINGS,
         "dtype": "float32",
         "pad_token_id": pad,

@@ -205,7 +205,8 @@ def _init_from_hub(cfg, state, tokenizer):
     source = pretrained_folder.read_folder(folder)
     model, parts = source.params["model"], ["its encoder"]
     if not source.has_lm_head:
-        model = model | {name: state.params["model"][name] for name in trainable.LM_HEAD_PARAMS}
+        own = state.params["model"]
+        model = model | {name: own[name] for name in trainable.LM_HEAD_PARAMS if name in own}
     if objectives.get_visibility(cfg) != types.Visibility.FULL:
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
     state = _replace_model_params(cfg, state, model, source.cfg, source.tokenizer.model == tokenizer.model)

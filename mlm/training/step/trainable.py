@@ -17,7 +17,7 @@ FIELD_CONDITIONS = (
     FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
 )
 # Of the output layer alone. Objectives that predict no tokens do not use it.
-LM_HEAD_PARAMS = ("transform", "transform_norm", "bias")
+LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 
 
 def check(cfg: config.Config) -> None:

@@ -1,0 +1,180 @@
+"""Folders whose config.json differs from the usual one: other activations, token types, padded tables, no tied table.
+
+Against the file that fixtures/hub_variants.py makes; where torch and transformers are installed, it is what they say.
+"""
+
+import functools
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fixtures import hub
+from fixtures import hub_variants as theirs
+from hub_folders import changed, folders_of, kept, same_tensors, with_tensors
+from safetensors.numpy import load, save_file
+from small import batch, build, small_config
+
+import mlm
+from mlm.base import config, errors, fields
+from mlm.data.rows import pack
+from mlm.data.tokenizers import kinds
+from mlm.training.run import initialization, resolution
+from mlm.training.step import program
+
+EVERY = pytest.mark.parametrize("case", theirs.CASES)
+
+
+@functools.cache
+def told() -> dict[str, np.ndarray]:
+    with np.load(theirs.PATH) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return folders_of(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def made(plain, tmp_path_factory):
+    """The folder of each case."""
+    top = tmp_path_factory.mktemp("variants")
+    for case, (name, _) in theirs.CASES.items():
+        (top / case).mkdir()
+        for file in plain[name].glob("*token*"):
+            shutil.copy(file, top / case)
+        (top / case / "config.json").write_bytes(told()[f"{case}/config.json"].tobytes())
+        shapes = json.loads(told()[f"{case}/shapes"].tobytes())
+        save_file({name: hub.drawn(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors")
+    return {case: top / case for case in theirs.CASES}
+
+
+@pytest.fixture(scope="module")
+def models(made):
+    return {case: mlm.load(folder) for case, folder in made.items()}
+
+
+@EVERY
+def test_logits_are_theirs(models, case):
+    model = models[case]
+    np.testing.assert_allclose(model.logits(theirs.LINE), told()[f"{case}:logits"], rtol=0, atol=1e-5)
+    assert len(model.vocab) == told()[f"{case}:logits"].shape[1]
+
+
+@EVERY
+def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+    models[case].save_pretrained(str(tmp_path / "out"))
+    same_tensors(made[case], tmp_path / "out")
+    before, after = (
+        {key: value for key, value in json.loads((one / "config.json").read_text()).items() if key != "torch_dtype"}
+        for one in (made[case], tmp_path / "out")
+    )
+    assert before == after
+    assert mlm.load(tmp_path / "out").tokenizer.model == models[case].tokenizer.model
+
+
+def test_the_file_is_what_they_say():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    for name, value in theirs.make().items():
+        if ":" in name:
+            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_rows_beyond_the_vocabulary_are_entries_of_no_text(made, models, tmp_path):
+    words, size = models["bert-padded"].tokenizer, models["bert-padded"].tokenizer.vocab_size
+    padding = [f"[padding {i}]" for i in range(size - theirs.PADDING, size)]
+    assert words.pieces[-theirs.PADDING :] == padding
+    assert max(map(max, words.encode_batch(["".join(padding), hub.LINES[1]]))) < size - theirs.PADDING
+    words.save(tmp_path)
+    assert kinds.load_tokenizer_folder("config.tokenizer.path", str(tmp_path)).pieces == words.pieces
+
+
+def test_more_rows_than_padding_are_refused_in_one_line(plain, tmp_path):
+    for vocab_size in (116 + 5000, 2**31 - 1):
+        folder = changed(plain, tmp_path / str(vocab_size), vocab_size=vocab_size)
+        with pytest.raises(errors.ConfigError, match=f"vocab_size = {vocab_size}: expected 116, the size") as refused:
+            mlm.load(folder)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_bias_of_transformers_4_is_read_and_written_by_both_names(made, models, tmp_path):
+    folder = shutil.copytree(made["bert-untied"], tmp_path / "older")
+    tensors = load((folder / "model.safetensors").read_bytes())
+    tensors["cls.predictions.bias"] = tensors.pop("cls.predictions.decoder.bias")
+    save_file(tensors, folder / "model.safetensors")
+    found = mlm.load(folder)
+    np.testing.assert_array_equal(found.logits(theirs.LINE), models["bert-untied"].logits(theirs.LINE))
+    found.save_pretrained(str(tmp_path / "out"))
+    written = load((tmp_path / "out/model.safetensors").read_bytes())
+    for name in ("cls.predictions.bias", "cls.predictions.decoder.bias"):
+        np.testing.assert_array_equal(written[name], tensors["cls.predictions.bias"])
+
+
+@pytest.mark.parametrize("case", ["bert-untied", "roberta-padded", "bert-types", "bert-relu"])
+def test_pretraining_goes_on_from_them(made, models, tmp_path, case):
+    (tmp_path / "texts.txt").write_text("".join(f"the apple {number} is red\n" for number in range(200)))
+    asked = {
+        "init.hub": str(made[case]),
+        "data.path": str(tmp_path / "texts.txt"),
+        "data.document_boundary": "line",
+        "data.cache_dir": str(tmp_path / "cache"),
+        "pack.seq_len": 16,
+    }
+    cfg = initialization.resolve(config.Config(), asked)
+    resolution.check(cfg)
+    dataset = pack.load_dataset(cfg)
+    built = program.build_program(cfg, dataset.dataset_info)
+    shapes = jax.eval_shape(built.init_state, program.make_train_hparams(cfg))
+    state = initialization.init_from_source(
+        cfg, jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes), dataset.tokenizer
+    )
+    jax.tree.map(np.testing.assert_array_equal, state.params["model"], jax.device_get(models[case].params["model"]))
+    assert len(state.params["model"]["token"]["embedding"]) == len(models[case].vocab)
+
+
+def test_a_table_of_its_own_predicts_and_the_embeddings_do_not():
+    """In our own training: the logits depend on it alone, the states on the embeddings alone."""
+    cfg = small_config(model__tie_embeddings=False, model__num_layers=1)
+    model, params, _ = build(cfg)
+    text = batch().text
+    (h_BxLxD,) = model.encode(params, text)
+    table_VxD, other = params["output"]["embedding"], {"embedding": params["token"]["embedding"] + 1}
+    assert table_VxD.shape == params["token"]["embedding"].shape and not np.array_equal(table_VxD, other["embedding"])
+    np.testing.assert_array_equal(model.logits(params | {"token": other}, h_BxLxD), model.logits(params, h_BxLxD))
+    moved = model.logits(params | {"output": {"embedding": 0 * table_VxD}}, h_BxLxD)
+    np.testing.assert_array_equal(moved, jnp.broadcast_to(params["bias"], moved.shape))
+    assert "output" not in jax.eval_shape(build(small_config(model__num_layers=1))[0].init, jax.random.key(0))
+
+
+def test_fields_at_their_defaults_rename_no_run():
+    defaults = {"model.tie_embeddings": True, "model.lm_head_activation": "gelu"}
+    assert fields.fingerprint(config.Config()) == fields.fingerprint(fields.override(config.Config(), defaults))
+    assert fields.fingerprint(small_config(model__tie_embeddings=False)) != fields.fingerprint(small_config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "called"),
+    [
+        ({"model__norm_placement": "post", "model__tie_embeddings": False}, "bert"),
+        ({"model__norm_placement": "post", "model__activation": "relu", "model__lm_head_activation": "relu"}, "bert"),
+        ({"model__norm_placement": "post", "model__activation": "gelu_tanh", "model__type_vocab_size": 1}, "roberta"),
+        ({"model__norm_placement": "post", "model__activation": "relu"}, "mlm"),
+    ],
+)
+def test_ours_are_written_as_theirs_and_read_again(changes, called, tmp_path):
+    from test_hub import ours
+
+    model = ours("wordpiece", **changes)
+    assert model.save_pretrained(str(tmp_path / "out"))["model_type"] == called
+    again, line = mlm.load(tmp_path / "out"), "the apple is [MASK] ."
+    np.testing.assert_allclose(again.logits(line), model.logits(line), rtol=0, atol=1e-5)
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    if called != "mlm":
+        there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+        with torch.no_grad():
+            found = there(torch.tensor([model.tokenize(line)])).logits[0].numpy()
+        np.testing.assert_allclose(found, model.logits(line), rtol=0, atol=1e-5)
