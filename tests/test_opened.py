@@ -201,13 +201,13 @@ def test_few_shapes_are_compiled_and_every_text_is_in_one():
 
 @pytest.mark.parametrize("program_tokens", [0, 1, 50, 400, 3000, 10**6])
 def test_the_lengths_are_those_of_the_least_cost(program_tokens):
-    """Against every set of lengths; one in four is dear by its padding alone, the others by twice a program."""
+    """Against every set of lengths; every second one costs a program, the others two."""
     rng = random.Random(program_tokens)
     counts, lengths = [rng.randint(2, 70) for _ in range(60)], loader.list_bucket_lengths(100)
 
     def cost(chosen):
         programs = sum(
-            program_tokens * (1 if (len(lengths) - lengths.index(length)) % 4 == 1 else 2) for length in chosen
+            program_tokens * (1 if (len(lengths) - lengths.index(length)) % 2 == 1 else 2) for length in chosen
         )
         return programs + sum(min(length for length in chosen if length >= count) for count in counts)
 

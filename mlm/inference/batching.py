@@ -90,7 +90,7 @@ def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: in
     """The lengths, among `loader.list_bucket_lengths`, that sequences are padded to at the least cost.
 
     The cost is the number of tokens, padding included, and for each length `program_tokens`, since each one compiles a
-    program. A length other than every fourth one costs twice that, so that later calls find the programs of earlier
+    program. A length other than every second one costs twice that, so that later calls find the programs of earlier
     ones.
 
     Args:
@@ -104,7 +104,7 @@ def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: in
     count_K = np.bincount(np.searchsorted(lengths, token_counts), minlength=len(lengths))
     best: list[tuple[int, list[int]]] = [(0, [])]  # cost and lengths of the sequences of the first 0, 1, 2, ... lengths
     for end, length in enumerate(lengths, 1):
-        program = program_tokens * (1 if (len(lengths) - end) % 4 == 0 else 2)
+        program = program_tokens * (1 if (len(lengths) - end) % 2 == 0 else 2)
         best.append(
             min(
                 (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
