@@ -1,4 +1,5 @@
-const { data, drawings, theme } = JSON.parse(document.getElementById("drawings").textContent);
+const { data, sections, theme } = JSON.parse(document.getElementById("drawings").textContent);
+const figures = Object.assign({}, ...Object.values(sections));
 const hidden = new Set();  // names of series, in all figures
 const legend = [...document.querySelectorAll(".legend button[data-series]")];
 
@@ -13,9 +14,9 @@ class Drawing {
   constructor(figure) {
     this.figure = figure;
     this.plot = figure.querySelector(".plot");
-    this.charts = drawings[figure.dataset.drawing];
+    this.charts = figures[figure.dataset.drawing];
     this.chart = this.charts[0];
-    this.axis = this.chart.axes && this.chart.axes[0];
+    [this.axis] = this.chart.axes;  // none: rows, not lines
     this.log = { x: false, y: false };
     if (this.axis) this.listen();
     this.draw();
@@ -56,7 +57,7 @@ class Drawing {
     const { chart, axis } = this, spec = structuredClone(chart.spec), { transform } = spec;
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;
-    spec.encoding.x.title = axis.title;
+    spec.encoding.x.title = axis.lines;
     for (const name of ["x", "y"].filter(name => this.log[name])) {  // 0 and below have no logarithm
       transform.push({ filter: `!isValid(datum.${name}) || datum.${name} > 0` });
       const scales = [spec, ...spec.layer].map(({ encoding }) => encoding[name]?.scale).filter(Boolean);
@@ -68,7 +69,7 @@ class Drawing {
   }
 
   describe() {
-    const { chart, axis, figure, plot } = this, title = `${chart.title} by ${axis.title.join(" ")}`;
+    const { chart, axis, figure, plot } = this, title = `${chart.title} by ${axis.title}`;
     figure.querySelector(".log[data-axis=x]").hidden = chart.classes;
     figure.querySelector(".selection").textContent = title;
     figure.querySelector(".note").textContent = chart.bounds;
@@ -112,7 +113,7 @@ class Drawing {
     const cells = ({ name, y, bounds }) => [
       legend.find(button => button.dataset.series === name).querySelector("svg").cloneNode(true),
       name, precise(y), bounds ? bounds.map(precise).join(" to ") : ""];
-    tip.replaceChildren(html("strong", {}, `${axis.title.join(" ")}: ${chart.classes ? stop : write(stop, 7)}`),
+    tip.replaceChildren(html("strong", {}, `${axis.title}: ${chart.classes ? stop : write(stop, 7)}`),
       html("table", {}, html("tbody", {}, ...rows.sort((a, b) => b.y - a.y).map(
         row => html("tr", {}, ...cells(row).map(cell => html("td", {}, cell)))))));
     const left = x + this.view.origin()[0] + 16, isWide = left + tip.offsetWidth > figure.clientWidth;

@@ -19,30 +19,45 @@ def bundle_vega() -> str:
 
 
 def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style]) -> dict[str, dict]:
-    """The data of charts by the name of their files, and the charts of each figure: those of a topic share one.
+    """The data of line charts, the figures of each section of the page, and the theme of their specs.
 
-    A chart has a spec without data and theme, the name of its data and of its y column there, and its x axes.
+    A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is
+    without data.
     """
-    data, drawings, stems = {}, {}, file_stems(all_charts)
+    data, sections = {}, {"Intervals": {}, "Figures": {}, "Training by evaluation": {}}
+    stems = {
+        panel.name: chart.name for chart in all_charts if isinstance(chart, charts.PanelChart) for panel in chart.charts
+    }
     for chart in all_charts:
-        if isinstance(chart, charts.HeatMap | charts.IntervalChart):
-            build = specs.build_heat_map if isinstance(chart, charts.HeatMap) else specs.build_intervals
-            size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-            drawings[chart.name] = [{"spec": build(chart) | size}]
-        for topic, panels in group_by_topic([chart]).items():
+        if isinstance(chart, charts.IntervalChart):
+            sections["Intervals"][chart.name] = [layout_rows(specs.build_intervals(chart), chart.name, 0)]
+        elif isinstance(chart, charts.HeatMap):
+            min_width = 150 + 75 * len(chart.matrix.rates)
+            sections[chart.topic] = {chart.name: [layout_rows(specs.build_heat_map(chart), chart.name, min_width)]}
+        elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
+            panels = chart.charts if isinstance(chart, charts.PanelChart) else [chart]
             panels = [thin_chart(panel) for panel in panels]
             data[chart.name] = specs.read_data(figures.format_csv(panels), panels[0]) | {"name": "points"}
-            drawings.setdefault(topic, []).extend(layout_lines(panel, chart.name, stems, styles) for panel in panels)
-    return {"data": data, "drawings": drawings, "theme": specs.THEME}
+            for panel in panels:
+                figure = sections["Figures"].setdefault(panel.topic, [])
+                figure.append(layout_lines(panel, styles, stems) | {"data": chart.name})
+    return {"data": data, "sections": sections, "theme": specs.THEME}
 
 
-def layout_lines(chart: charts.LineChart, data: str, stems: dict[str, str], styles: dict[str, Style]) -> dict:
-    """A line chart for the page's script."""
+def layout_rows(spec: dict, stem: str, min_width: int) -> dict:
+    """A chart of rows for the page; stem: of its files; min_width: in pixels."""
+    size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {"spec": spec | size, "files": stem, "min_width": min_width, "axes": []}
+
+
+def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[str, str]) -> dict:
+    """A line chart for the page; stems: of the files of panels, by the panel's name."""
     size = {"width": "container", "height": "container", "autosize": {"type": "fit", "contains": "padding"}}
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
+    files = stems.get(chart.name, chart.name)
     return {
         "spec": specs.build_lines(chart, styles) | size,
-        "data": data,
+        "files": files,
         "title": chart.y,
         "y": chart.y_name,
         "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
@@ -50,29 +65,13 @@ def layout_lines(chart: charts.LineChart, data: str, stems: dict[str, str], styl
         "axes": [
             {
                 "x": axis.name,
-                "title": specs.wrap_text(axis.title),
-                "files": stems.get(f"{chart.y_name}-by-{axis.name}", stems.get(chart.name, chart.name)),
+                "title": axis.title,
+                "lines": specs.wrap_text(axis.title),
+                "files": stems.get(f"{chart.y_name}-by-{axis.name}", files),
             }
             for axis in axes
         ],
     }
-
-
-def group_by_topic(all_charts: Sequence[charts.Chart]) -> dict[str, list[charts.LineChart]]:
-    """The line charts by topic; those of a topic share a place on the page."""
-    topics = {}
-    for chart in all_charts:
-        panels = chart.charts if isinstance(chart, charts.PanelChart) and not chart.is_duplicate else [chart]
-        for panel in panels:
-            if isinstance(panel, charts.LineChart):
-                topics.setdefault(panel.topic, []).append(panel)
-    return topics
-
-
-def file_stems(all_charts: Sequence[charts.Chart]) -> dict[str, str]:
-    """The name of the files of each line chart that is a panel, by the panel's own name."""
-    panel_charts = [chart for chart in all_charts if isinstance(chart, charts.PanelChart)]
-    return {panel.name: chart.name for chart in panel_charts for panel in chart.charts}
 
 
 def thin_chart(chart: charts.LineChart) -> charts.LineChart:
