@@ -9,10 +9,7 @@ from mlm.base.estimates import Estimate
 from mlm.report import table
 from mlm.report.table import Column
 
-WINDOW_WIDTH = 1210  # CSS pixels of a table in a window of 1280
-CHARACTER_WIDTH = 7.8  # CSS pixels, in a rather wide font
-HEAD_CHARACTER_WIDTH = 8.4  # in bold
-CELL_PADDING = 13  # CSS pixels of both sides
+MAX_WIDTH = 144  # characters of a line, in a window of 1280 pixels
 MAX_WORD = 30  # characters of a word before it may be broken
 
 
@@ -38,20 +35,15 @@ def split_table(
     if not rows:
         return []
     heads, *rows = ([cell._replace(text=add_break_points(cell.text)) for cell in row] for row in (heads, *rows))
-    widths = [
-        max([HEAD_CHARACTER_WIDTH * cell_width(head), *(CHARACTER_WIDTH * cell_width(row[i]) for row in rows)])
-        + CELL_PADDING
-        for i, head in enumerate(heads)
-    ]
-    num_leading = num_leading if 2 * sum(widths[:num_leading]) < WINDOW_WIDTH else 1
-    max_width = WINDOW_WIDTH - sum(widths[:num_leading])
-    total_width = sum(widths[num_leading:])
-    target_width = total_width / max(1, math.ceil(total_width / max_width))
-    parts, part_width = [[]], 0.0
+    widths = [2 + max(cell_width(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+    num_leading = num_leading if 2 * sum(widths[:num_leading]) < MAX_WIDTH else 1
+    max_width = MAX_WIDTH - sum(widths[:num_leading])
+    target_width = sum(widths[num_leading:]) / max(1, math.ceil(sum(widths[num_leading:]) / max_width))
+    parts, part_width = [[]], 0
     for i in range(num_leading, len(heads)):
-        if parts[-1] and (part_width + widths[i] / 2 > target_width or part_width + widths[i] > max_width):
+        if parts[-1] and part_width + widths[i] > min(max_width, target_width + widths[i] / 2):
             parts.append([])
-            part_width = 0.0
+            part_width = 0
         parts[-1].append(i)
         part_width += widths[i]
     return [
