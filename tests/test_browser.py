@@ -230,19 +230,28 @@ UNREADABLE = """() => [...document.querySelectorAll("svg.marks")].flatMap(svg =>
 })"""
 
 
+LONG = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
+
+
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, written, width):
-    with pages.opened(chromium, written, viewport={"width": width, "height": 844}) as tab:
+def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, sweep, tmp_path, width):
+    def table(results):
+        rows, columns = pages.with_paper(results)
+        return [rows[0] | {"model": LONG}, *rows[1:]], columns
+
+    page = pages.alone(tmp_path, sweep[1], types.SimpleNamespace(__doc__="Long?", table=table))
+    with pages.opened(chromium, page, viewport={"width": width, "height": 844}) as tab:
         assert tab.locator("svg.marks text").count() > 100 and tab.evaluate(UNREADABLE) == []
+        for plot in tab.locator(".root > g > .background").all():
+            assert plot.bounding_box()["width"] > 80
 
 
-def test_labels_of_figures_for_papers_are_whole_and_apart(chromium, sweep, tmp_path):
-    name = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
+def test_labels_of_figures_for_papers_are_whole_and_apart(chromium, sweep):
     value = estimates.Estimate(1.0, 0.5, 1.5)
     lines = [Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
     found = [
         *charts.build_charts(sweep[1], *pages.with_paper(sweep[1])),
-        charts.IntervalChart("long", "loss", ".3f", [(name, value, None)] * 4),
+        charts.IntervalChart("long", "loss", ".3f", [(LONG, value, None)] * 4),
         charts.IntervalChart("nameless", "loss", ".3f", [("", value, None)]),
         charts.LineChart("twelve", "step", "", "step", pages.LOSS, lines, []),
     ]

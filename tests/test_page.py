@@ -237,6 +237,15 @@ def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
         assert (written.parent / link).exists(), link
 
 
+def test_a_page_keeps_the_ends_of_long_lines_and_few_of_their_points():
+    values = [estimates.SeedRange(i / 7, i / 8, i / 6) for i in range(1000)]
+    lines = [series.Series(f"{i}", [*range(1000)], values) for i in range(30)]
+    chart = charts.LineChart("loss", "step", "", "step", LOSS, lines, [])
+    thin = drawings.thin_chart(chart).series
+    assert {len(line.x) for line in thin} == {51} and {(line.x[0], line.x[-1]) for line in thin} == {(0, 999)}
+    assert thin[0].y[-1] == estimates.SeedRange(142.714, 124.875, 166.5)
+
+
 def test_data_cannot_end_the_script_that_holds_it():
     held = page.embed_json({"a": "</script><!-- & -->"})
     assert not set("<>&") & set(held) and json.loads(held) == {"a": "</script><!-- & -->"}

@@ -10,7 +10,6 @@ from mlm.report.table import Column
 
 ENDINGS = ("pdf", "png", "svg", "csv")
 WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a line chart
-PADDING = {"left": 24, "right": 24, "top": 6, "bottom": 6}  # room for a viewer's wider font
 
 
 def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> Path:
@@ -54,7 +53,7 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
             "data": specs.read_data(format_csv(panels), panels[0]),
             "hconcat": [plot if len(panels) > 1 else plots[0], specs.build_legend(panels, styles)],
         }
-    return specs.resolve_colors(specs.THEME | {"padding": PADDING} | spec)
+    return specs.resolve_colors(specs.THEME | spec)
 
 
 def format_data(chart: charts.Chart) -> str:

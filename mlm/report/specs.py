@@ -32,7 +32,7 @@ THEME = {
     "background": GROUND,
     "params": [{"name": "hidden", "value": []}, {"name": "at", "value": None}],
     "config": {
-        "font": "Liberation Sans, Arial, Helvetica, sans-serif",
+        "font": "Liberation Sans, Arial, Helvetica, sans-serif",  # vl-convert brings the first, and measures it
         "view": {"stroke": None},
         "point": {"filled": True, "opacity": 1, "size": 90},
         "text": {"color": INK, "fontSize": 11},

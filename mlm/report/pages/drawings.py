@@ -8,7 +8,7 @@ from mlm.base.estimates import Estimate
 from mlm.report import charts, figures, specs
 from mlm.report.palette import Style
 
-MAX_POINTS = 200  # of a line on the page
+MAX_POINTS = 1500  # of all lines of a chart on the page, whose size it bounds
 
 
 @functools.cache
@@ -75,11 +75,12 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
 
 
 def thin_chart(chart: charts.LineChart) -> charts.LineChart:
-    """The chart with numbers of six digits, and with about MAX_POINTS points of a line, the last among them."""
+    """The chart with numbers of six digits, and with about MAX_POINTS points, the last of each line among them."""
+    max_count = max(10, MAX_POINTS // len(chart.series))
 
     def thin(values: list) -> list:
         count = len(values)
-        return [round_values(values[i]) for i in sorted({*range(0, count, -(-count // MAX_POINTS)), count - 1})]
+        return [round_values(values[i]) for i in sorted({*range(0, count, -(-count // max_count)), count - 1})]
 
     return chart._replace(
         series=[line._replace(x=thin(line.x), y=thin(line.y)) for line in chart.series],
