@@ -35,7 +35,7 @@ class LineChart(NamedTuple):
     bounds: str = ""  # their meaning
     share: bool = False  # whether values lie between 0 and 1, also where their bounds do not
     axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
-    # and have only the ends of x
+    # and have no x
 
     @property
     def name(self) -> str:
@@ -44,13 +44,8 @@ class LineChart(NamedTuple):
 
     def replace_axis(self, axis: Axis) -> "LineChart":
         """The same curve along another of its axes."""
-        ends = [min(map(min, axis.x)), max(map(max, axis.x))]
-        return self._replace(
-            x_name=axis.name,
-            x=axis.title,
-            series=[line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)],
-            references=[line._replace(x=ends) for line in self.references],
-        )
+        series = [line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)]
+        return self._replace(x_name=axis.name, x=axis.title, series=series)
 
 
 class PanelChart(NamedTuple):
@@ -70,7 +65,6 @@ class HeatMap(NamedTuple):
     x: str
     y: str
     matrix: RateMatrix
-    unit: str = ""
     better: int = -1
     format: str = ".3f"
 
@@ -80,14 +74,9 @@ class HeatMap(NamedTuple):
         return f"{self.value}-matrix"
 
     @property
-    def best_word(self) -> str:
-        """Returns "highest" or "lowest", by which of them is better."""
-        return "highest" if self.better > 0 else "lowest"
-
-    @property
     def distance_words(self) -> str:
         """How a cell relates to the best of its column."""
-        return f"{'below' if self.better > 0 else 'above'} the {self.best_word} of"
+        return "below the highest of" if self.better > 0 else "above the lowest of"
 
     def distances(self) -> list[list[float]]:
         """How far each cell is from the best of its column."""
@@ -237,11 +226,11 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
         if reference is not None
     }
     references = [
-        Series(name, [], [Estimate(value, None, None)] * 2)
+        Series(name, [], [Estimate(value, None, None)])
         for name, value in values.items()
         if value is not None and (name != series.UNIGRAM or worst <= score.better * value)
     ]
-    return chart._replace(references=references).replace_axis(chart.axes[0])
+    return chart._replace(references=references)
 
 
 def build_cost_panels(results: Sequence[dict], charts: Sequence[LineChart]) -> list[PanelChart]:
@@ -322,7 +311,6 @@ def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[He
             "masking rate of the evaluation (%)",
             "trained as",
             matrix,
-            score.unit,
             score.better,
             score.format,
         )
