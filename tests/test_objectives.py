@@ -113,7 +113,7 @@ def split(rows):
     """The columns of a split of these rows, and its examples, as a tally is handed them."""
     columns = {name.rpartition("_")[0]: column for name, column in {**rows.text._asdict(), **rows.labels}.items()}
     example = {"texts": ("", "abcdef"), "label": (("b", 1),), "spans": [[at, at + 1] for at in range(6)]}
-    return columns, [example] * len(rows.index_B)
+    return columns, [example | {"row": row, "rows": 1} for row in range(len(rows.index_B))]
 
 
 @cross
