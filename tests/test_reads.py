@@ -101,6 +101,7 @@ def other(name):
         "model.positions": "sinusoidal",
         "model.chrono_init": 3,
         "model.attention_dropout": 0.3,
+        "model.lm_head_activation": "relu",
         "model.type_vocab_size": 1,
         "model.lm_head": "linear",
         "downstream.variants": "finetune.trainable_layers=0",
