@@ -3,6 +3,7 @@
 And it is made of three parts, each exact.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -144,7 +145,7 @@ PARTS = ("kind", "number", "word")
 def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     """The answer of the question what the gap is made of, and the same model's gap."""
     made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])._replace(
-        model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))._replace(directions=(sees,))
+        model=dataclasses.replace(table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32))), directions=(sees,))
     )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
     run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)

@@ -82,7 +82,7 @@ def plain_row(head, read):
     return np.stack(told) @ head["label"]["kernel"] + head["label"]["bias"]
 
 
-@pytest.mark.parametrize("read", heads.POOLINGS["bidirectional"])
+@pytest.mark.parametrize("read", [pooling.value for pooling in types.Pooling])
 def test_rows_are_told_from_what_is_asked_for(read):
     objective, given = built("classification", "matthews,accuracy", finetune__pooling=read), rows()
     of = params(objective)

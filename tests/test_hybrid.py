@@ -1,5 +1,6 @@
 """Causal and masked rows together: which rows are which, by what state a token is told, and what is asked of them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -43,7 +44,7 @@ def compiled(cfg, train):
             shown.append((text.ids_BxL, more.get("left_B")))
             return model.encode(params, text, source, **more)
 
-        spy = model._replace(encode=hidden)
+        spy = dataclasses.replace(model, encode=hidden)
         return objective.loss({"model": params}, spy, ROWS, KEYS, knobs, train=train), shown
 
     return told
@@ -111,7 +112,7 @@ def test_a_token_is_told_by_the_state_before_it_and_a_segments_first_by_its_own(
     model, params, _ = build(cfg)
     text = batch(4, pad=0).text
     place_BxL = np.broadcast_to(np.arange(16), (4, 16)).astype(np.float32)
-    marked = model._replace(encode=lambda params, text, source=None, **more: (place_BxL[..., None],))
+    marked = dataclasses.replace(model, encode=lambda params, text, source=None, **more: (place_BxL[..., None],))
     told_BxL = np.asarray(hybrid.shift_states(marked).encode(params, text)[0])[..., 0]
     first_L = text.positions_BxL[0] == 0
     assert first_L.sum() == 2

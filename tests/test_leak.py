@@ -1,5 +1,6 @@
 """No model can beat the floor of the built-in language: one that does has seen the words it is asked for."""
 
+import dataclasses
 import functools
 
 import jax
@@ -98,7 +99,7 @@ def test_a_model_that_sees_the_words_is_caught(cache):
             true = text._replace(ids_BxL=text.types_BxL, types_BxL=jnp.zeros_like(text.types_BxL))
             return model.encode(params, true, source, key_B=key_B)
 
-        return model._replace(encode=hidden)
+        return dataclasses.replace(model, encode=hidden)
 
     result = trained(cache, change=sees, prepare=lambda batch: with_text(batch, types_BxL=batch.text.ids_BxL))
     assert leaks(result), result
@@ -111,7 +112,7 @@ def test_a_causal_model_that_sees_the_next_word_is_caught(cache):
         def hidden(params, text, source=None, *, key_B=None):
             return model.encode(params, text._replace(ids_BxL=jnp.roll(text.ids_BxL, -1, 1)), source, key_B=key_B)
 
-        return model._replace(encode=hidden)
+        return dataclasses.replace(model, encode=hidden)
 
     result = trained(cache, change=sees, objective="causal")
     assert leaks(result), result

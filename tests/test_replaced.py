@@ -1,5 +1,6 @@
 """Replaced tokens: what the generator puts into a row, what the model is asked of it, and what gradients reach."""
 
+import dataclasses
 import functools
 
 import jax
@@ -50,7 +51,7 @@ def told(cfg):
                 shown.append(text.ids_BxL)
                 return of.encode(params, text, source, **more)
 
-            return of._replace(encode=hidden)
+            return dataclasses.replace(of, encode=hidden)
 
         made = objectives.OBJECTIVES["replaced_token_detection"].build(cfg, make_dataset_info(cfg), watched(small))
         return made.loss(params, watched(model), rows, KEYS, knobs, train=False), shown

@@ -4,6 +4,7 @@ This project's objective on fixed states of width 256, with as many slots as the
 every token. Memory is what the compiled program needs besides inputs and results.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import jax
@@ -39,7 +40,7 @@ def build_gradient(cfg: config.Config) -> tuple[Callable[[], None], int]:
     hparams, batch = program.make_train_hparams(cfg), mlm_step.make_batches(cfg)[0]
 
     def loss(h_BxLxD, params):
-        fixed_model = model._replace(encode=lambda params, text, source=None, *, key_B=None: (h_BxLxD,))
+        fixed_model = dataclasses.replace(model, encode=lambda params, text, source=None, *, key_B=None: (h_BxLxD,))
         key_B = update.make_example_keys(hparams.seed, 0, batch.index_B)
         losses = objective.loss({"model": params, "objective": {}}, fixed_model, batch, key_B, hparams, train=True)
         return losses.loss_B["mlm"].sum()

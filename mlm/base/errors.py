@@ -34,7 +34,7 @@ def require_one_of(field: str, value: str, names: Collection[str]) -> None:
     """Raises ConfigError unless value is one of names; suggests the closest name."""
     if value not in names:
         matches = difflib.get_close_matches(str(value)[:100], names, n=1, cutoff=0.5)
-        hint = f"; did you mean {matches[0]!r}?" if matches else ""
+        hint = f"; did you mean {str(matches[0])!r}?" if matches else ""
         raise ConfigError(f"{field} = {format_value(value)}: expected one of {', '.join(names)}{hint}")
 
 

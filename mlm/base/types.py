@@ -6,14 +6,15 @@ B examples of a batch, L tokens of an example, K masked slots of an example, D w
 split.
 """
 
+import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from mlm.base import config
 from mlm.base.estimates import Score
 
 Params = Any  # a tree of arrays
@@ -62,7 +63,7 @@ FLOAT_LABELS = ("value_B",)  # labels that are float32, not int32
 def abstract_batch(batch_size: int, dataset: DatasetInfo) -> Batch:
     """The shapes and types of a batch, without values."""
 
-    def make_array(name, seq_len=dataset.seq_len):
+    def make_array(name: str, seq_len: int = dataset.seq_len) -> jax.ShapeDtypeStruct:
         size, dtype = {"B": batch_size, "L": seq_len}, jnp.float32 if name in FLOAT_LABELS else jnp.int32
         return jax.ShapeDtypeStruct([size[letter] for letter in name.rpartition("_")[2].split("x")], dtype)
 
@@ -88,49 +89,167 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-class Model(NamedTuple):
+class Context(enum.StrEnum):
+    """Which tokens of its example a model reads for a token's state: the values of config.model.context."""
+
+    BIDIRECTIONAL = "bidirectional"  # all
+    CAUSAL = "causal"  # the token and those before it
+    TWO_STACK = "two_stack"  # one stack of layers those before it, one those after it
+    MIXED = "mixed"  # BIDIRECTIONAL or CAUSAL, by example
+
+
+class Direction(enum.StrEnum):
+    """What one state of a token has seen of its example."""
+
+    BIDIRECTIONAL = "bidirectional"
+    LEFT = "left"
+    RIGHT = "right"
+    MIXED = "mixed"  # BIDIRECTIONAL or LEFT, by example
+
+
+class Pooling(enum.StrEnum):
+    """How the states of an example become one vector: the values of config.finetune.pooling."""
+
+    FIRST = "first"
+    LAST = "last"
+    MEAN = "mean"
+
+
+class EncodeFn(Protocol):
+    """The states of a model."""
+
+    def __call__(
+        self,
+        params: Params,
+        text: Tokens,
+        source: Tokens | None = None,
+        *,
+        key_B: Array | None = None,
+        shift_BxLxD: Array | None = None,
+        left_B: Array | None = None,
+    ) -> tuple[Array, ...]:
+        """h_BxLxD for each of the model's directions.
+
+        Args:
+            key_B: one random key per example; None: no dropout.
+            shift_BxLxD: added to the embeddings after their norm, to differentiate with respect to it.
+            left_B: the examples whose states see the left side only, for the direction MIXED; None: none.
+        """
+        ...
+
+
+class LogitsFn(Protocol):
+    """The output layer of a model."""
+
+    def __call__(self, params: Params, h: Array, /) -> Array:
+        """logits_...xV, float32, of states h_...xD."""
+        ...
+
+
+class LMHeadFn(Protocol):
+    """The factors of the logits."""
+
+    def __call__(self, params: Params, h: Array, /) -> tuple[Array, Array, Array]:
+        """(h_...xD, table_VxD, bias_V) of states h_...xD, such that h @ table.T + bias are their logits."""
+        ...
+
+
+class EncodeLayersFn(Protocol):
+    """The states of all layers."""
+
+    def __call__(
+        self, params: Params, text: Tokens, source: Tokens | None = None, *, key_B: Array | None = None
+    ) -> Array:
+        """h_KxBxLxD, K = 1 + model.num_layers (Devlin et al. 2019, table 7).
+
+        They are the embeddings after their norm; the output of each layer without the norm of the next; and last the
+        states of `encode`. Several directions are concatenated in D.
+        """
+        ...
+
+
+class AttentionFn(Protocol):
+    """The attention weights of all layers."""
+
+    def __call__(self, params: Params, text: Tokens, /) -> Array:
+        """weights_KxBxHxLxL of K layers with H heads: of each token (last L) for each token (first L)."""
+        ...
+
+
+class InitCacheFn(Protocol):
+    """The start of decoding token by token."""
+
+    def __call__(self, params: Params, text: Tokens, source: Tokens | None, max_len: int, /) -> Any:
+        """The cache after the tokens of a text, with room for max_len tokens.
+
+        Examples start at position 0 and may have different lengths, also 0. Every leaf has the batch on axis 1.
+        """
+        ...
+
+
+class DecodeStepFn(Protocol):
+    """One step of decoding."""
+
+    def __call__(self, params: Params, cache: Any, ids_B: Array, /) -> tuple[Array, Any]:
+        """(logits_BxV of the token after these, cache)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
     """An encoder or decoder with its output layer, as pure functions.
 
     Random draws use one key per example (key_B), so that they do not depend on how examples are spread over devices.
+
+    Attributes:
+        directions: what each state of a token has seen: (BIDIRECTIONAL,), (LEFT,), (LEFT, RIGHT) or (MIXED,).
+        width: D.
+        init: random key -> params.
+        lm_head: None: losses use `logits`.
+        encode_layers: None: the model gives its last states only.
+        attention: None: the model has no attention.
+        init_cache, decode_step: None: the model cannot decode token by token.
     """
 
-    directions: tuple[str, ...]  # what each state of a token has seen of its example: ("bidirectional",), ("left",),
-    # ("left", "right"), or ("mixed",), which left_B decides for each example
-    width: int  # D
-    init: Callable  # (key) -> params
-    # (params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None) -> tuple of h_BxLxD, one for each of
-    # `directions`. key_B None: no dropout. shift: added to the embeddings after their norm, to differentiate with
-    # respect to it. left_B: the examples whose states see the left side only, for the direction "mixed"; None: none
-    encode: Callable
-    logits: Callable  # (params, h_...xD) -> logits_...xV, float32
-    # (params, h_...xD) -> (h_...xD, table_VxD, bias_V), such that h @ table.T + bias are the logits; None: losses use
-    # `logits`
-    lm_head: Callable | None = None
-    # (params, text, source=None, *, key_B=None) -> h_KxBxLxD, K = 1 + model.num_layers (Devlin et al. 2019, table 7):
-    # the embeddings after their norm; the output of each layer without the norm of the next; and last the states of
-    # `encode`. Several directions are concatenated in D
-    encode_layers: Callable | None = None
-    # (params, text) -> weights_KxBxHxLxL of K layers with H heads: the weight of each token (last L) for each token
-    # (first L); None: the model has no attention
-    attention: Callable | None = None
-    # (params, text, source, max_len) -> cache after the tokens of `text`, with room for max_len tokens. Examples start
-    # at position 0 and may have different lengths, also 0. Every leaf has the batch on axis 1. None: the model cannot
-    # decode token by token
-    init_cache: Callable | None = None
-    decode_step: Callable | None = None  # (params, cache, ids_B) -> (logits_BxV of the token after these, cache)
+    directions: tuple[Direction, ...]
+    width: int
+    init: Callable[[Array], Params]
+    encode: EncodeFn
+    logits: LogitsFn
+    lm_head: LMHeadFn | None = None
+    encode_layers: EncodeLayersFn | None = None
+    attention: AttentionFn | None = None
+    init_cache: InitCacheFn | None = None
+    decode_step: DecodeStepFn | None = None
 
 
-class ModelSpec(NamedTuple):
-    """An entry of MODELS."""
+class BuildModelFn(Protocol):
+    """The models of a family."""
 
-    build: Callable  # (config.Model, vocab_size) -> Model
-    check: Callable  # (config.Config) -> None; raises ConfigError for a config that the family cannot use
+    def __call__(self, model: config.Model, vocab_size: int, /) -> Model:
+        """The model of a config over a vocabulary of this size."""
+        ...
+
+
+CheckFn = Callable[[config.Config], None]  # raises ConfigError for a config that cannot be used
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """An entry of MODELS.
+
+    Attributes:
+        conditional_fields: fields of config.model that not every family reads.
+        cell_fields: fields that only some cells read, with the cells.
+        reads_source: whether the model reads a source text.
+    """
+
+    build: BuildModelFn
+    check: CheckFn
     cells: tuple[str, ...] = ()
-    conditional_fields: tuple[str, ...] = ()  # fields of config.model that not every family reads
-    cell_fields: Mapping[str, tuple[str, ...]] = MappingProxyType(
-        {}
-    )  # fields that only some cells read, with the cells
-    reads_source: bool = False  # whether the model reads a source text
+    conditional_fields: tuple[str, ...] = ()
+    cell_fields: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict[str, tuple[str, ...]])
+    reads_source: bool = False
 
 
 class LossSums(NamedTuple):
@@ -174,7 +293,7 @@ class EvalMaskFn(Protocol):
 class HostMetricsFn(Protocol):
     """An objective's metrics that are computed on the host."""
 
-    def __call__(self, columns: dict, rows: Mapping, examples: Any) -> dict:
+    def __call__(self, columns: dict[str, Any], rows: Mapping[str, Any], examples: Any) -> dict[str, Any]:
         """Columns by example, extended by what no compiled step can count.
 
         Args:
@@ -185,21 +304,46 @@ class HostMetricsFn(Protocol):
         ...
 
 
-class Objective(NamedTuple):
-    """A training objective, compiled for one config and data set."""
+class InitHeadFn(Protocol):
+    """The parameters of an objective's own head."""
 
-    init: Callable  # (key, model) -> parameters of the objective's own head; {} where it has none
+    def __call__(self, key: jax.Array, model: Model, /) -> Params:
+        """Random parameters; {} where there is no head."""
+        ...
+
+
+class ScheduleHparamsFn(Protocol):
+    """The hyperparameters of a step."""
+
+    def __call__(self, hparams: TracedHparams, progress: Array, /) -> TracedHparams:
+        """Those of a step; progress: the share of the training that is done."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A training objective, compiled for one config and data set.
+
+    Attributes:
+        scores: scores of an evaluation. Figures and tables compare by the first, whose last column is the number of
+            predictions.
+        train_scores: scores of the sums over training steps, for the log.
+        totals: sums whose running totals the log keeps.
+        masks_per_example: passes through the model that a batch takes in a step.
+        predicts_tokens: whether it uses the model's output layer.
+        loss_weights: hyperparameters of a step -> factor of each term that is not 1.
+    """
+
+    init: InitHeadFn
     loss: LossFn
     eval_mask: EvalMaskFn
-    scores: tuple[Score, ...]  # of an evaluation; figures and tables compare by the first, whose last column
-    # is the number of predictions
-    train_scores: tuple[Score, ...] = ()  # of the sums over training steps, for the log
-    totals: tuple[str, ...] = ("tokens",)  # sums whose running totals the log keeps
-    masks_per_example: int = 1  # passes through the model that a batch takes in a step
-    predicts_tokens: bool = True  # whether it uses the model's output layer
-    schedule_hparams: Callable = lambda hparams, progress: hparams  # (TracedHparams, share of training done) -> those
-    # of this step
-    loss_weights: Callable = lambda hparams: {}  # (TracedHparams of this step) -> factor of each term that is not 1
+    scores: tuple[Score, ...]
+    train_scores: tuple[Score, ...] = ()
+    totals: tuple[str, ...] = ("tokens",)
+    masks_per_example: int = 1
+    predicts_tokens: bool = True
+    schedule_hparams: ScheduleHparamsFn = lambda hparams, progress: hparams
+    loss_weights: Callable[[TracedHparams], dict[str, Array]] = lambda hparams: {}
     host_metrics: HostMetricsFn = lambda columns, rows, examples: columns
 
 
@@ -215,21 +359,36 @@ class Visibility(enum.StrEnum):
     FULL = "full"  # all tokens: labels are predicted, tokens are not
 
 
-class ObjectiveSpec(NamedTuple):
-    """An entry of OBJECTIVES."""
+@dataclasses.dataclass(frozen=True)
+class ObjectiveSpec:
+    """An entry of OBJECTIVES.
 
-    build: Callable  # (Config, DatasetInfo[, auxiliary Model]) -> Objective
-    check: Callable  # (Config) -> None; raises ConfigError for what the objective cannot use
-    predictions_per_token: Callable  # (Config) -> predictions of a step per token of the batch, mean over the run
-    contexts: tuple[str, ...]  # values of config.model.context that it can use; the default is the first
-    visibility: Visibility  # of its first loss
-    train_hparams: Callable = lambda cfg: {}  # (Config) -> NumPy scalars of training
-    eval_hparams: Callable = lambda cfg: {}  # (Config) -> NumPy scalars of evaluation
-    traced_fields: tuple[str, ...] = ()  # config fields that reach the compiled step through these scalars only
-    conditional_fields: tuple[str, ...] = ()  # config fields, or prefixes of fields, that not every objective reads
-    loss_visibility: Mapping[str, Visibility] = MappingProxyType({})  # of its other losses, by the name of the score;
-    # an entry "loss" overrides `visibility` where floors are concerned
-    makes_source: bool = False  # whether it makes the source that a model reads beside each example
-    auxiliary_model: Callable = lambda cfg: None  # (Config) -> config.Model of a second model of the same family,
-    # which `build` takes as its third argument; None: there is none
-    shift_states: Callable = lambda model: model  # (Model) -> the same model, whose state at a token predicts it
+    Attributes:
+        build: (config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
+        predictions_per_token: predictions of a step per token of the batch, mean over the run.
+        contexts: contexts that it can use; the default is the first.
+        visibility: visibility of its first loss.
+        train_hparams: NumPy scalars of training.
+        eval_hparams: NumPy scalars of evaluation.
+        traced_fields: config fields that reach the compiled step through these scalars only.
+        conditional_fields: config fields, or prefixes of fields, that not every objective reads.
+        loss_visibility: visibility of its other losses, by the name of the score; an entry "loss" overrides
+            `visibility` where floors are concerned.
+        makes_source: whether it makes the source that a model reads beside each example.
+        auxiliary_model: the config of a second model of the same family; None: there is none.
+        shift_states: the same model, whose state at a token predicts it.
+    """
+
+    build: Callable[..., Objective]
+    check: CheckFn
+    predictions_per_token: Callable[[config.Config], float]
+    contexts: tuple[Context, ...]
+    visibility: Visibility
+    train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
+    eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
+    traced_fields: tuple[str, ...] = ()
+    conditional_fields: tuple[str, ...] = ()
+    loss_visibility: Mapping[str, Visibility] = dataclasses.field(default_factory=dict[str, Visibility])
+    makes_source: bool = False
+    auxiliary_model: Callable[[config.Config], config.Model | None] = lambda cfg: None
+    shift_states: Callable[[Model], Model] = lambda model: model

@@ -3,6 +3,7 @@
 Letters in array names: T tokens of a text, K layers of H heads.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -126,7 +127,7 @@ def compute_gradients(model: types.Model, params, queries: masked_queries.Masked
     """(norm_BxL of the gradients, log_prob_B, id_B) of the likeliest token at each queried position."""
 
     def sum_log_probs(shift_BxLxD):
-        shifted = model._replace(encode=functools.partial(model.encode, shift_BxLxD=shift_BxLxD))
+        shifted = dataclasses.replace(model, encode=functools.partial(model.encode, shift_BxLxD=shift_BxLxD))
         log_prob_BxV = masked_queries.compute_log_probs(shifted, params, queries)
         id_B = log_prob_BxV.argmax(-1)
         log_prob_B = jnp.take_along_axis(log_prob_BxV, id_B[:, None], 1)[:, 0]

@@ -6,6 +6,8 @@ model.num_layers is the number of layers of the encoder and of the decoder; the 
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -100,7 +102,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         text = types.Tokens(*[jnp.zeros((1, 2), jnp.int32)] * 4)
         return module.init(key, text, text)["params"]
 
-    def method(name):
+    def method(name) -> Callable[..., Any]:
         return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
 
     apply_encode = method("encode")
@@ -137,7 +139,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         return method("logits")(params, h_BxD), decoder_cache | {"length_1xB": position_B[None] + 1}
 
     return types.Model(
-        directions=("left",),
+        directions=(types.Direction.LEFT,),
         width=model.width,
         init=init,
         encode=encode,
@@ -151,7 +153,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that an encoder-decoder cannot use."""
     errors.require(
-        cfg.model.context == "causal",
+        cfg.model.context == types.Context.CAUSAL,
         "config.model.context",
         cfg.model.context,
         "causal, since config.model.family is encoder_decoder",

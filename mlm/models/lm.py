@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
+from mlm.base.types import Context, Direction
 from mlm.models import incremental, platform_kernels
 from mlm.models.layers import apply_activation, dense, dropout, fold_in, initializer, norm
 
-DIRECTIONS = {
-    "bidirectional": ("bidirectional",),
-    "causal": ("left",),
-    "two_stack": ("left", "right"),
-    "mixed": ("mixed",),
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    Context.BIDIRECTIONAL: (Direction.BIDIRECTIONAL,),
+    Context.CAUSAL: (Direction.LEFT,),
+    Context.TWO_STACK: (Direction.LEFT, Direction.RIGHT),
+    Context.MIXED: (Direction.MIXED,),
 }  # what each state of a token has seen, by config.model.context
 
 
@@ -54,7 +55,7 @@ class EncoderLM(nn.Module):
             self.type = embed(model.type_vocab_size)
         if model.embed_norm:
             self.embed_norm = norm(model, "embed_norm")
-        if model.context == "two_stack":
+        if model.context == Context.TWO_STACK:
             causal = dataclasses.replace(model, context="causal")
             self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
         else:
@@ -88,7 +89,7 @@ class EncoderLM(nn.Module):
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
-        if self.model.context != "two_stack":
+        if self.model.context != Context.TWO_STACK:
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
         right_BxLxD = self.right(
             x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold_in(key_B, self.model.num_layers + 1)
@@ -116,7 +117,7 @@ class EncoderLM(nn.Module):
 
 def encoder_names(model: config.Model) -> tuple[str, ...]:
     """The names of the encoders among the parameters, one for each direction."""
-    return DIRECTIONS["two_stack"] if model.context == "two_stack" else ("body",)
+    return ("left", "right") if model.context == Context.TWO_STACK else ("body",)
 
 
 def build(
@@ -151,7 +152,7 @@ def build(
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
-        assert left_B is None or model.context == "mixed", "left_B needs the context mixed"
+        assert left_B is None or model.context == Context.MIXED, "left_B needs the context mixed"
         return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
     def encode_with_intermediates(params, text, key_B) -> Any:
@@ -167,7 +168,7 @@ def build(
         directions = []
         for direction, h_BxLxD, stack in zip(DIRECTIONS[model.context], states, stacks, strict=True):
             (outputs_KxBxLxD,) = stack["after"]
-            outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == "right" else outputs_KxBxLxD
+            outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == Direction.RIGHT else outputs_KxBxLxD
             directions.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
         return jnp.concatenate(directions, -1)
 
@@ -176,7 +177,7 @@ def build(
         directions = []
         for direction, stack in zip(DIRECTIONS[model.context], stacks, strict=True):
             (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
-            directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == "right" else weights_KxBxHxLxL)
+            directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
         return jnp.concatenate(directions, 2)
 
     def init_cache(params, text, source, max_len):
@@ -197,7 +198,7 @@ def build(
         h_BxD, states = decoder.step(model, params[encoder_names(model)[0]], x_BxD, position_B, cache["states"])
         return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 
-    can_decode = decoder is not None and model.context != "bidirectional"
+    can_decode = decoder is not None and model.context != Context.BIDIRECTIONAL
     return types.Model(
         directions=DIRECTIONS[model.context],
         width=model.width,

@@ -49,7 +49,7 @@ FIELD_CONDITIONS = [
 
 def _derive_context(cfg):
     errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    return OBJECTIVES[cfg.objective].contexts[0]
+    return OBJECTIVES[cfg.objective].contexts[0].value
 
 
 def _derive_pooling(cfg):
@@ -82,7 +82,7 @@ def find_token_objective(context: str) -> str:
 def get_visibility(cfg: config.Config) -> types.Visibility:
     """Which tokens of its example the model may see when evaluation predicts a token."""
     visibility = OBJECTIVES[cfg.objective].visibility
-    two_stack = visibility is types.Visibility.CAUSAL and cfg.model.context == "two_stack"
+    two_stack = visibility is types.Visibility.CAUSAL and cfg.model.context == types.Context.TWO_STACK
     return types.Visibility.TWO_STACK if two_stack else visibility
 
 
@@ -109,7 +109,7 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     contexts = OBJECTIVES[cfg.objective].contexts
-    errors.require_one_of("config.model.context", cfg.model.context, ("bidirectional", "causal", "two_stack", "mixed"))
+    errors.require_one_of("config.model.context", cfg.model.context, list(types.Context))
     errors.require(
         cfg.model.context in contexts,
         "config.model.context",

@@ -7,22 +7,23 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
+from mlm.base.types import Context, Pooling
 from mlm.objectives import features
 
-POOLINGS = {
-    "bidirectional": ("first", "last", "mean"),
-    "mixed": ("first", "last", "mean"),  # by config.model.context
-    "causal": ("last", "mean"),
-    "two_stack": ("last", "mean"),
+POOLINGS: dict[str, tuple[Pooling, ...]] = {
+    Context.BIDIRECTIONAL: tuple(Pooling),
+    Context.MIXED: tuple(Pooling),  # by config.model.context
+    Context.CAUSAL: (Pooling.LAST, Pooling.MEAN),
+    Context.TWO_STACK: (Pooling.LAST, Pooling.MEAN),
 }
-CONTEXTS = tuple(POOLINGS)
+CONTEXTS = tuple(map(Context, POOLINGS))
 DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
     pooling, context = cfg.finetune.pooling, cfg.model.context
-    errors.require_one_of("config.finetune.pooling", pooling, POOLINGS["bidirectional"])
+    errors.require_one_of("config.finetune.pooling", pooling, list(Pooling))
     errors.require(
         pooling in POOLINGS[context],
         "config.finetune.pooling",
@@ -55,7 +56,7 @@ def apply_dropout(x_BxD, key_B, rate: float):
 def init_pooled_head(key, width: int, outputs: int, pooling: str) -> types.Params:
     """The parameters of `apply_pooled_head`, with a new pooler."""
     key_pool, key_label = jax.random.split(key)
-    pool = {} if pooling == "mean" else {"pool": init_dense(key_pool, width, width)}
+    pool = {} if pooling == Pooling.MEAN else {"pool": init_dense(key_pool, width, width)}
     return pool | {"label": init_dense(key_label, width, outputs)}
 
 
@@ -66,10 +67,10 @@ def apply_pooled_head(params: types.Params, h_BxLxD, text: types.Tokens, key_B, 
     et al. 2018, section 3.2), or the mean of all tokens' states.
     """
     real_BxL = text.segments_BxL > 0
-    if pooling == "mean":
+    if pooling == Pooling.MEAN:
         pooled_BxD = (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
     else:
-        place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == "last" else jnp.zeros(len(h_BxLxD), jnp.int32)
+        place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == Pooling.LAST else jnp.zeros(len(h_BxLxD), jnp.int32)
         token_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
         pooled_BxD = jnp.tanh(apply_dense(params["pool"], token_BxD))
     return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, dropout_rate))

@@ -5,6 +5,7 @@ the next token does ("masked next token prediction"), so that both kinds of exam
 examples alone for the first steps this is "causal then masked" (Gisserot-Boukhlef et al. 2025, arXiv 2507.00994).
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -56,7 +57,12 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
         encode_causally = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
         causal_sums = causal_objective.loss(
-            params, model._replace(directions=("left",), encode=encode_causally), batch, key_B, hparams, train=False
+            params,
+            dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally),
+            batch,
+            key_B,
+            hparams,
+            train=False,
         )
         real_B = _flag_real_examples(batch)
         return types.LossSums(
@@ -111,7 +117,8 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         }
         return types.LossSums(nats_B, weight_B, {name: sum_B.astype(jnp.float32) for name, sum_B in sums.items()})
 
-    return mlm.build(cfg, dataset)._replace(
+    return dataclasses.replace(
+        mlm.build(cfg, dataset),
         loss=loss,
         scores=SCORES,
         train_scores=TRAIN_SCORES,
@@ -144,7 +151,7 @@ def shift_states(model: types.Model) -> types.Model:
     def encode(params, text, source=None, **kwargs):
         return tuple(take_previous_states(text, h_BxLxD) for h_BxLxD in model.encode(params, text, source, **kwargs))
 
-    return model._replace(encode=encode)
+    return dataclasses.replace(model, encode=encode)
 
 
 def take_previous_states(text: types.Tokens, h_BxLxD):
@@ -205,11 +212,12 @@ def check(cfg: config.Config) -> None:
     )
 
 
-SPEC = mlm.SPEC._replace(
+SPEC = dataclasses.replace(
+    mlm.SPEC,
     build=build,
     check=check,
     predictions_per_token=count_predictions_per_token,
-    contexts=("mixed",),
+    contexts=(types.Context.MIXED,),
     train_hparams=make_train_hparams,
     traced_fields=(*masking.TRACED_FIELDS, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
     conditional_fields=(*mlm.SPEC.conditional_fields, "hybrid"),

@@ -3,6 +3,7 @@
 Letters in array names: E edges between the masks of an example; others as in types.py.
 """
 
+import enum
 import math
 from typing import Any, NamedTuple
 
@@ -16,8 +17,16 @@ from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
 
-SCHEDULES = ("constant", "linear", "cosine")
-FIELD_CONDITIONS = (FieldCondition(("mask.final_rate",), "mask.schedule", ("linear", "cosine")),)
+
+class MaskSchedule(enum.StrEnum):
+    """The masking rate over a training: the values of config.mask.schedule."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+FIELD_CONDITIONS = (FieldCondition(("mask.final_rate",), "mask.schedule", (MaskSchedule.LINEAR, MaskSchedule.COSINE)),)
 # Fields that reach the compiled step only through `make_train_hparams`.
 TRACED_FIELDS = (
     "mask.rate",
@@ -57,7 +66,7 @@ DERIVED_FIELDS = (
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
-    errors.require_one_of(f"{name}.schedule", mask.schedule, SCHEDULES)
+    errors.require_one_of(f"{name}.schedule", mask.schedule, list(MaskSchedule))
     errors.require_one_of(f"{name}.random_token_from", mask.random_token_from, ("unigram", "uniform"))
     for field in ("rate", "max_rate"):
         errors.require_number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
@@ -69,7 +78,7 @@ def check(cfg: config.Config) -> None:
             getattr(mask, field),
             f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step",
         )
-    if mask.schedule != "constant":
+    if mask.schedule != MaskSchedule.CONSTANT:
         errors.require(
             mask.final_rate > 0,
             f"{name}.final_rate",
@@ -109,7 +118,7 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
     return {
         "rate": np.float32(mask.rate),
         "final_rate": np.float32(mask.final_rate),
-        "cosine": np.float32(mask.schedule == "cosine"),
+        "cosine": np.float32(mask.schedule == MaskSchedule.COSINE),
         "predict_rate": np.float32(mask.predict_rate),
         "static_masks": np.int32(mask.static_masks),
         "mask_token_prob": np.float32(mask.mask_token_prob),

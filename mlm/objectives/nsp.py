@@ -1,5 +1,7 @@
 """Masked tokens and next sentence together, BERT's pretraining (Devlin et al. 2019, section 3.1, task 2)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -40,7 +42,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
             mlm_sums.sums_B | {"nsp_correct": correct_B},
         )
 
-    return mlm.build(cfg, dataset)._replace(init=init, loss=loss, scores=SCORES)
+    return dataclasses.replace(mlm.build(cfg, dataset), init=init, loss=loss, scores=SCORES)
 
 
 def check(cfg: config.Config) -> None:
@@ -54,4 +56,4 @@ def check(cfg: config.Config) -> None:
     )
 
 
-SPEC = mlm.SPEC._replace(build=build, check=check, contexts=("bidirectional",))
+SPEC = dataclasses.replace(mlm.SPEC, build=build, check=check, contexts=(types.Context.BIDIRECTIONAL,))

@@ -186,7 +186,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1.0,
-    contexts=("mixed", "bidirectional"),
+    contexts=(types.Context.MIXED, types.Context.BIDIRECTIONAL),
     visibility=types.Visibility.CORRUPTED,
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,

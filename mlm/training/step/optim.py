@@ -1,5 +1,9 @@
 """The optimizer: AdamW with BERT's decay mask, clipping, and the schedules, as one optax transformation."""
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,11 +14,24 @@ import optax
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
 
-SCHEDULES = ("linear", "cosine", "wsd", "constant", "inverse_sqrt")
-EXTENDABLE_SCHEDULES = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
+
+class Schedule(enum.StrEnum):
+    """The learning rate after the warm-up: the values of config.optim.schedule."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    WSD = "wsd"
+    CONSTANT = "constant"
+    INVERSE_SQRT = "inverse_sqrt"
+
+
+# The same after the warm-up, however many steps there are.
+EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
 FIELD_CONDITIONS = (
-    FieldCondition(("optim.decay_fraction",), "optim.schedule", ("wsd",)),
-    FieldCondition(("optim.final_lr_fraction",), "optim.schedule", excluded_values=("constant", "inverse_sqrt")),
+    FieldCondition(("optim.decay_fraction",), "optim.schedule", (Schedule.WSD,)),
+    FieldCondition(
+        ("optim.final_lr_fraction",), "optim.schedule", excluded_values=(Schedule.CONSTANT, Schedule.INVERSE_SQRT)
+    ),
     FieldCondition(("optim.average_every",), "optim.average_checkpoints", excluded_values=(0,)),
 )
 
@@ -22,7 +39,7 @@ FIELD_CONDITIONS = (
 class AverageState(NamedTuple):
     """State of `average_checkpoints`; the order of the fields is that in checkpoints."""
 
-    count: jax.Array  # int32, updates made
+    count: jax.Array  # int32, updates made  # pyright: ignore[reportIncompatibleMethodOverride]
     inner: Any
     mean: types.Params  # of the parameters averaged so far
 
@@ -30,7 +47,7 @@ class AverageState(NamedTuple):
 def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of this many steps could use."""
     name = "config.optim"
-    errors.require_one_of(f"{name}.schedule", optim.schedule, SCHEDULES)
+    errors.require_one_of(f"{name}.schedule", optim.schedule, list(Schedule))
     for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
         errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
     for field in ("b1", "b2", "label_smoothing"):
@@ -39,7 +56,7 @@ def check(optim: config.Optim, steps: int) -> None:
         errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
     for field in ("learning_rate", "eps"):
         errors.require(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
-    if optim.schedule == "wsd":
+    if optim.schedule == Schedule.WSD:
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
     errors.require_at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
@@ -63,14 +80,14 @@ def count_stable_steps(optim: config.Optim, steps: int) -> int:
     """How many of the first steps depend only on the number of warm-up steps, not on the total number of steps."""
     peak = max(steps - count_warmup_steps(optim, steps), 1) - round(optim.decay_fraction * steps)
     decay_start = count_warmup_steps(optim, steps) + max(peak, 0) + 1
-    stable_steps = {"constant": steps, "inverse_sqrt": steps, "wsd": decay_start}
+    stable_steps: dict[str, int] = {Schedule.CONSTANT: steps, Schedule.INVERSE_SQRT: steps, Schedule.WSD: decay_start}
     average_start = steps
     if optim.average_checkpoints:
         average_start -= (optim.average_checkpoints - 1) * optim.average_every + 1
     return min(stable_steps.get(optim.schedule, 0), average_start)
 
 
-def build_schedule(optim: config.Optim, steps: int) -> Callable:
+def build_schedule(optim: config.Optim, steps: int) -> Callable[[types.Array], jax.Array]:
     """A traceable function: step -> the fraction of the peak learning rate.
 
     It rises linearly during the warm-up to 1, then falls so that it would be final_lr_fraction at step `steps`, one
@@ -81,26 +98,27 @@ def build_schedule(optim: config.Optim, steps: int) -> Callable:
     num_warmup = count_warmup_steps(optim, steps)
     num_decay = max(steps - num_warmup, 1)
     final = optim.final_lr_fraction
-    decay_schedule = {
-        "constant": optax.constant_schedule(1.0),
-        "inverse_sqrt": lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
-        "linear": optax.linear_schedule(1.0, final, num_decay),
-        "cosine": optax.cosine_decay_schedule(1.0, num_decay, final),
-        "wsd": optax.linear_schedule(
+    decay_schedules: dict[str, Callable[[Any], Any]] = {
+        Schedule.CONSTANT: optax.constant_schedule(1.0),
+        Schedule.INVERSE_SQRT: lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
+        Schedule.LINEAR: optax.linear_schedule(1.0, final, num_decay),
+        Schedule.COSINE: optax.cosine_decay_schedule(1.0, num_decay, final),
+        Schedule.WSD: optax.linear_schedule(
             1.0,
             final,
             max(round(optim.decay_fraction * steps), 1),
             transition_begin=num_decay - round(optim.decay_fraction * steps),
         ),
-    }[optim.schedule]
+    }
+    decay_schedule = decay_schedules[optim.schedule]
     # The first update is made at 1/num_warmup of the peak, not at 0, which would waste it.
     return lambda step: jnp.where(step < num_warmup, (step + 1) / max(num_warmup, 1), decay_schedule(step - num_warmup))
 
 
-def make_decay_mask(params) -> types.Params:
+def make_decay_mask(params: types.Params) -> types.Params:
     """BERT's weight decay mask: true for weights, false for biases and layer norms."""
 
-    def is_decayed(path, _):
+    def is_decayed(path: tuple[Any, ...], _: Any) -> bool:
         return "bias" not in path[-1].key and path[-1].key != "scale"
 
     return jax.tree_util.tree_map_with_path(is_decayed, params)
@@ -112,7 +130,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     optax's division needs an extra pass over memory.
     """
 
-    def clip(grads, _):
+    def clip(grads: types.Params, _: Any) -> types.Params:
         scale = max_norm / jnp.maximum(optax.tree.norm(grads), max_norm)
         return jax.tree.map(lambda grad: grad * scale, grads)
 
@@ -133,16 +151,16 @@ def average_checkpoints(
     continued ends with the same.
     """
 
-    def init(params):
+    def init(params: types.Params) -> AverageState:
         return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
 
-    def update(updates, state, params=None):
+    def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, AverageState]:
         updates, inner_state = inner.update(updates, state.inner, params)
         number = state.count + 1
         num_averaged = count - (steps - number) // interval  # with this checkpoint, if it is one
         is_checkpoint = ((steps - number) % interval == 0) & (num_averaged > 0)
 
-        def add_checkpoint(mean):
+        def add_checkpoint(mean: types.Params) -> types.Params:
             return jax.tree.map(
                 lambda mean, old, move: mean + (old + move - mean) / num_averaged, mean, params, updates
             )
