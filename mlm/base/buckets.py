@@ -1,12 +1,13 @@
 """Objects on cloud buckets, gs://BUCKET/NAME or s3://BUCKET/NAME, through fsspec, which itself retries what fails."""
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 import contextlib
 import difflib
 import functools
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -72,7 +73,7 @@ def check_access(field: str, path: str, schemes: Sequence[str], *, writable: boo
 
 
 @functools.lru_cache
-def _probe(bucket, path_to_read):
+def _probe(bucket: str, path_to_read: str) -> None:
     with connect(bucket) as filesystem:
         if path_to_read:
             with contextlib.suppress(FileNotFoundError):
@@ -86,7 +87,7 @@ def _probe(bucket, path_to_read):
 
 
 @contextlib.contextmanager
-def connect(path: PurePath | str) -> Iterator[Any]:
+def connect(path: PurePath | str) -> Generator[Any]:
     """Yields the fsspec file system of the path.
 
     Turns what it raises in the block into BucketError, but for FileNotFoundError and FileExistsError.

@@ -1,10 +1,13 @@
 """Scores with standard errors, and estimates with intervals: over held-out examples, over items, over seeds."""
 
+# pyright: reportMissingTypeStubs=false
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+
+Sum = Any  # a number, or an array of numbers
 
 
 class Score(NamedTuple):
@@ -23,17 +26,21 @@ class Score(NamedTuple):
     reference_for: str = ""  # name of the model's score that a reference is compared with
 
 
-def read_scores(result: Mapping) -> list[Score]:
+def read_scores(result: Mapping[str, Any]) -> list[Score]:
     """The scores that a result stores."""
     return [Score(**saved) for saved in result["scores"]]
 
 
-def _f1(right, predicted, labeled, weight):
+def _mean(total: Sum, weight: Sum) -> Sum:
+    return total / weight
+
+
+def _f1(right: Sum, predicted: Sum, labeled: Sum, weight: Sum) -> Sum:
     """The harmonic mean of precision and recall, 2 right / (predicted + labeled); 0 if that is 0 / 0."""
     return _ratio(2 * right, predicted + labeled, np.real(predicted + labeled) > 0)
 
 
-def _matthews(correct, *rest):
+def _matthews(correct: Sum, *rest: Sum) -> Sum:
     """R_K of the confusion matrix of K classes (Gorodkin 2004), of two the phi coefficient.
 
     rest: the count of predictions of each class, the count of labels of each class, and the weight. 0 if all
@@ -49,7 +56,7 @@ def _matthews(correct, *rest):
     return _ratio(covariance, np.sqrt(np.where(varies, variance_x * variance_y, 1)), varies)
 
 
-def _pearson(x, y, xx, yy, xy, weight):
+def _pearson(x: Sum, y: Sum, xx: Sum, yy: Sum, xy: Sum, weight: Sum) -> Sum:
     """Pearson's correlation from the sums of two values, their squares and their product; 0 if a value is constant."""
     variance_x, variance_y = weight * xx - x * x, weight * yy - y * y
     varies = (np.real(variance_x) > ROUNDING * np.real(weight * xx)) & (
@@ -58,12 +65,12 @@ def _pearson(x, y, xx, yy, xy, weight):
     return _ratio(weight * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 1)), varies)
 
 
-def _ratio(numerator, denominator, defined):
+def _ratio(numerator: Sum, denominator: Sum, defined: Sum) -> Sum:
     """numerator / denominator, of numbers or arrays; 0 where it is not `defined`."""
     return np.where(defined, numerator / np.where(defined, denominator, 1), 0.0)[()]
 
 
-def _entropy(part, weight):
+def _entropy(part: Sum, weight: Sum) -> Sum:
     """The entropy, in nats, of a yes-or-no event with the probability part / weight."""
     share = part / weight
     varies = (np.real(share) > ROUNDING) & (np.real(share) < 1 - ROUNDING)
@@ -73,10 +80,10 @@ def _entropy(part, weight):
 
 ROUNDING = 1e-12  # a variance of at most this share of its maximum is rounding error, or the square of a complex step
 # Functions of sums (numbers or arrays) that do not change if all sums are multiplied by one factor.
-SCORE_FUNCTIONS = {
-    "mean": lambda total, weight: total / weight,
+SCORE_FUNCTIONS: dict[str, Callable[..., Sum]] = {
+    "mean": _mean,
     "entropy": _entropy,
-    "exp_mean": lambda total, weight: np.exp(total / weight),
+    "exp_mean": lambda *sums: np.exp(_mean(*sums)),
     "f1": _f1,
     "matthews": _matthews,
     "pearson": _pearson,
@@ -101,12 +108,12 @@ def compute_score(score: Score, columns: Mapping[str, np.ndarray]) -> tuple[floa
     return float(function(*means)), float(math.sqrt(variance) / weight)
 
 
-def _partial_derivative(function, point, index) -> float:
+def _partial_derivative(function: Callable[..., Sum], point: Sequence[Sum], index: int) -> float:
     moved = [value + COMPLEX_STEP * 1j if i == index else value for i, value in enumerate(point)]
     return function(*moved).imag / COMPLEX_STEP
 
 
-def compute_ratio(total_N, weight_N) -> tuple[float, float]:
+def compute_ratio(total_N: np.ndarray, weight_N: np.ndarray) -> tuple[float, float]:
     """The sum of total divided by the sum of weight, and its standard error (see `compute_score`)."""
     return compute_score(Score("ratio", "", ("total", "weight")), {"total": total_N, "weight": weight_N})
 

@@ -1,5 +1,7 @@
 """Config fields by dotted name: list, override and check them; a run's fingerprint and identity."""
 
+# A tuple's elements are of no declared type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import dataclasses
 import difflib
 import hashlib
@@ -16,12 +18,12 @@ FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 RUN_FORMAT = 2  # version of a run's files: raise it when this version no longer reads older files
 
 
-def flatten(config, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
+def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
     """All leaf fields by dotted name, in the order of their definition.
 
     results_only: without the fields that cannot change a result.
     """
-    flat = {}
+    flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -84,7 +86,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     return changed
 
 
-def _int_to_float(value):
+def _int_to_float(value: Any) -> Any:
     return float(value) if type(value) is int and abs(value) < 2**1000 else value
 
 
@@ -94,7 +96,7 @@ def check_values(config: Config) -> None:
     Numbers must fit float32 and int32, seeds uint32; text must be one line.
     """
 
-    def check_number(name, value):
+    def check_number(name: str, value: Any) -> None:
         if type(value) is float:
             require(
                 value == 0 or FLOAT32_MIN <= abs(value) <= FLOAT32_MAX,

@@ -13,8 +13,9 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path, PurePath
+from typing import Any, cast
 
 from mlm.base import buckets, errors
 from mlm.base.storage import BUCKET, get_storage
@@ -68,7 +69,7 @@ def atomic_write(path: Path) -> contextlib.AbstractContextManager[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path | str) -> Iterator[Path]:
+def atomic_folder(path: Path | str) -> Generator[Path]:
     """Yields a temporary folder to write into; moves it to `path` if the block succeeds, else removes it.
 
     `path` must be on a disk, and be an empty folder or not exist.
@@ -109,41 +110,42 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file as `write_text` does."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def json_sha256(value) -> str:
+def json_sha256(value: Any) -> str:
     """The digest of a JSON value, the same for every layout and order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def add_digest(value: dict) -> dict:
+def add_digest(value: dict[str, Any]) -> dict[str, Any]:
     """The JSON object with its own digest added."""
     return {**value, DIGEST_KEY: json_sha256(json.loads(json.dumps(value)))}
 
 
-def verify_digest(value, name: Path | str) -> dict:
+def verify_digest(value: Any, name: Path | str) -> dict[str, Any]:
     """The object that `add_digest` was given. Raises DamagedFile, which names the file, if it has changed since."""
     if not isinstance(value, dict) or not value:
         raise DamagedFile(f"{name} is damaged: it lacks its digest")
-    if DIGEST_KEY not in value:
-        if difflib.get_close_matches(DIGEST_KEY, value, 1, 0.9):
+    entries = cast(dict[str, Any], value)
+    if DIGEST_KEY not in entries:
+        if difflib.get_close_matches(DIGEST_KEY, entries, 1, 0.9):
             raise DamagedFile(f"{name} is damaged: it lacks its digest")
         raise OutdatedFormat(f"{name} lacks its digest: an older version wrote it; move it away to make it again")
-    content = {key: item for key, item in value.items() if key != DIGEST_KEY}
-    if value[DIGEST_KEY] != json_sha256(content):
+    content = {key: item for key, item in entries.items() if key != DIGEST_KEY}
+    if entries[DIGEST_KEY] != json_sha256(content):
         raise DamagedFile(f"{name} is damaged: its digest does not match")
     return content
 
 
-def write_json_with_digest(path: Path, value: dict) -> None:
+def write_json_with_digest(path: Path, value: dict[str, Any]) -> None:
     """Writes a JSON object with its own digest, which `read_json_with_digest` checks."""
     write_json(path, add_digest(value))
 
 
-def read_json_with_digest(path: Path) -> dict | None:
+def read_json_with_digest(path: Path) -> dict[str, Any] | None:
     """The object that `write_json_with_digest` wrote; None if there is no file. Raises DamagedFile if it changed."""
     try:
         value = json.loads(read_bytes(path))
@@ -159,22 +161,22 @@ def describe_error(error: Exception) -> str:
     return getattr(error, "strerror", None) or errors.first_line(error) or type(error).__name__
 
 
-def encode_record(record: dict) -> str:
+def encode_record(record: dict[str, Any]) -> str:
     """The record as a line of JSON with a checksum."""
     text = json.dumps(record)
     return json.dumps({**record, CHECKSUM_KEY: _crc32(json.loads(text))}) + "\n"
 
 
-def _crc32(record) -> str:
+def _crc32(record: Any) -> str:
     return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 
-def write_records(path: Path, records: Iterable[dict]) -> None:
+def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Writes a file of records, a line each with its own digest."""
     write_text(path, "".join(map(encode_record, records)))
 
 
-def read_complete_lines(path: Path) -> tuple[list[dict], list[str]]:
+def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The records of the intact lines, and a message for each damaged line.
 
     A missing file has no lines. A last line without its newline, left by a kill, is skipped silently.
@@ -185,7 +187,8 @@ def read_complete_lines(path: Path) -> tuple[list[dict], list[str]]:
         return [], []
     except OSError as error:
         return [], [f"{path} is damaged: {describe_error(error)}"]
-    records, messages = [], []
+    records: list[dict[str, Any]] = []
+    messages: list[str] = []
     for number, text in enumerate(lines, 1):
         try:
             record = json.loads(text)
@@ -200,7 +203,7 @@ def read_complete_lines(path: Path) -> tuple[list[dict], list[str]]:
     return records, messages
 
 
-def read_records(path: Path) -> list[dict]:
+def read_records(path: Path) -> list[dict[str, Any]]:
     """Like `read_complete_lines`, but raises DamagedFile for a damaged line."""
     records, messages = read_complete_lines(path)
     if messages:
@@ -211,12 +214,12 @@ def read_records(path: Path) -> list[dict]:
 class RecordWriter:
     """Appends records to a JSON lines file on a disk, each at once."""
 
-    def __init__(self, path: Path, records: Iterable[dict]):
+    def __init__(self, path: Path, records: Iterable[dict[str, Any]]):
         """records: the first lines of the file, which replace what is there."""
         write_records(path, records)
         self.file = path.open("a", encoding="utf-8")
 
-    def add(self, record: dict) -> None:
+    def add(self, record: dict[str, Any]) -> None:
         """Appends a record."""
         self.file.write(encode_record(record))
         self.file.flush()

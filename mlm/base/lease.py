@@ -13,6 +13,8 @@ import os
 import platform
 import threading
 import time
+from pathlib import PurePath
+from typing import Any, Protocol
 
 from absl import logging
 
@@ -28,10 +30,26 @@ class FolderInUse(errors.ConfigError):
     """Another process holds the folder."""
 
 
+class Bucket(Protocol):
+    """What a lease needs of a bucket's storage (storage.py)."""
+
+    def list(self, folder: str) -> "list[str]":
+        """The names in a folder; none if there is no folder."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        ...
+
+    def write(self, path: str, content: bytes, *, exclusive: bool = False) -> None:
+        """Writes a file; exclusive: raises FileExistsError if there is one."""
+        ...
+
+
 class Lease:
     """A lease on a folder, renewed by a thread until it is closed. bucket: the folder's storage."""
 
-    def __init__(self, bucket, folder, message: str):
+    def __init__(self, bucket: Bucket, folder: PurePath | str, message: str):
         """Raises FolderInUse with this message if another process holds the folder."""
         self.bucket, self.folder, self.lost, self.renewals = bucket, str(folder), False, 0
         self.ended, self.mutex = threading.Event(), threading.Lock()
@@ -82,27 +100,27 @@ class Lease:
             with contextlib.suppress(buckets.BucketError):  # the lease then expires
                 self.renew(free=True)
 
-    def __enter__(self):
+    def __enter__(self) -> "Lease":
         return self
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
 
-def check_held(path) -> None:
+def check_held(path: PurePath | str) -> None:
     """Raises FolderInUse if this process has lost its lease on a folder that contains this path."""
     for folder, lease in list(HELD_LEASES.items()):
         if str(path).startswith(f"{folder}/"):
             lease.check()
 
 
-def is_held(bucket, folder) -> bool:
+def is_held(bucket: Bucket, folder: PurePath | str) -> bool:
     """Whether some process has the lease of a folder, if the machines' clocks agree."""
     record = read_lease(bucket, folder, find_newest(bucket, folder))
     return not is_free(record) and time.time() - record.get("time", 0.0) < EXPIRY_SECONDS
 
 
-def watch_lease(bucket, folder, message: str) -> int:
+def watch_lease(bucket: Bucket, folder: PurePath | str, message: str) -> int:
     """The number of the newest lease, once that is free or has expired; 0 if there is none.
 
     Raises FolderInUse with this message if its owner renews it meanwhile, or another process takes the folder.
@@ -122,22 +140,22 @@ def watch_lease(bucket, folder, message: str) -> int:
     return number
 
 
-def lease_path(folder, number: int) -> str:
+def lease_path(folder: PurePath | str, number: int) -> str:
     """The path of a folder's lease of this number."""
     return f"{folder}/.lease/{number:08d}"
 
 
-def find_newest(bucket, folder) -> int:
+def find_newest(bucket: Bucket, folder: PurePath | str) -> int:
     """The number of the lease that counts; 0 if there is none."""
     return max((int(name) for name in bucket.list(f"{folder}/.lease") if name.isdigit()), default=0)
 
 
-def read_lease(bucket, folder, number: int) -> dict:
+def read_lease(bucket: Bucket, folder: PurePath | str, number: int) -> dict[str, Any]:
     """The record of the lease of this number; {} for 0."""
     return json.loads(bucket.read(lease_path(folder, number))) if number else {}
 
 
-def is_free(record: dict) -> bool:
+def is_free(record: dict[str, Any]) -> bool:
     """Whether there is no lease, it was released, or its owner is a process of this machine that has ended."""
     if not record or record.get("free"):
         return True

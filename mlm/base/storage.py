@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -67,7 +67,7 @@ class Storage:
         """Removes the folder and its contents, as far as it can."""
         shutil.rmtree(path, ignore_errors=True)
 
-    def list(self, folder: Path | str) -> list[str]:
+    def list(self, folder: Path | str) -> "list[str]":
         """The names in a folder, sorted; none if there is no folder."""
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
@@ -76,7 +76,7 @@ class Storage:
         return Path(path).read_bytes()
 
     @contextlib.contextmanager
-    def write_atomic(self, path: Path) -> Iterator[Path]:
+    def write_atomic(self, path: Path) -> Generator[Path]:
         """Yields a temporary path on a disk; moves that file to `path` if the block succeeds, else removes it.
 
         The temporary path has path's suffix, by which libraries recognize a format. Makes the folder if there is none.
@@ -122,59 +122,60 @@ class Storage:
 class _Bucket(Storage):
     is_remote = True
 
-    def make_path(self, *parts):
+    def make_path(self, *parts: PurePath | str) -> Path:
         return buckets.make_path(*parts)
 
-    def make_absolute(self, path):
+    def make_absolute(self, path: Path) -> Path:
         return path
 
-    def local_folder(self, path):
+    def local_folder(self, path: Path) -> Path:
         return Path(machine.cache_folder("") or Path(tempfile.gettempdir(), "mlm"), *path.parts[1:])
 
-    def check_folder(self, field, path, schemes, *, writable):
+    def check_folder(self, field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
         buckets.check_access(field, path, schemes, writable=writable)
 
-    def remove_folder(self, path):
+    def remove_folder(self, path: Path) -> None:
         lease.check_held(path)
         with buckets.connect(path) as bucket, contextlib.suppress(FileNotFoundError):
             bucket.rm(str(path), recursive=True)
 
-    def list(self, folder):
+    def list(self, folder: Path | str) -> "list[str]":
         with buckets.connect(folder) as bucket, contextlib.suppress(FileNotFoundError):
             return sorted(PurePath(name).name for name in bucket.ls(str(folder), detail=False))
         return []
 
-    def read(self, path):
+    def read(self, path: Path | str) -> bytes:
         with buckets.connect(path) as bucket:
             return bucket.cat_file(str(path))
 
-    def write(self, path, content, *, exclusive=False):  # exclusive: raises FileExistsError, if the store heeds it
+    def write(self, path: Path | str, content: bytes, *, exclusive: bool = False) -> None:
+        """Writes a file. exclusive: raises FileExistsError if there is one, where the store heeds that."""
         with buckets.connect(path) as bucket:
             bucket.pipe_file(str(path), content, **{"mode": "create"} if exclusive else {})
 
-    def upload(self, file, path):
+    def upload(self, file: Path, path: Path) -> None:
         lease.check_held(path)
         with buckets.connect(path) as bucket:
             bucket.put_file(str(file), str(path))
 
-    def download(self, path, file):
+    def download(self, path: Path, file: Path) -> None:
         with buckets.connect(path) as bucket:
             bucket.get_file(str(path), str(file))
 
     @contextlib.contextmanager
-    def write_atomic(self, path):
+    def write_atomic(self, path: Path) -> Generator[Path]:
         with tempfile.TemporaryDirectory() as parent:
             temporary = Path(parent, PurePath(path).name)
             yield temporary
             self.upload(temporary, path)
 
-    def rename(self, path, target):
+    def rename(self, path: Path, target: Path) -> None:
         lease.check_held(path)
         with buckets.connect(path) as bucket:  # after a kill in between both exist, and a second call completes it
             bucket.cp_file(str(path), str(target))
             bucket.rm_file(str(path))
 
-    def lock(self, folder, message=""):
+    def lock(self, folder: Path, message: str = "") -> Any:
         while True:
             try:
                 return lease.Lease(self, folder, message)
@@ -183,7 +184,7 @@ class _Bucket(Storage):
                     raise
             time.sleep(lease.POLL_SECONDS)
 
-    def is_locked(self, folder):
+    def is_locked(self, folder: Path) -> bool:
         return lease.is_held(self, folder)
 
 

@@ -37,7 +37,7 @@ class PackedDataset(NamedTuple):
     validation: dict[str, np.ndarray]
     tokenizer: Tokenizer
     dataset_info: types.DatasetInfo
-    manifest: dict  # "inputs", "sha256" of each file, and the statistics of each split
+    manifest: dict[str, Any]  # "inputs", "sha256" of each file, and the statistics of each split
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
     folder: Path = Path()  # the folder of the files
 

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -205,7 +206,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     return PackedDataset(train, validation, tokenizer, dataset_info, manifest, folder=folder)
 
 
-def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict]:
+def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict[str, Any]]:
     """The records of a split's examples, with fields by name.
 
     Only tasks have them, and held-out splits of parallel text; for others the list is empty.

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import math
 import re
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
@@ -22,18 +23,21 @@ def count_bytes(text: str) -> dict[str, int]:
     loop counts as often as it runs. Raises ValueError if a loop with collectives has no known number of iterations.
     """
     bodies: dict[str, list[str]] = {}
+    body: list[str] = []
+    entry = ""
     for line in text.splitlines():
         start = _COMPUTATION.match(line)
         if start:
             body = bodies.setdefault(start[1], [])
             if line.startswith("ENTRY"):
                 entry = start[1]
-        elif bodies:
+        else:
             body.append(line)
 
     @functools.cache
-    def count(name):
-        sizes, total = {}, collections.Counter()
+    def count(name: str) -> collections.Counter[str]:
+        sizes: dict[str, int] = {}
+        total: collections.Counter[str] = collections.Counter()
         instructions = filter(None, map(_INSTRUCTION.match, bodies[name]))
         for result, type_, operation, arguments in (instruction.groups() for instruction in instructions):
             sizes[result] = compute_type_bytes(type_)
@@ -43,17 +47,17 @@ def count_bytes(text: str) -> dict[str, int]:
                 # The start of an asynchronous all-gather returns its input together with its output.
                 output_bytes = sizes[result] - (input_bytes if collective != operation else 0)
                 total[collective] += output_bytes if collective == "all-gather" else input_bytes
-            called_bytes = collections.Counter()
+            called_bytes: collections.Counter[str] = collections.Counter()
             for computations in _CALLED_COMPUTATIONS.findall(arguments):
                 for name in re.findall(r"%([\w.\-]+)", computations):
-                    called_bytes += count(name) if name in bodies else {}
+                    called_bytes += count(name) if name in bodies else collections.Counter()
             trip_count = _TRIP_COUNT.search(arguments) if operation == "while" else None
             if operation == "while" and called_bytes and trip_count is None:
                 raise ValueError(
                     f"the loop {result} moves data between devices, and its number of iterations is unknown"
                 )
             iterations = int(trip_count[1] if trip_count else 1)
-            total += {kind: number * iterations for kind, number in called_bytes.items()}
+            total += collections.Counter({kind: number * iterations for kind, number in called_bytes.items()})
         return total
 
     return {kind: count(entry)[kind] for kind in COLLECTIVES}
@@ -61,8 +65,8 @@ def count_bytes(text: str) -> dict[str, int]:
 
 def compute_type_bytes(type_: str) -> int:
     """Bytes of a type as HLO writes it, such as f32[8,16]{1,0}, or of a tuple of them."""
-    total = 0
+    total = 0.0
     for letters, bits, shape in _ARRAY.findall(type_):
-        entries = functools.reduce(lambda product, axis: product * int(axis), filter(None, shape.split(",")), 1)
+        entries = math.prod(int(axis) for axis in shape.split(",") if axis)
         total += entries * (1 if letters == "pred" else int(bits or 0) / 8)
     return int(total)

@@ -1,5 +1,8 @@
 """The cost of a step by the compiler's own count: floating-point operations, and bytes of memory."""
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
 from typing import NamedTuple
 
@@ -47,12 +50,12 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
 
 
 @functools.cache
-def _count_lowered_flops(cfg, vocab_size):
+def _count_lowered_flops(cfg: config.Config, vocab_size: int):
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
     hparams, num_examples = program.make_train_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
 
-    def loss_fn(params, batch, key_B):
+    def loss_fn(params: types.Params, batch: types.Batch, key_B: types.Array):
         losses = objective.loss(params, model, batch, key_B, hparams, train=True)
         return sum(x_B.sum() for x_B in losses.loss_B.values())
 
@@ -80,7 +83,7 @@ def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState
 
 
 @functools.cache
-def _make_abstract_state(cfg, vocab_size):
+def _make_abstract_state(cfg: config.Config, vocab_size: int):
     model, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
     return jax.eval_shape(functools.partial(update.init_state, cfg, model, objective), program.make_train_hparams(cfg))
 
@@ -154,7 +157,7 @@ def compute_min_memory(cfg: config.Config) -> int:
     if weights_memory > parallel.device_memory():
         return weights_memory
 
-    def count_params(**shape):  # linear in layers and window, so that no large model is traced
+    def count_params(**shape: int):  # linear in layers and window, so that no large model is traced
         changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
         state = make_abstract_state(program.canonicalize_config(fields.override(cfg, changes)), 6)
         return sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -168,7 +171,7 @@ def compute_min_memory(cfg: config.Config) -> int:
     return _divide_over_devices(cfg, 16 * total) + compute_activation_memory(cfg)
 
 
-def _divide_over_devices(cfg, size):
+def _divide_over_devices(cfg: config.Config, size: int):
     return size // parallel.describe_devices()["devices"] if cfg.parallel.mode == "fsdp" else size
 
 

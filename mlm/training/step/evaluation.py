@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from mlm.training.step.program import Program, make_eval_hparams
 Columns = dict[str, np.ndarray]  # a number for each example
 
 
-def name_sums(losses: types.LossSums) -> dict:
+def name_sums(losses: types.LossSums) -> dict[str, types.Array]:
     """The sums of an objective by the names that its scores use."""
     return (
         {f"{term}_nats": x for term, x in losses.loss_B.items()}
@@ -23,7 +24,7 @@ def name_sums(losses: types.LossSums) -> dict:
     )
 
 
-def collect_columns(cfg: config.Config, program: Program, state, rows: loader.Columns) -> Columns:
+def collect_columns(cfg: config.Config, program: Program, state: Any, rows: loader.Columns) -> Columns:
     """The sums of each example of a split under the evaluation's hparams, as numpy arrays over the examples."""
     eval_step = program.strategy.jit_per_example(update.eval_step, program.model, program.objective)
     hparams = make_eval_hparams(cfg)
@@ -49,10 +50,10 @@ def collect_columns(cfg: config.Config, program: Program, state, rows: loader.Co
 def evaluate_split(
     cfg: config.Config,
     program: Program,
-    state,
+    state: Any,
     packed: pack.PackedDataset,
     split: str = "validation",
-    extra: Mapping = MappingProxyType({}),
+    extra: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Columns:
     """The columns of a split, with those that the objective computes on the host; extra: columns to add before that."""
     rows = packed.get_split(split)
@@ -60,7 +61,7 @@ def evaluate_split(
     return program.objective.host_metrics(columns, rows, pack.read_examples(cfg, packed, split))
 
 
-def summarize(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict:
+def summarize(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict[str, float]:
     """Each score with its standard error (NAME_se), and the numbers of examples and of the first score's predictions.
 
     "unscored", where there is such a column, counts the labels that have no prediction.

@@ -3,8 +3,11 @@
 Letters in array names: N examples, L positions, P counts of words.
 """
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,61 +32,61 @@ class FloorInputs(NamedTuple):
 class FloorSpec(NamedTuple):
     """The floors of a loss, as functions of `FloorInputs`."""
 
-    floor: Callable  # the Bayes-optimal loss, a Floor
-    weaker_floors: Mapping[str, Callable]  # more Floors by name: those of models that see less
-    decompose: Callable  # the parts of the floor's nats, nats_N by name
+    floor: Callable[..., Any]  # the Bayes-optimal loss, a Floor
+    weaker_floors: Mapping[str, Callable[..., Any]]  # more Floors by name: those of models that see less
+    decompose: Callable[..., Any]  # the parts of the floor's nats, nats_N by name
     # nats_N by name: "document", -log P of each example's whole document, for a loss that predicts all of it; "bound",
     # the share of it that the loss must predict, where that is not all.
-    document: Callable | None = None
+    document: Callable[..., Any] | None = None
     document_passes: int = 1  # how often the loss predicts a document
 
 
-def _compute_masked(inputs):
+def _compute_masked(inputs: FloorInputs):
     return floor.compute_masked_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
 
 
-def _compute_masked_window(inputs):
+def _compute_masked_window(inputs: FloorInputs):
     return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW)
 
 
-def _compute_causal(inputs):
+def _compute_causal(inputs: FloorInputs):
     return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
 
 
-def _compute_causal_window(inputs):
+def _compute_causal_window(inputs: FloorInputs):
     return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW)
 
 
-def _compute_two_stack(inputs):
+def _compute_two_stack(inputs: FloorInputs):
     return floor.add_floors(
         _compute_causal(inputs), floor.compute_backward_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
     )
 
 
-def _compute_two_stack_window(inputs):
+def _compute_two_stack_window(inputs: FloorInputs):
     backward_floor = floor.compute_backward_window_floor(
         inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW
     )
     return floor.add_floors(_compute_causal_window(inputs), backward_floor)
 
 
-def _compute_infilling(inputs):
+def _compute_infilling(inputs: FloorInputs):
     return floor.compute_infilling_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
 
 
-def _compute_bound(inputs):
+def _compute_bound(inputs: FloorInputs):
     return diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL)
 
 
-def _compute_bound_window(inputs):
+def _compute_bound_window(inputs: FloorInputs):
     return diffusion_bound.reweight_floor(_compute_masked_window(inputs), inputs.words_NxL)
 
 
-def _compute_document_nats(inputs):
+def _compute_document_nats(inputs: FloorInputs):
     return {"document": _compute_causal(inputs).nats_N}
 
 
-def _compute_document_and_bound(inputs):
+def _compute_document_and_bound(inputs: FloorInputs):
     log_P, document_N = (
         diffusion_bound.compute_length_log_probs(inputs.language.hmm, inputs.max_words),
         _compute_causal(inputs).nats_N,
@@ -91,24 +94,24 @@ def _compute_document_and_bound(inputs):
     return {"document": document_N, "bound": document_N + log_P[(inputs.words_NxL >= 0).sum(1)]}
 
 
-def _decompose_masked(inputs):
+def _decompose_masked(inputs: FloorInputs):
     return word_classes.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
 
 
-def _decompose_bound(inputs):
+def _decompose_bound(inputs: FloorInputs):
     weight_N = diffusion_bound.compute_loss_weights(inputs.words_NxL, inputs.mask_NxL.sum(1))
     return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
 
 
-def _decompose_causal(inputs):
+def _decompose_causal(inputs: FloorInputs):
     return word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words)
 
 
-def _decompose_two_stack(inputs):
+def _decompose_two_stack(inputs: FloorInputs):
     return word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words)
 
 
-def _decompose_infilling(inputs):
+def _decompose_infilling(inputs: FloorInputs):
     return word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
 
 

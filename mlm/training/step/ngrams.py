@@ -1,6 +1,8 @@
 """n-gram models beside the loss of runs that predict each token from the tokens before it."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +34,9 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
     """
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
-    def make(folder):
-        grams, columns = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order), {}
+    def make(folder: Path) -> dict[str, Any]:
+        grams = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order)
+        columns: dict[str, Any] = {}
         for order in list_orders(cfg):
             columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(
                 ngram.smooth_counts(grams, order), packed.validation, count
@@ -80,5 +83,5 @@ def add_columns(
     return {**columns, **{name: nats_N for name, nats_N in ngram_columns.items() if name != COUNT_COLUMN}}
 
 
-def _nats_column(order):
+def _nats_column(order: int) -> str:
     return f"ngram{order}_nats"

@@ -3,6 +3,9 @@
 Letters in array names: E examples of the task, N packed examples.
 """
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from mlm.base import config, types
@@ -20,7 +23,7 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
     """
     task = tasks.TASKS[cfg.data.task]
 
-    def make(folder):
+    def make(folder: Path) -> dict[str, Any]:
         examples = pack.read_examples(cfg, packed, "validation")
         best = task.score_optimum(
             cfg.data.language,
@@ -58,7 +61,9 @@ def make_scores(objective: types.Objective) -> tuple[Score, ...]:
     )
 
 
-def add_columns(columns: dict, optimum_columns: dict, objective: types.Objective) -> dict:
+def add_columns(
+    columns: dict[str, np.ndarray], optimum_columns: dict[str, np.ndarray], objective: types.Objective
+) -> dict[str, np.ndarray]:
     """A model's columns with the optimum's. Raises ValueError if the model predicted other labels."""
     accuracy = next(score for score in objective.scores if score.name in ACCURACY_SCORES)
     right, weight = accuracy.columns

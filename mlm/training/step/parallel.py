@@ -1,9 +1,12 @@
 """How the per-device step runs on many devices. No other file names devices or the processes they belong to."""
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,25 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from mlm.base import config, errors
+from mlm.base import config, errors, types
 from mlm.training.step import fsdp, sharding
 
 
 class ParallelStrategy(NamedTuple):
     """The compiled steps, and how values move to and from the devices."""
 
-    jit_init: Callable  # a function (hparams) -> state, compiled
-    put_state: Callable  # state on this host, or as jit_init returns it -> state on all devices
-    get_state: Callable  # state on all devices -> numpy copies, which outlive the next step
-    snapshot_state: Callable  # state on all devices -> what a checkpoint saves; it outlives the next step too
-    make_restore_target: Callable  # shapes of a state -> the target that orbax restores into
-    put_batch: Callable  # this process's examples -> the global batch
-    train_step: Callable  # (state, batch, hparams) -> (state, metrics); donates the old state's memory
+    jit_init: Callable[..., Any]  # a function (hparams) -> state, compiled
+    put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
+    get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
+    snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
+    make_restore_target: Callable[..., Any]  # shapes of a state -> the target that orbax restores into
+    put_batch: Callable[..., Any]  # this process's examples -> the global batch
+    train_step: Any  # compiled: (state, batch, hparams) -> (state, metrics); donates the old state's memory
     # (function, *fixed) -> a compiled (state, batch, hparams) -> what function(*fixed, params, batch, hparams) gives
     # for each example of the global batch, as numpy, on every process. gather_params=True: the function gets all
     # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this.
-    jit_per_example: Callable
-    get_metrics: Callable  # metrics -> numpy scalars
+    jit_per_example: Callable[..., Any]
+    get_metrics: Callable[..., Any]  # metrics -> numpy scalars
 
 
 def check_mode(cfg: config.Config) -> None:
@@ -96,12 +99,12 @@ def process_slice(num_examples: int) -> slice:
     return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
 
 
-def describe_devices() -> dict:
+def describe_devices() -> dict[str, Any]:
     """The devices of the run, for its provenance."""
     return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
 
 
-def describe_local_devices() -> dict:
+def describe_local_devices() -> dict[str, Any]:
     """This process's own devices, which must be alike on all processes of a run."""
     return {"local_devices": jax.local_device_count(), "device": jax.devices()[0].device_kind}
 
@@ -114,12 +117,14 @@ def use_cpu_backend():
         return contextlib.nullcontext()
 
 
-def build_single_device(train_step: Callable) -> ParallelStrategy:
+def build_single_device(train_step: Callable[..., Any]) -> ParallelStrategy:
     """The step on this process's first device alone, for measurements and plans."""
     return build_data_parallel(train_step, jax.devices()[:1])
 
 
-def build_data_parallel(train_step: Callable, devices=None, *, members: bool = False) -> ParallelStrategy:
+def build_data_parallel(
+    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, *, members: bool = False
+) -> ParallelStrategy:
     """jax.jit over a mesh of all devices of all processes, or of the given ones.
 
     Args:
@@ -133,7 +138,7 @@ def build_data_parallel(train_step: Callable, devices=None, *, members: bool = F
     step = functools.partial(train_step, sharding.Replicated(len(devices)))
 
     @functools.cache
-    def jit_per_example(function, *fixed, gather_params=False):
+    def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         compiled = jax.jit(
             fsdp.shard_map(functools.partial(function, *fixed), mesh, (replicated, examples, replicated), examples)
         )
@@ -156,13 +161,13 @@ def build_data_parallel(train_step: Callable, devices=None, *, members: bool = F
     )
 
 
-def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
+def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> ParallelStrategy:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
     step = functools.partial(train_step, sharding.Replicated(len(devices or jax.devices())))
 
     @functools.cache
-    def jit_per_example(function, *fixed, gather_params=False):
+    def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         compiled = jax.pmap(
             functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None), devices=devices
         )
@@ -170,7 +175,7 @@ def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
             lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
         )
 
-    def get_first(tree):
+    def get_first(tree: Any):
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
     return ParallelStrategy(
@@ -186,25 +191,25 @@ def build_pmap(train_step: Callable, devices=None) -> ParallelStrategy:
     )
 
 
-def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
+def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> ParallelStrategy:
     """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices)
     examples = jax.NamedSharding(mesh, jax.P("data"))
 
-    def constrain(tree):
+    def constrain(tree: Any):
         return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
 
-    def step(state, batch, hparams):
+    def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
         state, metrics = train_step(fsdp.FSDP(mesh, state.params), state, batch, hparams)
         return constrain(state), metrics
 
     @functools.cache
-    def jit_per_example(function, *fixed, gather_params=False):
+    def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         if gather_params:  # before the function starts: its loops may end at different times on different devices
             return build_data_parallel(train_step, devices).jit_per_example(function, *fixed)
 
-        def call_on_shards(params, batch, hparams):
+        def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
             strategy = fsdp.FSDP(mesh, params)
             in_specs = fsdp.make_partition_specs(params, mesh.size), jax.P("data"), jax.P()
             call = lambda shards, *values: function(*fixed, strategy.gather_params(shards), *values)
@@ -213,12 +218,12 @@ def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
 
-    def put(x, sharding):
+    def put(x: types.Array, sharding: Any):
         if isinstance(x, jax.Array):
             return jax.device_put(x, sharding)
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
 
-    def make_restore_target(state):
+    def make_restore_target(state: Any):
         return jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             state,
@@ -239,22 +244,22 @@ def build_fsdp(train_step: Callable, devices=None) -> ParallelStrategy:
     )
 
 
-def make_mesh(devices):
+def make_mesh(devices: Sequence[Any]):
     """A mesh of the devices along one axis, "data"."""
     return jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
 
 
-def copy_to_host(state):
+def copy_to_host(state: Any):
     """Numpy copies of a state's arrays."""
     return jax.tree.map(np.array, state)
 
 
-def allocate_on_host(state):
+def allocate_on_host(state: Any):
     """Uninitialized numpy arrays of a state's shapes and types."""
     return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
 
 
-def gather_to_host(tree):
+def gather_to_host(tree: Any):
     """Values split over the devices of all processes, complete and in order on every process."""
     if jax.process_count() == 1:
         return jax.device_get(tree)

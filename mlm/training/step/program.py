@@ -1,8 +1,8 @@
 """The one place where a config becomes a model, an objective and a step, built once for all runs that share them."""
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class Program(NamedTuple):
 
     model: types.Model
     objective: types.Objective
-    init_state: Callable  # (hparams) -> state at step 0, compiled
-    train_step: Callable  # (sharding, state, batch, hparams), not compiled
+    init_state: Callable[..., Any]  # (hparams) -> state at step 0, compiled
+    train_step: Callable[..., Any]  # (sharding, state, batch, hparams), not compiled
     strategy: parallel.ParallelStrategy
 
 
@@ -86,7 +86,7 @@ def build_model_and_objective(
     return build_model(cfg.model, dataset_info.vocab_size), spec.build(canonicalize_config(cfg), dataset_info, *extra)
 
 
-def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices=None) -> Program:
+def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices: Sequence[Any] | None = None) -> Program:
     """The program of a run for this dataset, on all devices or the given ones; runs that can share one get the same."""
     key = clear_tokenizer_path(canonicalize_config(cfg))
     return _build_cached(key, dataset_info, None if devices is None else tuple(devices))
@@ -100,7 +100,7 @@ def clear_tokenizer_path(cfg: config.Config) -> config.Config:
 # Compiled programs hold memory. Runs that share one alternate with their evaluations, such as a fine-tuning, and with
 # the run that a fine-tuning starts from.
 @functools.lru_cache(maxsize=3)
-def _build_cached(cfg, dataset_info, devices) -> Program:
+def _build_cached(cfg: config.Config, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
     model, objective = build_model_and_objective(cfg, dataset_info)
     train_step = functools.partial(update.train_step, cfg, model, objective)
     strategy = parallel.MODES[cfg.parallel.mode](train_step, devices)

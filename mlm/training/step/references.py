@@ -3,16 +3,20 @@
 Letters in array names: N examples, L positions.
 """
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config
+from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
@@ -27,7 +31,7 @@ class ReferenceLosses(NamedTuple):
     """Scores that go beside the objective's own, and the columns that they need."""
 
     scores: tuple[Score, ...] = ()
-    add_columns: Callable = dict  # (columns of the model) -> the same with the references'
+    add_columns: Callable[..., Any] = dict  # (columns of the model) -> the same with the references'
 
 
 def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
@@ -44,7 +48,7 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
         word_columns = words.count_words(packed, compute_eval_mask(cfg, program_, packed))
         scores += words.make_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
 
-    def add_columns(columns):
+    def add_columns(columns: dict[str, np.ndarray]):
         if ngram_columns:
             columns = ngrams.add_columns(columns, ngram_columns, loss)
         return floor_references.add_columns(columns) | word_columns
@@ -69,7 +73,7 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     if not specs:
         return ReferenceLosses()
 
-    def save(folder, compute):
+    def save(folder: Path, compute: Callable[..., Any]):
         for loss, spec in specs.items():
             for name, function in {"floor": spec.floor, **spec.weaker_floors}.items():
                 np.savez(folder / f"{loss.name}-{name}.npz", **compute(function)._asdict())
@@ -89,7 +93,7 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     return merge_references(references)
 
 
-def _compute_translation_floor(cfg, packed):
+def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
     """The floor of generated translations: some seconds per thousand examples."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
     columns = (
@@ -110,18 +114,20 @@ def decompose_floor(cfg: config.Config, program_: program.Program, packed: pack.
     """The parts of the first loss's floor: nats_N by the names of `word_classes.PARTS`. Built-in language only."""
     spec = next(iter(floors.select_floors(cfg, program_.objective).values()))
 
-    def save(folder, compute):
+    def save(folder: Path, compute: Callable[..., Any]):
         np.savez(folder / "parts.npz", **compute(spec.decompose))
 
     with np.load(_cache_floors(cfg, program_, packed, "parts", save) / "parts.npz") as file:
         return dict(file)
 
 
-def _cache_floors(cfg, program_, packed, noun, save):
+def _cache_floors(
+    cfg: config.Config, program_: program.Program, packed: pack.PackedDataset, noun: str, save: Callable[..., Any]
+):
     """The cached folder that save(folder, compute) fills; compute: (a function of a FloorSpec) -> its value."""
     mask_NxL = compute_eval_mask(cfg, program_, packed)
 
-    def make(folder):
+    def make(folder: Path):
         language, ids_NxL = (
             grammar.build_grammar(cfg.data.language),
             packed.validation["ids"][: cfg.eval.max_examples or None],
@@ -150,7 +156,9 @@ def compute_eval_mask(cfg: config.Config, program_: program.Program, packed: pac
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _compute_eval_mask(eval_mask, text, index_B, hparams):
+def _compute_eval_mask(
+    eval_mask: types.EvalMaskFn, text: types.Tokens, index_B: types.Array, hparams: types.TracedHparams
+):
     return eval_mask(text, update.make_eval_keys(hparams, index_B), hparams)
 
 
@@ -194,7 +202,7 @@ def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -
             ),
         ]
 
-    def add_columns(columns):
+    def add_columns(columns: dict[str, np.ndarray]):
         columns = dict(columns)
         for name, loss_floor in loss_floors.items():
             if not np.array_equal(columns[weight], loss_floor.count_N):
@@ -257,7 +265,7 @@ def make_document_references(
             )
         )
 
-    def add_columns(columns):
+    def add_columns(columns: dict[str, np.ndarray]):
         excess_N = columns[excess] / passes
         bounds = {} if bound is None else {"bound_nats": bound}
         return (

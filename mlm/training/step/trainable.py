@@ -4,6 +4,7 @@ The optimizer never sees frozen parameters: they have no optimizer state and no 
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ FIELD_CONDITIONS = (
     FieldCondition(("init.run_sha256",), "init.run", excluded_values=("",)),
     FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
 )
+Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
+FreezeRule = Callable[[Path], int | None]  # as `count_frozen_layers`
 # Of the output layer alone. Objectives that predict no tokens do not use it.
 LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 
@@ -26,7 +29,7 @@ def check(cfg: config.Config) -> None:
     errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
 
 
-def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path) -> int | None:
+def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int | None:
     """How much of a leaf is frozen: the first n layers of a stack of layers, 0 of any other leaf; None: the whole leaf.
 
     Args:
@@ -45,27 +48,27 @@ def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tok
     return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else None
 
 
-def select_trainable(params: types.Params, freeze_rule: Callable) -> types.Params:
+def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Params:
     """The trainable part of a tree of parameters; freeze_rule: (path) -> as `count_frozen_layers` returns it."""
 
-    def select(path, leaf):
+    def select(path: Path, leaf: types.Array) -> types.Array | None:
         num_frozen = freeze_rule(path)
         return None if num_frozen is None else leaf[num_frozen:] if num_frozen else leaf
 
     return _prune_tree(jax.tree_util.tree_map_with_path(select, params))
 
 
-def _prune_tree(tree):
+def _prune_tree(tree: types.Params) -> types.Params:
     if not isinstance(tree, dict):
         return tree
-    subtrees = {name: _prune_tree(subtree) for name, subtree in tree.items()}
+    subtrees = {name: _prune_tree(subtree) for name, subtree in cast(dict[str, Any], tree).items()}
     return {name: subtree for name, subtree in subtrees.items() if subtree is not None} or None
 
 
-def merge_params(params: types.Params, trainable_params: types.Params, freeze_rule: Callable) -> types.Params:
+def merge_params(params: types.Params, trainable_params: types.Params, freeze_rule: FreezeRule) -> types.Params:
     """The parameters with the trainable ones put in their places."""
 
-    def replace(path, leaf):
+    def replace(path: Path, leaf: types.Array) -> types.Array:
         num_frozen = freeze_rule(path)
         if num_frozen is None:
             return leaf
@@ -84,7 +87,7 @@ def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Fine
     arXiv 2003.10555, table 7; numbered as in Bao et al. 2021, arXiv 2106.08254).
     """
 
-    def compute_multiplier(path, leaf):
+    def compute_multiplier(path: Path, leaf: types.Array) -> types.Array:
         names = [key.key for key in path]
         if names[0] == "objective" or names[1] in LM_HEAD_PARAMS:
             return np.float32(1)

@@ -1,7 +1,10 @@
 """The pure train step and evaluation step."""
 
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +14,16 @@ from mlm.base import config, types
 from mlm.training.step import optim, trainable
 from mlm.training.step.sharding import ShardingStrategy
 
+Sums = dict[str, jax.Array]  # by term of the loss
 
-def make_example_keys(seed, step, index_B):
+
+def make_example_keys(seed: types.Array, step: types.Array, index_B: types.Array) -> jax.Array:
     """One key per example, the same whichever device holds the example."""
     key = jax.random.fold_in(jax.random.key(seed), step)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, index_B)
 
 
-def make_eval_keys(hparams: types.TracedHparams, index_B):
+def make_eval_keys(hparams: types.TracedHparams, index_B: types.Array) -> jax.Array:
     """The key of each example of a split. It fixes the example's masks, whatever the model and its training length."""
     return make_example_keys(hparams.seed, 0, index_B)
 
@@ -35,7 +40,7 @@ def init_state(
     return types.TrainState(jnp.int32(0), params, opt_state)
 
 
-def make_freeze_rule(cfg: config.Config, objective: types.Objective) -> Callable:
+def make_freeze_rule(cfg: config.Config, objective: types.Objective) -> trainable.FreezeRule:
     """(path of a leaf) -> how much of the leaf is frozen, as `trainable.count_frozen_layers` gives it."""
     return functools.partial(
         trainable.count_frozen_layers, cfg.finetune, cfg.model.num_layers, objective.predicts_tokens
@@ -60,7 +65,7 @@ def train_step(
     state: types.TrainState,
     batch: types.Batch,
     hparams: types.TracedHparams,
-) -> tuple[types.TrainState, dict]:
+) -> tuple[types.TrainState, dict[str, Any]]:
     """Makes one update; the metrics are those of the global batch. `sharding` says which part each device holds."""
     hparams = objective.schedule_hparams(hparams, state.step / cfg.train.steps)
     freeze_rule = make_freeze_rule(cfg, objective)
@@ -90,10 +95,10 @@ def compute_gradients(
     sharding: ShardingStrategy,
     params: types.Params,
     trainable_params: types.Params,
-    step,
+    step: types.Array,
     batch: types.Batch,
     hparams: types.TracedHparams,
-) -> tuple[types.Params, types.LossSums, dict]:
+) -> tuple[types.Params, types.LossSums, dict[str, jax.Array]]:
     """Gradients with respect to the trainable parameters, the loss sums, and the weights of the loss terms.
 
     One device's part of the work: it holds these examples and parameters. The results are those of the global batch.
@@ -101,7 +106,9 @@ def compute_gradients(
     freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
 
-    def sum_losses(trainable_params, batch, key_B, mask_index):
+    def sum_losses(
+        trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, mask_index: Any
+    ) -> types.LossSums:
         full_params = sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
         per_example = objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
         return jax.tree.map(jnp.sum, per_example)
@@ -111,11 +118,15 @@ def compute_gradients(
     weight = sharding.all_reduce(jax.tree.map(lambda *terms: sum(terms), *weights))
 
     @functools.partial(jax.grad, has_aux=True)
-    def gradient_fn(trainable_params, batch, key_B, mask_index):
+    def gradient_fn(
+        trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, mask_index: Any
+    ) -> tuple[jax.Array, types.LossSums]:
         sums = sum_losses(trainable_params, batch, key_B, mask_index)
         return compute_weighted_loss(objective, hparams, sums.loss_B, weight), sums
 
-    def add_microbatch(grads, number):  # each microbatch, under each of its masks
+    def add_microbatch(
+        grads: types.Params, number: jax.Array
+    ) -> tuple[types.Params, types.LossSums]:  # each microbatch, under each of its masks
         microbatch, key_B = jax.tree.map(lambda x: x[number // num_masks], microbatches)
         new_grads, sums = gradient_fn(trainable_params, microbatch, key_B, number % num_masks)
         return jax.tree.map(jnp.add, grads, new_grads), sums
@@ -130,14 +141,18 @@ def compute_gradients(
     return sharding.reduce_gradients(grads), sharding.all_reduce(sums), weight
 
 
-def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: dict, weight: dict):
+def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: Sums, weight: Sums) -> Any:
     """The terms of a loss, summed over examples, each divided by its weight and times the objective's loss weight."""
     loss_weights = objective.loss_weights(hparams)
     return sum(loss_weights.get(term, 1) * (loss[term] / jnp.maximum(weight[term], 1)) for term in weight)
 
 
 def eval_step(
-    model: types.Model, objective: types.Objective, params, batch: types.Batch, hparams: types.TracedHparams
+    model: types.Model,
+    objective: types.Objective,
+    params: types.Params,
+    batch: types.Batch,
+    hparams: types.TracedHparams,
 ) -> types.LossSums:
     """The losses of each example under its fixed masks, which its index and the seed alone decide."""
     return objective.loss(params, model, batch, make_eval_keys(hparams, batch.index_B), hparams, train=False)
